@@ -62,7 +62,7 @@ def follow_plan(job: Job) -> None:
 
 def join(job: Job, candidate: Candidate) -> None:
     """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
-    one than the others', and EOFError if the job is over."""
+    one than the others', and JobOver."""
     membership, alone = job.group.membership, job.group.comm
     assert membership
     membership.inbox.channel.send("warmed", bits=asdict(candidate))

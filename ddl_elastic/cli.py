@@ -9,10 +9,11 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ddl_elastic import environment, program, timeline
-from ddl_elastic.cli_agent import add_agent, listen, read_token
+from ddl_elastic.cli_agent import add_agent, agents_engine, parse_address, read_token
 from ddl_elastic.control import Control, ControlError, scale
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec, Program
@@ -23,6 +24,7 @@ from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.staff import Size
 from ddl_launch.errors import CommandError
+from ddl_launch.hosts import parse_hosts
 
 _DESCRIPTION = """\
 Run a program as several workers on this machine, which train one model together. If a worker dies
@@ -33,6 +35,7 @@ _EPILOG = """\
 examples:
   ddl elastic run -n 4 train.py --lr 0.1        four workers
   ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
+  ddl elastic run -H h1:2,h2:2 train.py         two workers on each of these hosts
   ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
                                                 workers on other machines, by their agents
   ddl elastic run --report job.json train.py    write what has happened, as JSON
@@ -100,6 +103,12 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         " program names)",
     )
     run.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST[:N],...",
+        help="run the workers on these hosts, N on each; mpirun or srun reaches them",
+    )
+    run.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
         help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
@@ -142,16 +151,21 @@ def _run(arguments: argparse.Namespace) -> int:
     secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    engine: LocalEngine | DialedEngine
-    if arguments.listen:
-        order, token = _order(arguments)
+    engine: AbstractContextManager[LocalEngine | DialedEngine]
+    if _is_remote(arguments):
+        order, token, address = _order(arguments)
+        hosts = parse_hosts(arguments.hosts, "-H") if arguments.hosts else []
+        places = sum(host.ranks or 1 for host in hosts)
+        least = max(size.least, min(size.most, places))
         progress = _progress(arguments)
-        engine = listen(arguments.listen, token, order, size.least, progress.event)
+        engine = agents_engine(
+            address, token, order, hosts, arguments.threads, least, progress.event
+        )
     else:
         engine = _stay(arguments, size.most, secret, traces)
         progress = _progress(arguments)
-    with engine, progress:
-        job = Coordinator(engine, size, arguments.threads, progress)
+    with engine as opened, progress:
+        job = Coordinator(opened, size, arguments.threads, progress)
         try:
             with _control(arguments.name, secret, job):
                 job.run(lambda: program.wait_for_end(job))
@@ -188,15 +202,20 @@ def _stay(
     return LocalEngine(work, workers, arguments.threads)
 
 
-def _order(arguments: argparse.Namespace) -> tuple[Program, str]:
-    """What agents run, and the token that they have to know."""
+def _is_remote(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.listen or arguments.hosts)
+
+
+def _order(arguments: argparse.Namespace) -> tuple[Program, str, tuple[str, int]]:
+    """What agents run, the token that they have to know, and where they dial in."""
     if arguments.trace:
-        raise CommandError("--trace: the workers of --listen leave no timeline here")
-    if not arguments.token_file:
+        raise CommandError("--trace: workers of agents leave no timeline here")
+    if arguments.listen and not arguments.token_file:
         raise CommandError("--listen: give --token-file too; agents have to know what is in it")
     preload = arguments.preload.split(",") if arguments.preload else []
     order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
-    return order, read_token(arguments.token_file)
+    token = read_token(arguments.token_file) if arguments.token_file else secrets.token_hex(32)
+    return order, token, parse_address(arguments.listen or "0", "--listen", "0.0.0.0")
 
 
 def _progress(arguments: argparse.Namespace) -> Progress:
@@ -227,7 +246,7 @@ def _size(arguments: argparse.Namespace) -> Size:
             raise ValueError(f"threads is {threads}; at least 1 is needed")
     except ValueError as error:
         raise CommandError(str(error)) from None
-    places = high if arguments.listen else environment.cores() // threads
+    places = high if _is_remote(arguments) else environment.cores() // threads
     return Size(max(low, min(high, places)), low, high, arguments.replace)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ddl_elastic import dialing, environment
 from ddl_elastic.engines import Program
 from ddl_elastic.engines.dialed import DialedEngine
-from ddl_launch.errors import CommandError
+from ddl_elastic.engines.hosts import HostAgents
+from ddl_launch.errors import CommandError, LaunchError
+from ddl_launch.hosts import Host
 
 _DESCRIPTION = """\
 Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one.
@@ -47,7 +50,10 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     agent.add_argument("--join", metavar="HOST:PORT", required=True, help="where the job listens")
     agent.add_argument(
-        "--token-file", metavar="FILE", type=Path, required=True, help="what proves who may join"
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="what proves who may join (default: $DDL_ELASTIC_TOKEN)",
     )
     agent.add_argument(
         "-n", dest="slots", metavar="N", type=int, help="slots (default: as many as have cores)"
@@ -65,23 +71,37 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     agent.set_defaults(run=_run)
 
 
-def listen(
-    address: str, token: str, program: Program, least: int, show: Callable[[str], None]
-) -> DialedEngine:
-    """The engine of agents that dial in, once so many slots are there. Raises CommandError."""
-    host, port = parse_address(address, "--listen", "0.0.0.0")
+@contextmanager
+def agents_engine(
+    address: tuple[str, int],
+    token: str,
+    program: Program,
+    hosts: Sequence[Host],
+    cores: int,
+    least: int,
+    show: Callable[[str], None],
+) -> Iterator[DialedEngine]:
+    """The engine of agents that dial in, once so many slots are there; on these hosts they are
+    started. Raises CommandError."""
     try:
-        engine = DialedEngine((host, port), token, program, show)
+        engine = DialedEngine(address, token, program, show)
     except OSError as error:
-        raise CommandError(f"--listen {address}: {error.strerror}") from None
-    try:
+        raise CommandError(f"--listen {address[0]}:{address[1]}: {error.strerror}") from None
+    with ExitStack() as stack:
+        started = None
+        if hosts:
+            try:
+                started = stack.enter_context(HostAgents(hosts, engine.port, token, cores))
+            except LaunchError as error:
+                engine.close()
+                raise CommandError(str(error)) from None
+        stack.enter_context(engine)  # agents end when it is closed
         show(f"waits for agents with {least} slots in all, on port {engine.port}")
         while sum(slot.state == "free" for slot in engine.slots()) < least:
+            if started and (why := started.failure()):
+                raise CommandError(why)
             engine.events(1.0)
-        return engine
-    except BaseException:
-        engine.close()
-        raise
+        yield engine
 
 
 def parse_address(text: str, option: str, host: str = "") -> tuple[str, int]:
@@ -103,7 +123,10 @@ def read_token(path: Path) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     address = parse_address(arguments.join, "--join")
-    token = read_token(arguments.token_file)
+    own = environment.take_token()
+    token = read_token(arguments.token_file) if arguments.token_file else own
+    if not token:
+        raise CommandError("give --token-file; the job has to know what is in it, too")
     cores: int = arguments.cores
     slots = (
         max(1, environment.cores() // max(cores, 1)) if arguments.slots is None else arguments.slots

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 _TRACES = "DDL_TRACE_DIR"
+_TOKEN = "DDL_ELASTIC_TOKEN"
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 
@@ -118,3 +119,23 @@ def collect_traces(folder: Path | None) -> None:
 def traces() -> Path | None:
     """Where they are collected, if they are."""
     return Path(os.environ[_TRACES]) if _TRACES in os.environ else None
+
+
+def with_token(token: str) -> dict[str, str]:
+    """The environment of agents that are started here, with what proves that they may join."""
+    return {**os.environ, _TOKEN: token}
+
+
+def take_token() -> str:
+    """What `with_token` has given; "" if nothing. Workers do not get it."""
+    return os.environ.pop(_TOKEN, "")
+
+
+def remote_shell() -> str | None:
+    """What reaches other hosts instead of ssh."""
+    return os.environ.get("DDL_RSH")
+
+
+def scheduler() -> str | None:
+    """Whose allocation this process runs in."""
+    return "slurm" if "SLURM_JOB_ID" in os.environ else None

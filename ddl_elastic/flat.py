@@ -84,6 +84,7 @@ class Flat:
     """See ddl_elastic.framework.Framework. To be derived from."""
 
     loss = float("nan")
+    weight = 1.0  # of all shares of the step: their mean
 
     def lay_out(self, specs: Sequence[Spec]) -> None:
         """The tensors of a share."""
@@ -100,9 +101,10 @@ class Flat:
         return share
 
     def results(self) -> list[Values]:
-        """The tensors of the result, in their own types, and nobody else's memory."""
-        weight = framework.check_total(float(self._result.numbers[1]))
-        self.loss = float(self._result.numbers[0]) / weight
+        """The tensors of the result, in their own types, and nobody else's memory. Gradients are to
+        be divided by `weight`."""
+        self.weight = framework.check_total(float(self._result.numbers[1]))
+        self.loss = float(self._result.numbers[0]) / self.weight
         pairs = zip(self._result.parts, self._specs, strict=True)
         return [part.astype(spec.dtype) for part, spec in pairs]
 

@@ -157,6 +157,7 @@ class Half(Protocol):
 # The top-level package that a model's class, or a class it derives from, is defined in.
 HALVES = {
     "keras": "ddl_keras.elastic",
+    "tensorflow": "ddl_tensorflow.elastic",
     "torch": "ddl_torch.elastic",
     "jax": "ddl_jax.elastic",
 }

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ddl_elastic.messages import Channel, Message
+from ddl_elastic.messages import Channel, JobOver, Message
 
 
 class Inbox:
@@ -30,7 +30,7 @@ class Inbox:
         return not self._messages and self._ended is None
 
     def receive(self) -> Message:
-        """The next message that is no plan. Raises EOFError when the job has ended."""
+        """The next message that is no plan. Raises JobOver."""
         with self.changed:
             self.changed.wait_for(lambda: not self.is_empty)
             if self._messages:
@@ -56,5 +56,5 @@ class Inbox:
 
     def _end(self, error: Exception) -> None:
         with self.changed:
-            self._ended = error if isinstance(error, EOFError) else EOFError(str(error))
+            self._ended = JobOver(str(error))
             self.changed.notify_all()

@@ -207,6 +207,11 @@ class Job:
 
     def _make_framework(self) -> Framework:
         model = self._model()
+        if not hasattr(model, "parameters"):
+            half: Any = find_half(model)
+            raise TypeError(
+                f"model is a {type(model).__qualname__}; for its framework see {half.__name__}"
+            )
         optimizer = self._optimizer(model.parameters())
         made: Framework = find_half(model).Half(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers

@@ -13,7 +13,7 @@ from ddl_core.errors import DdlError
 from ddl_elastic import environment
 from ddl_elastic.inbox import Inbox
 from ddl_elastic.membership import Membership, leave_when_asked
-from ddl_elastic.messages import Channel
+from ddl_elastic.messages import Channel, JobOver
 from ddl_elastic.reporter import Reporter
 
 CONNECT_LIMIT = 60.0  # seconds
@@ -30,7 +30,7 @@ def is_worker() -> bool:
 
 def join() -> dict[str, Any]:
     """The comm of the job that has started this process, with the members' numbers, the membership
-    and the reporter, as Loop takes them. Raises EOFError if the job is over."""
+    and the reporter, as Loop takes them. Raises JobOver."""
     global _agent, _reporter
     if found := environment.take_agent():
         channel = Channel(socket.socket(fileno=os.dup(found[0])))
@@ -45,14 +45,14 @@ def join() -> dict[str, Any]:
 def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, Any]:
     """The comm of all who are there, their members' numbers, and the membership. If one of them
     ends meanwhile, the others are told anew. A worker that comes later is alone at first. Raises
-    EOFError if the job is over."""
+    JobOver."""
     endpoint = Endpoint(secret=secret)
     address = endpoint.address
     while True:
         inbox.channel.send("ready", address=address.hex(), pid=os.getpid())
         plan = inbox.receive()
         if plan.kind == "exit":
-            raise EOFError("the job is over, or has begun without this worker")
+            raise JobOver("the job is over, or goes on without this worker")
         is_new = plan.kind == "warm"
         found = alone(address, member) if is_new else plan.fields
         try:

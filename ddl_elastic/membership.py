@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError, Mismatch
 from ddl_elastic.inbox import Inbox
-from ddl_elastic.messages import Message
+from ddl_elastic.messages import JobOver, Message
 from ddl_elastic.reform import Standing
 
 CREATION_LIMIT = 30.0  # seconds
@@ -204,7 +204,7 @@ class Membership:
     # ---- a newcomer ----
 
     def wait(self) -> Plan:
-        """For a plan whose comm is there. Raises NotAdmitted, and EOFError if the job is over."""
+        """For a plan whose comm is there. Raises NotAdmitted, and JobOver."""
         inbox = self.inbox
         with inbox.changed:
             inbox.changed.wait_for(
@@ -217,7 +217,7 @@ class Membership:
         message = inbox.receive()
         if message.kind == "refused":
             raise NotAdmitted(message.fields["why"])
-        raise EOFError("the job is over")
+        raise JobOver("the job is over")
 
     def joined(self) -> None:
         """The newcomer is a member, in the plan's comm."""

@@ -70,6 +70,10 @@ class Message:
     data: bytes = b""
 
 
+class JobOver(EOFError):
+    """The job has ended, or goes on without this worker, which has not joined it."""
+
+
 class Channel:
     """A connection on which messages come and go. Reading raises EOFError when it has ended, and
     ValueError for what is no message; of such a connection nothing more is to be read."""

@@ -19,7 +19,7 @@ from ddl_elastic import environment
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import HALVES, loaded_halves
-from ddl_elastic.messages import Channel
+from ddl_elastic.messages import Channel, JobOver
 
 
 def preload(modules: Sequence[str] | None, path: Path) -> None:
@@ -57,6 +57,8 @@ def work(
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         code = end.code
+    except JobOver:  # nothing is left to do
+        pass
     except BaseException as error:
         code = 1
         _show(error)
@@ -74,8 +76,8 @@ def work(
 
 def _show(error: BaseException) -> None:
     """As Python does, without the frames of what runs the program."""
-    if isinstance(error, Minority | EOFError) and not isinstance(error, KeyboardInterrupt):
-        print(error, file=sys.stderr)  # the job goes on without this worker, or is over
+    if isinstance(error, Minority):
+        print(error, file=sys.stderr)  # the job goes on without this worker
         return
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename in (

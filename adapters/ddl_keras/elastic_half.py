@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from ddl_elastic import flat, framework
+from ddl_elastic.buffers import Buffers
 from ddl_elastic.flat import Flat, Spec, Values
 from ddl_keras import elastic_pins
 from ddl_keras.batch_norm import SyncBatchNormalization
@@ -35,19 +36,16 @@ class Half(Flat):
         self._compute, self._update = make_functions(model)
         others = model.non_trainable_variables
         self._seeds = [each for each in others if each.name == "seed_generator_state"]
-        self._buffers = [each for each in others if each.name != "seed_generator_state"]
+        buffers = [each for each in others if each.name != "seed_generator_state"]
+        self._buffers = Buffers(lambda: _read(buffers), lambda values: _write(buffers, values))
         model.reset_metrics()
         self._metrics = list(model.metrics_variables)
         self.unseen = _read(self._metrics)
-        self._committed: list[Values] | None = None  # buffers, while they are a share's
         self.reset_metrics()
-        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in self._changing]
+        averaged = [*model.trainable_variables, *buffers]
+        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in averaged]
         specs += [Spec(each.shape, each.dtype, "sum") for each in self.unseen]
         self.lay_out(specs)
-
-    @property
-    def _changing(self) -> list[Any]:
-        return [*self.model.trainable_variables, *self._buffers]
 
     def reset_metrics(self) -> None:
         """They have seen nothing."""
@@ -64,10 +62,7 @@ class Half(Flat):
     # ---- a share ----
 
     def begin(self, worker: int) -> None:
-        if self._committed is None:
-            self._committed = _read(self._buffers)
-        else:
-            _write(self._buffers, self._committed)
+        self._buffers.begin()
         self.write_metrics(self.unseen)
         self._seed()
 
@@ -77,12 +72,12 @@ class Half(Flat):
             each.assign(np.array([random.getrandbits(31), 0]))
 
     def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
-        assert self._committed is not None
         found, logs = self._compute(batch)
         gradients = [*map(self._gradient, self.model.trainable_variables, found)]
-        buffers = map(_change, _read(self._buffers), self._committed)
         metrics = map(np.subtract, _read(self._metrics), self.unseen)
-        return self.take([*gradients, *buffers, *metrics], logs.get("loss", float("nan")))
+        return self.take(
+            [*gradients, *self._buffers.changes(), *metrics], logs.get("loss", float("nan"))
+        )
 
     def _gradient(self, variable: Any, gradient: Any) -> Values:
         if gradient is None:
@@ -103,10 +98,8 @@ class Half(Flat):
         found = self.results()
         count = len(self.model.trainable_variables)
         self._gradients, found = found[:count], found[count:]
-        committed = _read(self._buffers) if self._committed is None else self._committed
-        count = len(self._buffers)
-        _write(self._buffers, [*map(np.add, committed, found[:count])])
-        self._committed = None
+        count = len(found) - len(self.totals)
+        self._buffers.commit(found[:count])
         self.totals = [*map(np.add, self.totals, found[count:])]
         self.write_metrics(self.totals)
         self._seed()
@@ -127,7 +120,7 @@ class Half(Flat):
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
         found = flat.unpack(state, {**like, **totals})
         _write(list(named.values()), [found[name] for name in named])
-        self._committed = None
+        self._buffers.forget()
         self.totals = [found[name].copy() for name in totals]
         self.write_metrics(self.totals)
 
@@ -139,13 +132,6 @@ class Half(Flat):
             for kind, group in groups.items()
             for number, each in enumerate(group)
         }
-
-
-def _change(value: Values, committed: Values) -> Values:
-    """Exactly zero where nothing changed, also for an infinity."""
-    with np.errstate(invalid="ignore"):
-        change: Values = np.where(value == committed, np.zeros_like(value), value - committed)
-    return change
 
 
 def _read(variables: Sequence[Any]) -> list[Values]:

@@ -34,7 +34,7 @@ def fit(
     run_program: Any, folder: Path, backend: str, workers: int, **case: Any
 ) -> tuple[str, list[dict[str, Any]]]:
     """The final state's hash, and what each worker that lives has printed."""
-    run = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
+    run = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet", "--no-replace"]
     words = ["-n", str(workers), "--report", "report.json", PROGRAM, json.dumps(case)]
     done = run_program([*run, *words], env=environment(backend), cwd=folder, limit=LIMIT)
     done.expect_success()
@@ -83,7 +83,7 @@ def test_fit(run_program: Any, tmp_path: Path, backend: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_callbacks_stop_all_workers(run_program: Any, tmp_path: Path, backend: str) -> None:
-    case = {"epochs": 9, "least": 100, "patience": 1, "own": True}
+    case = {"epochs": 9, "least": 100, "wait": 1, "own": True}
     alone, (one,) = fit(run_program, tmp_path, backend, 1, **case)
     assert one["seen"][-1] == "end 1"
     together, others = fit(run_program, tmp_path, backend, 2, **case)

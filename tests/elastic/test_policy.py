@@ -115,7 +115,7 @@ def check_map(plan: Plan, jobs: list[Job], slots: list[Slot]) -> None:
         assert tenant.cap is None or by_tenant[tenant.name] <= tenant.cap
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_sizes_quotas_and_slots_are_legal(question: tuple[list[Job], list[Slot], Plan]) -> None:
     jobs, slots, before = question
@@ -150,7 +150,7 @@ def speed(job: Job, size: int, slots: list[Slot]) -> float:
     return job.model.speedup(size, 1 if size <= max(hosts.values()) else 2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_no_slot_is_idle_while_a_job_wants_it(
     question: tuple[list[Job], list[Slot], Plan],
@@ -175,7 +175,7 @@ def test_no_slot_is_idle_while_a_job_wants_it(
                     assert gain / (larger - size) < SETTINGS.least_worth + 1e-6
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_a_minimum_that_can_be_met_is_met(question: tuple[list[Job], list[Slot], Plan]) -> None:
     """Nobody has more than its minimum while a job waits for slots, and what came later and may be

@@ -59,7 +59,7 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
 
 def test_a_timeline(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    done, report = run("-n", 3, "--trace", path, PROGRAM, "--strike", "kill")
+    done, report = run("-n", 3, "--no-replace", "--trace", path, PROGRAM, "--strike", "kill")
     assert done.code == 0, done.err
     events = json.loads(path.read_text())["traceEvents"]
     (recovery,) = (e for e in events if e["ph"] == "X" and e["pid"] == -1)

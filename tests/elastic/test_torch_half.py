@@ -87,6 +87,28 @@ def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
     assert int(half.model.calls) == 1
 
 
+class Limits(nn.Linear):
+    """Buffers that are infinite, become so, or are no numbers; and one that is left out."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("limits", torch.tensor([-torch.inf, torch.inf, 1.0, 3e38, 3e38]))
+        self.register_buffer("none", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.limits[2] = torch.inf
+        self.limits[3:] -= 3e38
+        return super().forward(x)
+
+
+def test_buffers_that_are_infinite() -> None:
+    half = half_of(Limits())
+    share = compute(half, torch.ones(4, 3))
+    assert share.buffers[0].array.tolist() == [0, 0, np.inf, *[-np.float32(3e38)] * 2]
+    apply(half, share)
+    assert half.model.limits.tolist() == [-np.inf, np.inf, np.inf, 0, 0]
+
+
 def average(shares: list[list[np.ndarray]]) -> list[np.ndarray]:
     """As the ordered sum has it, but for the order."""
     return [np.stack(each).mean(0).astype(each[0].dtype) for each in zip(*shares, strict=True)]

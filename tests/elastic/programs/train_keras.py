@@ -66,9 +66,7 @@ def main(case: dict[str, Any]) -> None:
         validation_data=(X[:20], Y[:20]),
         callbacks=[
             keras.callbacks.CSVLogger("log.csv"),
-            keras.callbacks.EarlyStopping(
-                "mae", min_delta=case.get("least", 0), patience=case.get("patience", 9)
-            ),
+            keras.callbacks.EarlyStopping("mae", case.get("least", 0), case.get("wait", 9)),
             keras.callbacks.LambdaCallback(
                 on_epoch_begin=lambda epoch, logs: seen.append(f"begin {epoch}"),
                 on_epoch_end=lambda epoch, logs: seen.append(f"end {epoch}"),

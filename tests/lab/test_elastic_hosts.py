@@ -1,7 +1,9 @@
-"""An elastic job whose agents are the tasks of a Slurm array, one of which is cancelled."""
+"""Elastic jobs on hosts: agents that mpirun or srun starts, and those that are a Slurm array's
+tasks, one of which is cancelled."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -42,8 +44,38 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_an_array_of_agents(slurm: Slurm, tmp_path: Path) -> None:
-    alone = slurm.run([*DDL.split(), "run", "-n", "1", PROGRAM], cwd=tmp_path, timeout=LIMIT)
+@pytest.fixture(scope="module")
+def alone(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The final state of one undisturbed worker."""
+    folder = tmp_path_factory.mktemp("alone")
+    ended = slurm.run([*DDL.split(), "run", "-n", "1", PROGRAM], cwd=folder, timeout=LIMIT)
+    return state(ended.stdout)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) -> None:
+    """A worker of the second host is killed."""
+    where = ["salloc", "-N2"] if launcher == "srun" else []
+    order = ["run", "--report", "report.json", "-H", "h1:1,h2:2", PROGRAM]
+    strike = ["--strike", "kill", "--members", "2"]
+    command = [*where, *DDL.split(), *order, *strike]
+    ended = slurm.run(command, cwd=tmp_path, timeout=LIMIT)
+    assert ended.returncode == 0, ended.stderr
+    assert state(ended.stdout) == alone
+    assert "died (SIGKILL)" in ended.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    hosts = {e["host"] for e in report["events"] if e["kind"] == "died"}
+    assert hosts and hosts <= {"h1", "h2"}
+
+
+def test_a_host_that_is_not_there(slurm: Slurm, tmp_path: Path) -> None:
+    order = [*DDL.split(), "run", "-H", "h9:1", PROGRAM]
+    ended = slurm.run(order, cwd=tmp_path, timeout=LIMIT)
+    assert ended.returncode == 2, ended.stderr
+    assert "no agent on h9: exit code" in ended.stderr
+
+
+def test_an_array_of_agents(slurm: Slurm, alone: str, tmp_path: Path) -> None:
     (tmp_path / "job.token").write_text("what only the job's agents know\n")
     where = ["--listen", "29400", "--token-file", "job.token", "-n", "3"]
     order = [*DDL.split(), "run", *where, PROGRAM, "--strike", "pause", "--members", "0,1,2"]
@@ -62,7 +94,7 @@ def test_an_array_of_agents(slurm: Slurm, tmp_path: Path) -> None:
         wait_until(lambda: "is lost" in (tmp_path / "err").read_text())
         (tmp_path / "go").touch()
         assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
-        assert state((tmp_path / "out").read_text()) == state(alone.stdout)
+        assert state((tmp_path / "out").read_text()) == alone
         wait_until(lambda: slurm.run(["squeue", "--noheader"]).stdout == "")
     finally:
         job.kill()

@@ -1,0 +1,84 @@
+"""Elastic training with TensorFlow: ddl_elastic's half that knows tensorflow, for loops of one's
+own. Models of Keras have ddl_keras.elastic as well.
+
+    import ddl_tensorflow.elastic as elastic
+
+    @tf.function
+    def compute(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    job = elastic.Job(model, optimizer, batch=256, logical=16)
+    for step in job.steps(data, passes=10):
+        for x, y in step:                     # this process's shares of the step
+            step.backward(compute(x, y))
+        optimizer.apply(job.gradients, model.trainable_variables)
+
+docs/elastic.md tells what is promised, and what a program must not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import ddl_core
+from ddl_elastic import joining
+from ddl_elastic.checkpoint import Folder
+from ddl_elastic.loop import Loop
+from ddl_elastic.saving import Policy
+from ddl_tensorflow.elastic_half import Half
+from ddl_tensorflow.elastic_pins import pin, seed
+
+__all__ = ["Half", "Job", "pin", "preload", "seed"]
+
+
+class Job(Loop):
+    """An elastic job with a loop of one's own.
+
+    model      a tf.Module or Keras model that has its variables
+    optimizer  has `variables`, as those of Keras have; it is built if it can be
+    generators that shares draw from, besides those that are attributes of the model's modules
+    batch, logical, seed, threads, comm, watchdog, checkpoint, every, keep: see docs/elastic.md
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        batch: int,
+        logical: int,
+        seed: int = 0,
+        threads: int = 1,
+        generators: Sequence[tf.random.Generator] = (),
+        comm: ddl_core.Comm | None = None,
+        checkpoint: str | None = None,
+        every: int = 100,
+        keep: int = 3,
+        **options: Any,
+    ) -> None:
+        pin(threads)
+        self._half = Half(model, optimizer, generators)
+        if checkpoint:
+            options["policy"] = Policy(Folder(checkpoint), every, keep)
+        joined = {"comm": comm} if comm else joining.join()
+        super().__init__(self._half, **joined, batch=batch, logical=logical, seed=seed, **options)
+
+    @property
+    def gradients(self) -> list[tf.Tensor]:
+        """Those of the whole batch, once the step is agreed on, of model.trainable_variables."""
+        return self._half.gradients
+
+    @property
+    def random_seed(self) -> tf.Tensor:
+        """For tf.random.stateless_uniform and the like: of this share, two numbers. Give it to a
+        tf.function as an argument."""
+        return self._half.random_seed
+
+
+def preload() -> None:
+    """All that training needs is there when tensorflow is imported."""

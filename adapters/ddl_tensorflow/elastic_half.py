@@ -1,0 +1,139 @@
+"""What ddl_elastic calls: the gradients that a program computed, and the variables of its model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ddl_elastic import flat, framework
+from ddl_elastic.buffers import Buffers
+from ddl_elastic.flat import Flat, Spec, Values
+from ddl_tensorflow import elastic_pins
+
+
+class Half(Flat):
+    """See ddl_elastic.framework.Framework."""
+
+    seed = staticmethod(elastic_pins.seed)
+
+    def __init__(
+        self, model: Any, optimizer: Any, generators: Sequence[tf.random.Generator] = ()
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self._trained = list(model.trainable_variables)
+        if not self._trained:
+            raise ValueError("model has no trainable variables: call it once on a batch before")
+        if not getattr(optimizer, "built", True):
+            optimizer.build(self._trained)
+        others = list(model.non_trainable_variables)
+        self._seeds = [each for each in others if _is_generator(each)]
+        self._generators = [*generators, *_find_generators(model)]
+        changed = [each for each in others if not _is_generator(each)]
+        self._buffers = Buffers(lambda: _read(changed), lambda values: _write(changed, values))
+        averaged = [*self._trained, *changed]
+        self.lay_out([Spec(tuple(each.shape), _dtype(each)) for each in averaged])
+        self.gradients: list[tf.Tensor] = []
+        self.random_seed = tf.zeros(2, tf.int32)
+
+    def environment(self) -> dict[str, str]:
+        return elastic_pins.describe()
+
+    # ---- a share ----
+
+    def begin(self, worker: int) -> None:
+        self._buffers.begin()
+        self._seed()
+
+    def _seed(self) -> None:
+        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        for each in self._seeds:
+            each.assign([random.getrandbits(31), 0])
+        for generator in self._generators:
+            generator.reset_from_seed(random.getrandbits(63))
+        self.random_seed = tf.constant([random.getrandbits(31) for _ in range(2)], tf.int32)
+
+    def backward(
+        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
+    ) -> framework.Share:
+        """loss  (loss, gradients) of a share, as a GradientTape has given them"""
+        value, gradients = loss
+        pairs = zip(self._trained, gradients, strict=True)
+        found = [_dense(*pair) for pair in pairs]
+        return self.take([*found, *self._buffers.changes()], value, weight)
+
+    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+        raise NotImplementedError("a loop of one's own computes the gradients of a share")
+
+    # ---- the result ----
+
+    def apply(self) -> None:
+        found = self.results()
+        count = len(self._trained)
+        weight = self.weight
+        self.gradients = [tf.convert_to_tensor(each / weight) for each in found[:count]]
+        self._buffers.commit(found[count:])
+        self._seed()
+
+    def update(self) -> None:
+        raise NotImplementedError("a loop of one's own steps the optimizer")
+
+    # ---- the state ----
+
+    def state(self) -> framework.State:
+        named = self._named()
+        return flat.pack(dict(zip(named, _read(list(named.values())), strict=True)))
+
+    def load(self, state: framework.State) -> None:
+        named = self._named()
+        like = dict(zip(named, _read(list(named.values())), strict=True))
+        found = flat.unpack(state, like)
+        _write(list(named.values()), [found[name] for name in named])
+        self._buffers.forget()
+
+    def _named(self) -> dict[str, Any]:
+        """Layers have other names in another model of the process."""
+        others = list(self.model.non_trainable_variables)
+        groups = {"model": [*self._trained, *others], "optimizer": self.optimizer.variables}
+        return {
+            f"{kind}.{number}.{each.name}": each
+            for kind, group in groups.items()
+            for number, each in enumerate(group)
+        }
+
+
+def _is_generator(variable: Any) -> bool:
+    """Whether it is the state of a SeedGenerator of Keras."""
+    return str(variable.name).startswith("seed_generator_state")
+
+
+def _find_generators(model: Any) -> list[tf.random.Generator]:
+    """Those that are attributes of modules in the model."""
+    if not isinstance(model, tf.Module):
+        return []
+    return [*model._flatten(predicate=lambda each: isinstance(each, tf.random.Generator))]
+
+
+def _dtype(variable: Any) -> Any:
+    return tf.as_dtype(variable.dtype).as_numpy_dtype
+
+
+def _dense(variable: Any, gradient: Any) -> Values:
+    if gradient is None:
+        raise ValueError(
+            f"the loss does not depend on {variable.name}; leave it out of the trainable variables"
+        )
+    found: Values = tf.convert_to_tensor(gradient).numpy()
+    return found
+
+
+def _read(variables: Sequence[Any]) -> list[Values]:
+    return [np.array(each.numpy()) for each in variables]
+
+
+def _write(variables: Sequence[Any], values: Sequence[Values]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

@@ -1,0 +1,100 @@
+"""Agents on given hosts: mpirun or srun starts one on each, and they dial in.
+
+A launcher for each host, so that the loss of one ends no other.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddl_elastic import environment
+from ddl_launch import sockets
+from ddl_launch.hosts import Host, Layout
+from ddl_launch.launchers import Order, find_launcher, start
+from ddl_launch.remote_job import exported_names
+
+END_LIMIT = 5.0  # seconds for the agents to end by themselves, once the job is over
+_SHOWN = 5  # lines of a launcher's output in an error
+
+
+class HostAgents:
+    """The agents of these hosts. A context manager. Raises ddl_launch.errors.LaunchError.
+
+    port   where the job listens
+    cores  of each slot
+    """
+
+    def __init__(self, hosts: Sequence[Host], port: int, token: str, cores: int) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
+        self._launchers: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for host in hosts:
+                self._launchers[host.name] = self._start(host, port, token, cores)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, host: Host, port: int, token: str, cores: int) -> subprocess.Popen[bytes]:
+        folder = self._folder / host.name
+        folder.mkdir()
+        variables = environment.with_token(token)
+        names = exported_names(variables, [])
+        launcher, layout = find_launcher("auto", environment.scheduler()), Layout((host.name,))
+        begin = start(Order(launcher, layout, names, environment.remote_shell(), [], folder))
+        for name, text in begin.files.items():
+            (folder / name).write_text(text)
+        agent = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent"]
+        where = f"{self._address(host.name)}:{port}"
+        slots = [] if host.ranks is None else ["-n", str(host.ranks)]
+        with (folder / "output").open("wb") as output:
+            return subprocess.Popen(
+                [*begin.command, *agent, "--join", where, "--cores", str(cores), *slots],
+                env={**variables, **begin.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C ends the job, and the job its agents
+            )
+
+    def _address(self, host: str) -> str:
+        """Ours, as seen from there."""
+        try:
+            return sockets.addresses_to(host)[0]
+        except socket.gaierror:
+            return socket.gethostname()  # the launcher may know it
+
+    def failure(self) -> str:
+        """Of the first host whose agent has ended with an error; "" if there is none."""
+        for host, launcher in self._launchers.items():
+            if launcher.poll():
+                output = (self._folder / host / "output").read_text(errors="replace")
+                said = "\n  ".join(output.strip().splitlines()[-_SHOWN:])
+                return f"no agent on {host}: exit code {launcher.returncode}:\n  {said}"
+        return ""
+
+    def close(self) -> None:
+        """Wait for the agents to end, but not long."""
+        for launcher in self._launchers.values():
+            try:
+                launcher.wait(END_LIMIT)
+            except subprocess.TimeoutExpired:
+                launcher.terminate()
+        for launcher in self._launchers.values():
+            try:
+                launcher.wait(END_LIMIT)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> HostAgents:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
