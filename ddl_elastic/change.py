@@ -14,15 +14,19 @@ from dataclasses import asdict, replace
 from typing import Protocol
 
 from ddl_core import Comm
-from ddl_core.errors import PeerLost
+from ddl_core.errors import Aborted, PeerLost
 from ddl_elastic import transfer
 from ddl_elastic.admission import AdmissionError, Candidate
-from ddl_elastic.framework import Framework
+from ddl_elastic.framework import Framework, State
 from ddl_elastic.membership import NotAdmitted, Plan, close
 from ddl_elastic.reform import Standing, decide, gather
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.step import Group
 from ddl_elastic.transfer import Receiver
+
+# What a planned comm ends with: deaths, and members that give it up while they are in it.
+GIVEN_UP = (PeerLost, Aborted)
+TRIES, PAUSE = 100, 0.02  # seconds between them
 
 
 class Job(Protocol):
@@ -71,7 +75,7 @@ def join(job: Job, candidate: Candidate) -> None:
         assert plan.comm
         job.group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         own = Standing(membership.member, 0, False, (), whole=False)
-        with suppress(PeerLost):
+        with suppress(*GIVEN_UP):
             join_rehearsal(job, plan, receiver)
         if _settle(job, plan.comm, own, receiver):
             break
@@ -84,8 +88,18 @@ def rehearse(framework: Framework, comm: Comm, ranks: Sequence[Standing]) -> Non
     """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
     It takes longer than the rest."""
     if transfer.ends(ranks)[1]:
-        transfer.rehearse(comm, ranks, framework.state())
+        transfer.rehearse(comm, ranks, _read(framework))
     transfer.warm_up(comm)
+
+
+def _read(framework: Framework) -> State:
+    """The state while the program changes it, at which reading may fail."""
+    for _ in range(TRIES):
+        try:
+            return framework.state()
+        except Exception:
+            time.sleep(PAUSE)
+    return framework.state()
 
 
 def join_rehearsal(job: Job, plan: Plan, receiver: Receiver) -> None:
@@ -112,7 +126,7 @@ def _settle(job: Job, comm: Comm, own: Standing, receiver: Receiver | None = Non
                 own = _transfer(job, comm, ranks, own, receiver)
                 comm.barrier()
             break
-        except PeerLost:
+        except GIVEN_UP:
             comm, ranks = group.watch.survivors(comm, own, group.workers)
     group.comm, group.members = comm, [each.member for each in ranks]
     assign_shares(job, ranks)

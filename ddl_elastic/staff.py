@@ -255,6 +255,5 @@ class Staff:
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """The job is over before they have joined."""
         for worker in waiting:
-            if worker.state != "starting":
-                worker.state = "dismissed"
-                self._send(worker, "exit")
+            worker.state, worker.leaves = "dismissed", True
+            self._stop(worker)

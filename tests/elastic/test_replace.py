@@ -20,9 +20,23 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
     assert len(running) == 2
 
 
+def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
+    """It is ended, which is no death."""
+    case = {"workers": 2, "kill": [[5, 1]], "replace": True, "always": "wait in warm-up"}
+    _, report = jobs.train(case)
+    assert [each["kind"] for each in report["events"]] == ["died", "recovered"]
+    assert report["workers"]["2"]["state"] == "ended"
+
+
 def test_workers_that_die_at_once(jobs: Any) -> None:
     """After three in a row no more are started, and the others go on."""
-    case = {"workers": 2, "kill": [[5, 1]], "replace": True, "passes": 40, "die_always": "warm-up"}
+    case = {
+        "workers": 2,
+        "kill": [[5, 1]],
+        "replace": True,
+        "passes": 40,
+        "always": "die in warm-up",
+    }
     _, report = jobs.train(case)
     assert members(report, "died") == [1, 2, 3, 4]
     assert members(report, "joined") == []

@@ -24,7 +24,7 @@ def run(run_program: Any, tmp_path: Path) -> Any:
 
     def run_words(*words: object, env: Any = None) -> tuple[Any, dict[str, Any]]:
         report = tmp_path / "report.json"
-        command = [*DDL, "--report", report, *map(str, words)]
+        command = [*DDL, "--no-replace", "--report", report, *map(str, words)]
         done = run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
         return done, json.loads(report.read_text())
 

@@ -1,7 +1,7 @@
 """Workers that are killed, by themselves, at certain moments of a change of the group.
 
 While there is a file "die in MOMENT", the first process that comes to this moment is killed, and
-each one if the file is "always die in MOMENT".
+each one if the file is "always die in MOMENT"; it waits for ever if it is "always wait in MOMENT".
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from ddl_elastic import change, joining, membership, transfer
 
 
 def die_once(moment: str) -> None:
+    if Path(f"always wait in {moment}").exists():
+        threading.Event().wait()
     if Path(f"always die in {moment}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     with suppress(FileNotFoundError):
