@@ -21,9 +21,6 @@ from ddl_elastic.checkpoint import DamagedCheckpoint, Manifest
 from ddl_elastic.framework import State, Tensor, digest
 from ddl_elastic.object_storage import ObjectStorage, storage_at
 
-for package in ("moto", "s3fs"):
-    pytest.importorskip(package)
-
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 KEY, SECRET, TOKEN = (
     "AKIA5UDAFFAEDASVQUZD",
