@@ -14,6 +14,26 @@ enum {
     LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
 };
 
+/* What a work lends: spans that peers read where they lie in the caller's buffers (net/lending.h).
+ */
+typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
+
+/* Steps of a work that lends are not interleaved: it sends without copying. */
+static void find_regions(const ddl__runner *runner, ddl_work *work)
+{
+    const ddl__plan *plan = work->plan;
+    const size_t segment = (size_t)plan->segment * work->element;
+    const bool pulls_in_place = work->in == work->out && !plan->returns;
+    if (!ddl__regions_exist(runner->regions) ||
+        segment < (pulls_in_place ? DDL__LEND_LEAST_IN_PLACE : DDL__LEND_LEAST))
+        return;
+    work->regions[0] = ddl__regions_find(runner->regions, work->in);
+    work->regions[1] = ddl__regions_find(runner->regions, work->out);
+    work->lends = work->regions[0].base || work->regions[1].base;
+    if (work->lends)
+        work->interleaving = DDL__INTERLEAVE_NEVER;
+}
+
 void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *plan,
                     unsigned char *scratch)
 {
@@ -31,7 +51,7 @@ void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *
     work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
     if (plan->segment >= LEND_LEAST)
-        ddl__loans_find(runner, work);
+        find_regions(runner, work);
 }
 
 /* --------------------------------------------------------------------------------------- steps */
@@ -73,19 +93,70 @@ static inline bool send_to(const ddl__runner *runner, ddl_work *work, const ddl_
     return true;
 }
 
+static const ddl__region *region_of(const ddl_work *work, const void *memory, size_t bytes)
+{
+    for (unsigned i = 0; i < 2; i++)
+        if (ddl__region_has(&work->regions[i], memory, bytes))
+            return &work->regions[i];
+    return NULL;
+}
+
+/* Let the next target read the memory where it is; or tell it that the result is where it wants it.
+ */
+static loan_outcome lend(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
+                         const void *memory, size_t bytes)
+{
+    ddl__link *link = runner->links[work->plan->ranks[step->target + work->published]];
+    if (link->borrowed)
+        return link->ops->give_back(link, bytes, &work->signature) ? LOAN_MADE : LOAN_FULL;
+    const ddl__region *region =
+        step->stable && link->ops->lend ? region_of(work, memory, bytes) : NULL;
+    const bool returns = step->returns && step->kind == DDL__PUBLISH;
+    return region && link->ops->lend(link, region, memory, bytes, &work->signature, returns)
+               ? LOAN_MADE
+               : LOAN_REFUSED;
+}
+
+/* Of so many next targets, those before one that gets its result back. */
+static unsigned count_others(const ddl__runner *runner, unsigned n)
+{
+    unsigned others = 0;
+    while (others < n && !runner->targets[others]->borrowed)
+        others++;
+    return others;
+}
+
+/* Find where targets of a reduction want its result: runner->returns. The operands have been peeked
+ * at. False if nowhere. */
+static bool find_returns(ddl__runner *runner, ddl_work *work, const ddl__step *step)
+{
+    runner->n_returns = 0;
+    for (uint32_t i = 0; i < step->targets; i++) {
+        ddl__link *link = runner->links[work->plan->ranks[step->target + i]];
+        void *memory = link->ops->lend ? link->ops->borrow(link) : NULL;
+        if (memory)
+            runner->returns[runner->n_returns++] = memory;
+    }
+    if (runner->n_returns && !work->lends) {
+        work->regions[0] = work->regions[1] = (ddl__region){.base = NULL};
+        work->lends = true;
+    }
+    return runner->n_returns;
+}
+
 /* Send to the remaining targets, without a copy where that is possible. */
 __attribute__((noinline)) static bool lend_rest(ddl__runner *runner, ddl_work *work,
                                                 const ddl__step *step, const void *memory,
                                                 size_t bytes)
 {
     while (work->published < step->targets) {
-        ddl__loan_outcome outcome = ddl__loans_publish(runner, work, step, memory, bytes);
-        if (outcome == DDL__LOAN_MADE) {
+        loan_outcome outcome = lend(runner, work, step, memory, bytes);
+        if (outcome == LOAN_MADE) {
             work->published++;
             continue;
         }
-        unsigned n = ddl__loans_count_others(runner, ddl__next_targets(runner, work, step));
-        if (outcome == DDL__LOAN_FULL || !send_to(runner, work, step, n, memory, bytes))
+        unsigned n = count_others(runner, ddl__next_targets(runner, work, step));
+        if (outcome == LOAN_FULL || !send_to(runner, work, step, n, memory, bytes))
             return false;
     }
     return true;
@@ -157,13 +228,12 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
         if (!(fold ? ddl__gather_values(runner, work, step, length, k)
                    : ddl__gather(runner, work, step, bytes, k)))
             return false;
-        if (step->returns && bytes >= DDL__LEND_LEAST &&
-            ddl__loans_find_returns(runner, work, step))
+        if (step->returns && bytes >= DDL__LEND_LEAST && find_returns(runner, work, step))
             return reduce_and_return(runner, work, step, fold, kept, length);
         unsigned n = step->targets ? ddl__next_targets(runner, work, step) : 0;
         bool direct =
             n && (!kept || !(step->stable && (runner->targets[0]->ops->zero_copy ||
-                                              (work->lends && ddl__loans_may(work, kept, bytes)))));
+                                              (work->lends && region_of(work, kept, bytes)))));
         const ddl__link_ops *ops = direct ? runner->targets[0]->ops : NULL;
         void *span = direct ? ops->reserve(runner->targets, n, bytes) : NULL;
         if (direct && !span)
