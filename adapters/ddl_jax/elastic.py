@@ -22,10 +22,10 @@ from typing import Any
 import ddl_elastic
 from ddl_core import Comm
 from ddl_elastic import flat, joining, worker
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.framework import Framework, State
 from ddl_elastic.loading import read_example
 from ddl_elastic.loop import WATCHDOG, Loop
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.saving import Policy
 from ddl_jax import elastic_state
 from ddl_jax.elastic_half import Half
@@ -83,7 +83,7 @@ def train(
     pin(threads)
     half = _make_half(state, grad_fn, update_fn, data, collate, **constants)
     if checkpoint:
-        options["policy"] = Policy(Folder(checkpoint), every, keep)
+        options["policy"] = Policy(storage_at(checkpoint), every, keep)
     worker.train(
         Loop(half, **({"comm": comm} if comm else joining.join()), **options),
         {"data": data, **reading},

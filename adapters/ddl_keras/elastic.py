@@ -20,10 +20,10 @@ import keras
 import ddl_elastic
 from ddl_core import Comm
 from ddl_elastic import flat, joining
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.framework import Framework
 from ddl_elastic.loading import count_samples, read_example
 from ddl_elastic.loop import WATCHDOG, Loop
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.sampler import Sampler
 from ddl_elastic.saving import Policy
 from ddl_keras import elastic_evaluation
@@ -88,7 +88,7 @@ def fit(
         logical=logical,
         seed=seed,
         watchdog=watchdog,
-        policy=Policy(Folder(checkpoint), every, keep) if checkpoint else None,
+        policy=Policy(storage_at(checkpoint), every, keep) if checkpoint else None,
     )
     sampler = Sampler(count_samples(data), batch, logical, seed)
     ends = [sampler.steps(epoch + 1) for epoch in range(epochs)]

@@ -27,8 +27,8 @@ import tensorflow as tf
 
 import ddl_core
 from ddl_elastic import joining
-from ddl_elastic.checkpoint import Folder
 from ddl_elastic.loop import Loop
+from ddl_elastic.object_storage import storage_at
 from ddl_elastic.saving import Policy
 from ddl_tensorflow.elastic_half import Half
 from ddl_tensorflow.elastic_pins import pin, seed
@@ -64,7 +64,7 @@ class Job(Loop):
         pin(threads)
         self._half = Half(model, optimizer, generators)
         if checkpoint:
-            options["policy"] = Policy(Folder(checkpoint), every, keep)
+            options["policy"] = Policy(storage_at(checkpoint), every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(self._half, **joined, batch=batch, logical=logical, seed=seed, **options)
 

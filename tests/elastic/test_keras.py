@@ -80,6 +80,35 @@ def test_fit(run_program: Any, tmp_path: Path, backend: str) -> None:
     assert [line.split(",")[0] for line in lines if line[0] != "e"] == ["0", "1", "2"]
 
 
+STATE = """
+import keras, numpy as np
+import ddl_keras.elastic as elastic
+from ddl_elastic.framework import digest
+
+elastic.pin(1)
+model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+batch = np.arange(12, dtype="f4").reshape(4, 3), np.ones((4, 1), "f4")
+half = elastic.Half(model, batch)
+half.result()
+half.begin(0)
+state = half.state()
+before = digest(state)
+half.run(batch)
+assert digest(half.state()) != before
+assert digest(state) == before
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_share_does_not_change_a_state_that_was_taken(
+    run_program: Any, tmp_path: Path, backend: str
+) -> None:
+    """It is copied for a checkpoint while the next step's shares are computed."""
+    command = [sys.executable, "-c", STATE]
+    run_program(command, env=environment(backend), cwd=tmp_path, limit=LIMIT).expect_success()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_callbacks_stop_all_workers(run_program: Any, tmp_path: Path, backend: str) -> None:
