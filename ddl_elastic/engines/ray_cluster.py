@@ -82,7 +82,7 @@ class _Slot:
     """What an actor does."""
 
     def run(self, where: str, token: str, cores: int) -> tuple[str, int, str]:
-        """An agent of one slot, to its end: the host, its exit code and its last words."""
+        """An agent of one slot, to its end: the host, its exit code and its last message."""
         agent = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent", "--join", where]
         alive = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), ""]
         done: Any = subprocess.run(
