@@ -241,6 +241,17 @@ static void errors(ddl::Comm &comm)
     CHECK(comm.status() == DDL_EABORTED);
 }
 
+static void buffers(ddl::Endpoint &endpoint, ddl::Comm &comm)
+{
+    const std::size_t n = 1 << 16;
+    ddl::Buffer<float> in = endpoint.allocate<float>(n), out = endpoint.allocate<float>(n);
+    CHECK(in[0] == 0 && in[n - 1] == 0);
+    for (std::size_t i = 0; i < n; i++)
+        in[i] = static_cast<float>(comm.rank() + 1);
+    comm.allreduce(in.get(), out.get(), n);
+    CHECK(out[0] == 3 && out[n - 1] == 3 && in[0] == comm.rank() + 1);
+}
+
 static void rank(ddl::Endpoint &endpoint, const std::vector<ddl::Endpoint::Address> &addresses,
                  int number)
 {
@@ -249,6 +260,7 @@ static void rank(ddl::Endpoint &endpoint, const std::vector<ddl::Endpoint::Addre
     config.operation_timeout_ms = 20000;
     ddl::Comm comm = endpoint.connect(addresses, number, config);
     CHECK(comm.rank() == number && comm.size() == 2);
+    buffers(endpoint, comm);
     reductions(comm);
     gatherings(comm);
     scatterings(comm);

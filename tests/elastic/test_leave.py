@@ -74,13 +74,15 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
         env = {"XDG_RUNTIME_DIR": str(tmp_path)}
         return run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
 
-    passes = ["--passes", "120"]
+    passes = ["--passes", "200"]
+    paused = ["--strike", "pause", "--members", "0"]
     with run(tmp_path, "-n", "1", str(PROGRAM), *passes) as alone:
         expected = state(alone.communicate(timeout=LIMIT)[0])
-    with run(tmp_path, "-n", "1:3", "--name", "job", str(PROGRAM), *passes) as job:
-        assert job.stderr
-        next(line for line in job.stderr if "step" in line)  # the bar
+    with run(tmp_path, "-n", "1:3", "--name", "job", str(PROGRAM), *passes, *paused) as job:
+        assert job.stderr and job.stdout
+        assert "paused" in job.stdout.readline()
         scale(3).expect_success()
+        (tmp_path / "go").touch()
         next(line for line in job.stderr if "rank 2 on" in line and "has joined" in line)
         refused = scale(4)
         assert refused.code == 2

@@ -21,6 +21,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ddl.h"
@@ -109,6 +110,13 @@ struct Destroy {
 };
 
 template <class Handle> using Owner = std::unique_ptr<Handle, Destroy>;
+
+struct Free {
+    void operator()(void *memory) const noexcept
+    {
+        ddl_free(memory);
+    }
+};
 
 } // namespace detail
 
@@ -739,6 +747,9 @@ inline Group::Group(Comm &comm)
 }
 
 /* This process's identity and its listening ports. It must outlive its comms. */
+/* Elements in memory that members on this host read in place (ddl_alloc). */
+template <class T> using Buffer = std::unique_ptr<T[], detail::Free>;
+
 class Endpoint
 {
   public:
@@ -758,6 +769,15 @@ class Endpoint
         detail::check(ddl_endpoint_address(get(), address.data(), address.size(), &length));
         address.resize(length);
         return address;
+    }
+
+    /* So many elements, zeroed; the endpoint may be destroyed before them. */
+    template <class T> Buffer<T> allocate(std::size_t count)
+    {
+        typedef typename std::enable_if<std::is_trivially_copyable<T>::value, T>::type Element;
+        void *memory = nullptr;
+        detail::check(ddl_alloc(get(), count * sizeof(Element), &memory));
+        return Buffer<T>(static_cast<Element *>(memory));
     }
 
     /* Join a group whose rank i has addresses[i] (ddl_comm_create). */
