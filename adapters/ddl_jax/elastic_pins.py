@@ -11,6 +11,7 @@ import numpy as np
 from jax._src import xla_bridge
 
 from ddl_elastic import environment, flat
+from ddl_elastic import threads as elastic_threads
 
 __all__ = ["describe", "pin", "refuse_fork", "seed", "tell_device"]
 
@@ -25,26 +26,14 @@ def _is_started() -> bool:
 
 def pin(threads: int) -> None:
     """XLA's threads, whose number is read when JAX computes for the first time."""
-    if _is_started() and not environment.has_threads(threads):
-        _log.warning(
-            "JAX has started before its number of threads was set to %d, so it has one for each"
-            " core; processes with other numbers of cores may compute other bits. Train before JAX"
-            " computes anything, or set NPROC=%d",
-            threads,
-            threads,
-        )
-        return
-    environment.limit_threads(threads)
+    elastic_threads.pin("JAX", _is_started(), threads, "NPROC")
 
 
 def refuse_fork() -> None:
     """Raises RuntimeError in a process whose children could not use JAX."""
-    if _is_started():
-        raise RuntimeError(
-            "JAX has computed something in this process already, and cannot be forked then. Train"
-            " before anything else uses JAX, with a state of NumPy arrays or a function that makes"
-            " it; or start the program by `ddl elastic run`"
-        )
+    elastic_threads.refuse_fork(
+        "JAX", _is_started(), "a state of NumPy arrays or a function that makes it"
+    )
 
 
 def describe(_model: Any = None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from ddl_elastic import environment, flat
+from ddl_elastic import threads as elastic_threads
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]
 
 # TensorFlow's own generators have states within operations, so programs use stateless operations.
 seed = flat.seed
-_log = logging.getLogger("ddl_elastic")
 
 
 def _is_started() -> bool:
@@ -28,26 +27,12 @@ def pin(threads: int) -> None:
     """Threads within an operation, and algorithms. Random operations without a seed are refused
     from now on: what they draw would depend on what was computed before."""
     tf.config.experimental.enable_op_determinism()
-    if _is_started() and not environment.has_threads(threads):
-        _log.warning(
-            "TensorFlow has started before its number of threads was set to %d, so it has one for"
-            " each core; processes with other numbers of cores may compute other bits. Train before"
-            " TensorFlow computes anything, or set TF_NUM_INTRAOP_THREADS=%d",
-            threads,
-            threads,
-        )
-        return
-    environment.limit_threads(threads)
+    elastic_threads.pin("TensorFlow", _is_started(), threads, "TF_NUM_INTRAOP_THREADS")
 
 
 def refuse_fork() -> None:
     """Raises RuntimeError in a process whose children could not use TensorFlow."""
-    if _is_started():
-        raise RuntimeError(
-            "TensorFlow has computed something in this process already, and cannot be forked then."
-            " Train before anything else uses TensorFlow, with a function that makes the model; or"
-            " start the program by `ddl elastic run`"
-        )
+    elastic_threads.refuse_fork("TensorFlow", _is_started(), "a function that makes the model")
 
 
 def describe(_model: Any = None) -> dict[str, str]:

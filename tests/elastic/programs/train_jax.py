@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dying_samples import DyingSamples
 
 import ddl_jax.elastic as elastic
 from ddl_elastic.framework import digest
@@ -25,22 +25,6 @@ DATA = [
     {"x": random.normal(size=12).astype(np.float32), "y": np.float32(number % 3)}
     for number in range(50)
 ]
-
-
-class Samples:
-    """Kills this process when it is to read a sample for the second time, if it is to die."""
-
-    def __init__(self, dies: bool) -> None:
-        self.dies, self.read = dies, 0
-
-    def __len__(self) -> int:
-        return len(DATA)
-
-    def __getitem__(self, index: int) -> Any:
-        self.read += 1
-        if self.dies and self.read > 30:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return DATA[index]
 
 
 def make_state() -> Any:
@@ -86,7 +70,7 @@ def main(case: dict[str, Any]) -> None:
         make_state,
         case.get("grad_fn", grad_fn),
         update_fn,
-        Samples(dies),
+        DyingSamples(DATA, dies),
         batch=8,
         logical=4,
         workers=case.get("workers", 1),

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from dying_samples import DyingSamples
 
 import ddl_tensorflow.elastic as elastic
 
@@ -21,20 +21,6 @@ DATA = [
     (random.normal(size=6).astype(np.float32), np.int32(number % 5), np.float32(number % 3))
     for number in range(50)
 ]
-
-
-class Samples:
-    def __init__(self, dies: bool) -> None:
-        self.dies, self.read = dies, 0
-
-    def __len__(self) -> int:
-        return len(DATA)
-
-    def __getitem__(self, index: int) -> Any:
-        self.read += 1
-        if self.dies and self.read > 30:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return DATA[index]
 
 
 elastic.pin(1)
@@ -76,7 +62,7 @@ def main(case: dict[str, Any]) -> None:
         return loss, tape.gradient(loss, model.trainable_variables)
 
     losses = []
-    for step in job.steps(Samples(dies), steps=case.get("steps", 12)):
+    for step in job.steps(DyingSamples(DATA, dies), steps=case.get("steps", 12)):
         for x, kind, y in step:
             step.backward(compute(x, kind, y, job.random_seed), weight=len(y))
         optimizer.apply(job.gradients, model.trainable_variables)

@@ -1,0 +1,26 @@
+"""Samples that kill the process which reads them, in the middle of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+LIMIT = 30  # samples that a process reads before
+
+
+class DyingSamples:
+    """`data`; kills the process when it reads one more than the limit, if it is to die."""
+
+    def __init__(self, data: Sequence[Any], dies: bool) -> None:
+        self.data, self.dies, self.read = data, dies, 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        if self.dies and self.read > LIMIT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.data[index]
