@@ -20,7 +20,7 @@ from ddl_elastic import program
 from ddl_elastic.engines import AgentSpec, Handle, Program
 from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.messages import Channel
+from ddl_elastic.messages import Channel, Message
 from ddl_launch import frames
 
 ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
@@ -134,16 +134,26 @@ class _Agent:
             try:
                 if self._control in ready:
                     for message in self._control.poll():
-                        getattr(self, f"_{message.kind}")(**message.fields)
+                        self._take(message)
                 self._pass_output()
                 self._tell_ends()
             except (EOFError, OSError):
                 return  # the job is over
+            except ValueError as error:
+                raise Refused(f"the job sent {error}") from None
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + frames.TICK
                 if frames.is_silent(connection):
                     print("ddl elastic agent: the job's host does not answer", file=sys.stderr)
                     return
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "start" and message.fields["slot"] in self._offered:
+            self._start(**message.fields)
+        elif message.kind == "halt":
+            self._halt(**message.fields)
+        else:
+            raise ValueError(f"a message {message.kind!r} with {message.fields}")
 
     def _start(self, slot: int, member: int, threads: int) -> None:
         connection = self._offered.pop(slot)

@@ -218,3 +218,22 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
         handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
         assert handle.channel.receive().kind == "ready"
     assert len(said) == 20, said
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("exit", {}), ("start", {"slot": 7, "member": 0, "threads": 1})],
+)
+def test_an_agent_refuses_what_is_no_order(
+    kind: str, fields: dict[str, int], tmp_path: Path
+) -> None:
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM) as engine,
+        dial_in(engine.port, tmp_path, 1) as agent,
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"])
+        (control,) = engine._agents.values()
+        control.channel.send(kind, **fields)
+        _, text = agent.communicate(timeout=LIMIT)
+        assert agent.returncode == 1
+    assert f"the job sent a message '{kind}'" in text
