@@ -55,8 +55,7 @@ class Reporter:
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY:
             self._reported = now
-            told = {"step": step, "loss": loss, "shares": self._shares}
-            self._channel.offer("progress", **told, busy=self._busy)
+            self._channel.offer("progress", **self._progress(step, loss))
 
     def admitted(self, bits: dict[str, Any]) -> None:
         """What this worker, the first one, has computed: others have to compute the same."""
@@ -85,4 +84,8 @@ class Reporter:
         self._jobs += 1
         if self._channel:
             found = digest(framework.state())
+            self._channel.send("progress", **self._progress(steps - 1, framework.loss))
             self._channel.send("done", steps=steps, loss=framework.loss, digest=found)
+
+    def _progress(self, step: int, loss: float) -> dict[str, Any]:
+        return {"step": step, "loss": loss, "shares": self._shares, "busy": self._busy}

@@ -28,14 +28,15 @@ def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> tuple[list[
 
 
 def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -> None:
-    kills = [[5, 1], [12, "agent 0"]]
-    reports, shown = train(run_program, tmp_path, {"workers": 1}, {"workers": 3, "kill": kills})
+    kills = [[5, 1], [100, "agent 0"]]  # progress is told each 0.1 s, so in two of the messages
+    cases = {"workers": 1}, {"workers": 3, "kill": kills}
+    reports, shown = train(run_program, tmp_path, *({**case, "passes": 30} for case in cases))
     alone, disturbed = reports
     assert alone["hash"] == disturbed["hash"]
     assert alone["model"] == disturbed["model"]
     assert alone["loss"] == disturbed["loss"]
     assert [each["state"] for each in reports] == ["done", "done"]
-    assert [each["steps"] for each in reports] == [32, 32]
+    assert [each["steps"] for each in reports] == [188, 188]
     died = [each for each in disturbed["events"] if each["kind"] == "died"]
     # The two may be told in one look at the engine.
     ends = sorted((each["member"], each["cause"]) for each in died)
