@@ -383,6 +383,13 @@ class Store:
             (after, tenant, tenant, job, job, limit),
         ).fetchall()
 
+    def events_last(self, job: int, limit: int = 200) -> list[tuple[int, float, int | None, str]]:
+        """The newest of a job, in order."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE job = ? ORDER BY id DESC LIMIT ?",
+            (job, limit),
+        ).fetchall()[::-1]
+
     def event_last(self) -> int:
         """The number of the last one; 0 if there is none."""
         return int(self._one("SELECT COALESCE(MAX(id), 0) FROM events"))

@@ -174,7 +174,7 @@ async def report(call: Call) -> dict[str, Any]:
     """See `job_report`."""
     service, number = call.service, call.path["job"]
     shown = await _shown(call, number)
-    events = await service.database.call(lambda store: store.events(job=number))
+    events = await service.database.call(lambda store: store.events_last(number))
     history = service.history
     live = service.live(number)
     return {

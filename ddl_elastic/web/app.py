@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ddl_elastic.web import api, metrics, openapi, streams
+from ddl_elastic.web import api, metrics, openapi, pages, streams
 from ddl_elastic.web.database import Database
 from ddl_elastic.web.errors import Refused, refusal
 from ddl_elastic.web.guard import LOOPBACK, Guard
@@ -32,7 +32,7 @@ from ddl_elastic.web.service import Live, Service, Slots
 from ddl_elastic.web.sessions import Sessions
 
 SAMPLES = 1.0  # seconds between two samples of the jobs' reports
-_ = (api, metrics, openapi, streams)  # they declare the operations
+_ = (api, metrics, openapi, pages, streams)  # they declare the operations
 
 
 def make_app(
@@ -71,7 +71,7 @@ def make_app(
 
     known = tuple(name.lower() for name in (*LOOPBACK, *hosts))
     return Starlette(
-        routes=_routes(service),
+        routes=[*_routes(service), *pages.routes(service)],
         middleware=[Middleware(Guard, limits=limits, hosts=known, secure=secure)],
         exception_handlers={Refused: _refused, HTTPException: _http_error},
         lifespan=lifespan,
