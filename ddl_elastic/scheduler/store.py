@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 from collections import Counter
@@ -105,6 +106,7 @@ class Store:
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # environments may be secret
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.set_trace_callback(on_statement)
         try:
