@@ -7,7 +7,7 @@ from typing import Any
 
 from ddl_elastic.scheduler.store import Record, Store
 from ddl_elastic.web.history import plain
-from ddl_elastic.web.service import Service
+from ddl_elastic.web.service import Place, Service
 from ddl_elastic.web.sessions import Caller
 
 SHOWN = ("running", "waiting", "paused")  # on the page
@@ -30,7 +30,7 @@ def job_view(
         "max": spec.get("max"),
         "slots": list(slots),
         "reason": None if slots else reason.get(record.state),
-        "warning": live.get("deadline_warning"),
+        "warning": live.get("deadline"),
         "arrival": record.arrival,
         "changed": record.changed,
         "epoch": record.epoch,
@@ -44,11 +44,16 @@ def job_view(
     }
 
 
-def slots_view(slots: Iterable[tuple[str, str, str, int | None]], seen: set[int]) -> list[Any]:
+def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
     """All slots; whose job a slot has is told only of jobs that are seen."""
     return [
-        {"id": name, "host": host, "state": state, "job": job if job in seen else None}
-        for name, host, state, job in slots
+        {
+            "id": slot.id,
+            "host": slot.host,
+            "state": slot.state,
+            "job": slot.job if slot.job in seen else None,
+        }
+        for slot in slots
     ]
 
 
