@@ -64,14 +64,14 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Memory for a header, and behind it `bytes` from a multiple of `alignment` on; NULL if refused. */
+/* Memory for a header, and behind it `bytes` from a multiple of `alignment` on; NULL if refused.
+ * The kernel refuses what it would refuse malloc, which it does not ask of a memory file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)
         return NULL;
     h->mapped = bytes + alignment + PAGE;
-    h->mapping = mmap(NULL, h->mapped, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    h->mapping = mmap(NULL, h->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (h->mapping == MAP_FAILED)
         return NULL;
     uintptr_t first = (uintptr_t)h->mapping + LINE;
