@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 FIELDS = ("address", "token", "ca")
-DEFAULT = "http://127.0.0.1:8420"
+DEFAULT = "http://127.0.0.1:8470"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -31,7 +31,7 @@ class AccessError(Exception):
 class Access:
     """How a client reaches the scheduler."""
 
-    address: str  # as in https://head:8420
+    address: str  # as in https://head:8470
     token: str
     ca: str = ""  # a file with the certificates that are trusted; "": the system's
 

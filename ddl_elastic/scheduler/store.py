@@ -323,6 +323,11 @@ class Store:
             found[job] = (*found.get(job, ()), slot)
         return found
 
+    def slots_owners(self) -> dict[str, tuple[int, str]]:
+        """The job and the tenant that have each slot that is given."""
+        rows = self._db.execute("SELECT slot, job, tenant FROM allocations JOIN jobs ON id = job")
+        return {slot: (job, tenant) for slot, job, tenant in rows}
+
     def _slots(self, job: int) -> list[str]:
         rows = self._db.execute("SELECT slot FROM allocations WHERE job = ? ORDER BY slot", (job,))
         return [row[0] for row in rows]

@@ -50,7 +50,7 @@ def _slots(slots: list[Any]) -> Text:
             mark, color = _MARKS.get(slot["state"], ("#", "white"))
             text.append(mark if job is None else "#", color if job is None else _color(job))
         text.append("\n")
-    used = sum(slot["state"] == "used" for slot in slots)
+    used = sum(slot["state"] not in ("free", "lost") for slot in slots)
     text.append(f"{used} of {len(slots)} slots in use")
     return text
 

@@ -48,8 +48,8 @@ def make_app(
     """The app over a store, which it opens itself.
 
     live    the report of a job, as `Job.report` has it; None if there is none. It may also have
-            `waiting`, why the job has no slots, and `deadline`, why it will miss that. Called
-            often, in the server's thread: it must be quick, and thread-safe
+            `waiting`, why the job has no slots, and `deadline_warning`. Called often, in
+            the server's thread: it must be quick, and thread-safe
     slots   all there are; likewise
     wake    called after each change of the store, in the server's thread
     hosts   names by which this machine is reached, beside those of loopback

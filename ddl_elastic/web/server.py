@@ -8,7 +8,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-DEFAULT_PORT = 8420
+DEFAULT_PORT = 8470
 
 
 def check_address(host: str, certificate: Path | None, key: Path | None) -> bool:

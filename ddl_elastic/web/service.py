@@ -27,7 +27,7 @@ class Place(Protocol):
     @property
     def host(self) -> str: ...
     @property
-    def state(self) -> str: ...  # free, used, draining, lost
+    def state(self) -> str: ...  # free, starting, used, draining, lost
     @property
     def job(self) -> int | None: ...  # that has it
 

@@ -103,6 +103,9 @@ def test_jobs_and_events_are_read_by_tenant_and_page(store: Store) -> None:
     assert store.event_last() == store.events()[-1][0] == 7
     assert ("t", "cancelled", 1, 0.0) in store.jobs_count()
     assert store.job_find(99) is None
+    store.plan_write({jobs[1]: ("s1", "s2"), jobs[2]: ("s3",)}, 8.0)
+    owners = {"s1": (jobs[1], "u"), "s2": (jobs[1], "u"), "s3": (jobs[2], "t")}
+    assert store.slots_owners() == owners
 
 
 def test_a_full_disk_changes_nothing(store: Store, path: Path) -> None:

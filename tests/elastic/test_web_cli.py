@@ -205,7 +205,7 @@ def test_what_is_set_counts_before_the_file(
 
 
 @pytest.mark.parametrize(
-    "address", ["head:8420", "ftp://head", "http://head:1", "http://127.0.0.1.evil.example"]
+    "address", ["head:8470", "ftp://head", "http://head:1", "http://127.0.0.1.evil.example"]
 )
 def test_a_token_goes_to_no_other_machine_unencrypted(address: str) -> None:
     with pytest.raises(AccessError):

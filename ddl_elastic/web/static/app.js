@@ -103,7 +103,8 @@ function showOverview({ slots, jobs, tenants }) {
   const queued = tenants.reduce((sum, each) => sum + (each.jobs.waiting ?? 0), 0);
   const running = tenants.reduce((sum, each) => sum + (each.jobs.running ?? 0), 0);
   const usable = slots.length - count("lost");
-  facts([["slots in use", `${count("used")} of ${usable}`], ["jobs run", running], ["jobs wait", queued],
+  const used = usable - count("free");
+  facts([["slots in use", `${used} of ${usable}`], ["jobs run", running], ["jobs wait", queued],
     count("lost") ? ["slots lost", count("lost"), "failed"] : null]);
   showMap(slots, jobs);
   jobs.sort((one, other) => rank(one) - rank(other) || other.id - one.id);
