@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -263,3 +265,28 @@ def test_the_client_follows_no_redirects_and_reads_any_error() -> None:
                 client.overview()
             assert error.value.status == status
         thread.join(60)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl, for a certificate")
+def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "own.pem", tmp_path / "own.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-out", certificate, "-keyout", key),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    site = Site(tmp_path, certificate=certificate, key=key)
+    try:
+        address = site.url.replace("http://127.0.0.1", "https://localhost")
+        trusting = Client(Access(address, site.tokens["user"], str(certificate)))
+        assert trusting.jobs() == []
+        with pytest.raises(ServerError, match="certificate verify failed"):
+            Client(Access(address, site.tokens["user"])).jobs()
+        with pytest.raises(ServerError, match="does not answer"):
+            Client(Access(site.url, site.tokens["user"])).jobs()  # without TLS
+    finally:
+        site.close()

@@ -67,7 +67,13 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 class Site:
     """A served app. Tokens: viewer, user, admin of tenant `a`; other: a user of tenant `b`."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
         self.path = folder / "store.db"
         self.store = Store(self.path)  # the test's own, for this thread
         self.cluster = FakeCluster()
@@ -77,11 +83,14 @@ class Site:
             role: self.store.token_create("a", role) for role in ("viewer", "user", "admin")
         }
         self.tokens["other"] = self.store.token_create("b", "user")
+        cluster = self.cluster
         app = make_app(
-            self.path, self.cluster.live, self.cluster.slots, self.cluster.wake, limits=limits
+            *(self.path, cluster.live, cluster.slots, cluster.wake),
+            secure=certificate is not None,
+            limits=limits,
         )
         self.port = free_port()
-        self._server = make_server(app, port=self.port)
+        self._server = make_server(app, "127.0.0.1", self.port, certificate, key)
         self._thread = threading.Thread(target=self._server.run, name="web")
         self._thread.start()
         while not self._server.started:
