@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ddl_elastic.scheduler import requests
 from ddl_elastic.scheduler.access import DEFAULT, Access, AccessError, access_write
 from ddl_elastic.scheduler.requests import RequestError, spec_read
-from ddl_elastic.scheduler.text import printable, printable_line
+from ddl_elastic.scheduler.text import printable, printable_line, sizes_text
 from ddl_launch.errors import CommandError
 
 if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
@@ -198,15 +198,13 @@ def _rows(jobs: list[Any]) -> list[list[str]]:
     """A head, and one for each job."""
     rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "waits because"]]
     for job in jobs:
-        most = job["max"] or requests.MOST
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"
         step = "" if job["step"] is None else str(job["step"])
         if job["steps_total"]:
             step += f"/{job['steps_total']}"
-        upto = "+" if most >= requests.MOST else f":{most}"
-        sizes = f"{len(job['slots'])} of {job['min']}{upto}"
         why = "; ".join(filter(None, (job["reason"], job["warning"])))
-        row = [str(job["id"]), job["name"], job["state"], job["tenant"], str(job["tier"]), sizes]
+        row = [str(job["id"]), job["name"], job["state"], job["tenant"], str(job["tier"])]
+        row.append(sizes_text(len(job["slots"]), job["min"], job["max"]))
         rows.append([printable_line(cell) for cell in (*row, step, loss, why)])
     return rows
 

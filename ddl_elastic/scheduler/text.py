@@ -1,8 +1,10 @@
-"""Text of others, made harmless. Pure."""
+"""Text for people: that of others made harmless, and sizes of jobs. Pure."""
 
 from __future__ import annotations
 
 import re
+
+from ddl_elastic.scheduler.requests import MOST
 
 # What terminals obey (C0, DEL, C1), and what makes text read in another order than it is written.
 _OBEYED = re.compile(
@@ -19,6 +21,11 @@ def printable(text: str) -> str:
 def printable_line(text: str) -> str:
     """The same in one line."""
     return printable(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def sizes_text(slots: int, least: int, most: int | None) -> str:
+    """How many slots a job has and may have, as in 2 of 1:8, or 2 of 1+."""
+    return f"{slots} of {least}" + (f":{most}" if most and most < MOST else "+")
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ddl_elastic.scheduler.text import printable_line
+from ddl_elastic.scheduler.text import printable_line, sizes_text
 
 _COLORS = ("green", "magenta", "cyan", "yellow", "blue", "red")
 _MARKS = {"free": ("·", "bright_black"), "lost": ("x", "bold red"), "draining": ("~", "yellow")}
@@ -59,14 +59,19 @@ def _jobs(jobs: list[Any]) -> Table:
     table = Table(*_JOBS, box=None, pad_edge=False)
     for job in jobs:
         why = "; ".join(filter(None, (job["reason"], job["warning"])))
-        sizes = f"{len(job['slots'])} of {job['min']}:{job['max'] or ''}"
         step = "" if job["step"] is None else str(job["step"])
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"
         number = Text(str(job["id"]), _color(job["id"]) if job["slots"] else "")
         state = Text(job["state"], _STATES.get(job["state"], ""))
         table.add_row(
             *(number, _text(job["name"]), _text(job["tenant"]), state),
-            *(str(job["tier"]), sizes, step, loss, _text(why)),
+            *(
+                str(job["tier"]),
+                sizes_text(len(job["slots"]), job["min"], job["max"]),
+                step,
+                loss,
+                _text(why),
+            ),
         )
     return table
 

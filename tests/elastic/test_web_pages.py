@@ -18,7 +18,7 @@ from ddl_elastic.scheduler.logs import log_folder
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
-LIMIT = 60  # seconds for what a page shows, on a busy machine
+LIMIT = 120  # seconds for what a page shows, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +266,9 @@ def test_a_person_sees_and_steers_jobs(site: Site, browser: Browser) -> None:
     points = browser.run(shown)
     site.cluster.reports[job]["steps"] = 11
     browser.wait(f"{shown} > {points}")
+    site.store.job_move(job, "cancelled", time.time())  # which is no preemption
+    browser.wait("document.getElementById('events').textContent.includes('cancelled')")
+    assert browser.run("document.getElementById('workers').data[3].x.length") == 1
     assert browser.problems() == []
 
 

@@ -34,11 +34,13 @@ function plot(id, traces, x, y) {
 const workersAt = (history, time) =>
   (history.filter((point) => point.time <= time).at(-1) ?? history[0])?.workers ?? 0;
 
+// A job that gives its slots back because it has ended or was paused is not preempted.
 function changes(events, live) {
   const found = (live?.events ?? []).filter((each) => each.kind in MARKS)
     .map((each) => ({ kind: each.kind, time: each.time, text: each.text ?? each.cause ?? each.kind }));
   let before = 0;
   for (const each of events) {
+    if (/^(done|failed|cancelled|paused)/.test(each.text)) before = 0;
     const slots = Number(/^has (\d+) slots/.exec(each.text)?.[1] ?? NaN);
     if (slots < before) found.push({ kind: "preempted", time: each.time, text: `${before} to ${slots} slots` });
     if (!Number.isNaN(slots)) before = slots;
@@ -74,7 +76,7 @@ function showHead({ job: found, live, history }) {
   const speed = live?.samples_per_second;
   facts([
     ["state", found.state, found.state], ["slots", `${found.slots.length} of ${sizes(found)}`],
-    ["workers", history.at(-1)?.workers ?? 0], ["tier", found.tier], ["step", steps],
+    ["workers", found.slots.length ? history.at(-1)?.workers ?? 0 : 0], ["tier", found.tier], ["step", steps],
     ["loss", number(found.loss ?? live?.loss)], speed ? ["samples a second", number(speed)] : null,
     ["slot-hours", number(found.slot_seconds / 3600)],
     found.reason ? ["waits because", found.reason, "waiting"] : null,
