@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = 1
+BUSY = 60.0  # seconds to wait while another process or thread changes the file
 ROLES = ("viewer", "user", "admin")
 ACTIVE = ("waiting", "running")
 # What may follow a state. A job that has ended stays as it is.
@@ -107,7 +108,7 @@ class Store:
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # environments may be secret
-        self._db = sqlite3.connect(path, isolation_level=None)
+        self._db = sqlite3.connect(path, BUSY, isolation_level=None)
         self._db.set_trace_callback(on_statement)
         try:
             self._open(path)

@@ -42,6 +42,6 @@ class Rates:
             wait = (1 - left) / self._rate
             raise Refused(
                 429,
-                message=f"at most {self._rate:.0f} requests a second; wait {wait:.2f} s",
+                message=f"at most {self._rate:g} requests a second; wait {wait:.2f} s",
                 headers={"retry-after": str(int(wait) + 1)},
             )

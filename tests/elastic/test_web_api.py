@@ -289,7 +289,7 @@ def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
         assert statuses == [200, 200, 200, 429, 429]
         refused = site.ask("GET", "/v1/jobs")
         assert int(refused.headers["retry-after"]) > 100
-        assert "at most 0 requests a second; wait" in refused.text
+        assert "at most 0.001 requests a second; wait" in refused.text
         assert site.ask("GET", "/v1/jobs", role="other").status == 200  # it has a rate of its own
         stream = _stream(site, "/v1/events/stream", "other")
         next(stream)

@@ -19,7 +19,10 @@ CONFIG = """
 positive_data_acceptance.enabled = false
 negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 409, 413, 415]
 """
-ALL = ["--exclude-path-regex", "stream"]  # which have no end
+ALL = [
+    *("--exclude-path-regex", "stream"),  # which have no end
+    *("--request-timeout", "60", "--suppress-health-check", "all"),  # on a busy machine
+]
 SAMPLE = [*ALL, "--phases", "fuzzing", "--max-examples", "3"]
 SHOWN = 300  # characters of a line
 
