@@ -171,5 +171,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp
