@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import signal
@@ -79,7 +78,7 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
     serve.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
-        default="127.0.0.1:8420",
+        default="127.0.0.1:8470",
         help="where the page and the REST interface are (default: %(default)s)",
     )
     serve.set_defaults(run=_run)
@@ -128,14 +127,17 @@ def _serve(service: Service, store: Path, address: tuple[str, int]) -> None:
 def _web(service: Service, store: Path, address: tuple[str, int]) -> Any:
     """The page and the REST interface, in a thread; None if they are not installed."""
     try:
-        uvicorn = importlib.import_module("uvicorn")
-        web = importlib.import_module("ddl_elastic.web.app")
+        from ddl_elastic.web.app import make_app
+        from ddl_elastic.web.server import make_server
     except ImportError as error:
         _log.info("no page and no REST interface: %s", error)
         return None
-    app = web.make_app(store, service.live, service.slots, service.wake)
     host, port = address
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+    try:
+        app = make_app(store, service.live, service.slots, service.wake)
+        server = make_server(app, host, port)
+    except ValueError as error:
+        raise CommandError(f"--listen {host}:{port}: {error}") from None
     threading.Thread(target=server.run, name="ddl web", daemon=True).start()
     _log.info("listens on http://%s:%d", host, port)
     return server

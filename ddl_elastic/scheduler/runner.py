@@ -26,7 +26,7 @@ from ddl_elastic.messages import Channel, Message
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.granted import GrantedEngine
 from ddl_elastic.scheduler.pace import Pace
-from ddl_elastic.scheduler.spec import Spec, spec_read
+from ddl_elastic.scheduler.requests import JobSpec, spec_read
 from ddl_elastic.staff import Size, Worker
 
 TELL_EVERY = 0.5  # seconds
@@ -84,13 +84,12 @@ def run(order: Order, listener: socket.socket) -> None:
 
 
 def _run(
-    order: Order, spec: Spec, listener: socket.socket, log: Shows, earlier: dict[str, Any]
+    order: Order, spec: JobSpec, listener: socket.socket, log: Shows, earlier: dict[str, Any]
 ) -> dict[str, Any]:
-    if spec.folder:
-        os.chdir(spec.folder)
-    path, words, secret = Path(spec.command[0]), spec.command[1:], secrets.token_hex()
+    os.chdir(spec.folder or order.job_folder.path)
+    path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     if not path.is_file():
-        raise JobFailed(f"{path.absolute()}: there is no such program")
+        raise JobFailed(f"{path}: there is no such program")
     folder = order.job_folder
     environment.give_variables(spec.environment, folder.checkpoints)
 
@@ -103,13 +102,25 @@ def _run(
         return Runner(engine, spec, listener, log, earlier).run()
 
 
+def program_words(spec: JobSpec) -> Sequence[str]:
+    """The program and its arguments, without a Python in front."""
+    command = spec.command
+    is_python = len(command) > 1 and Path(command[0]).name in ("python", "python3")
+    return command[1:] if is_python else command
+
+
+def program_path(spec: JobSpec) -> Path:
+    """From the folder in which it runs, if it has one."""
+    return Path(spec.folder or "", program_words(spec)[0])
+
+
 class Runner:
     """One run of a job: from its start, or its newest checkpoint, to its end or a pause."""
 
     def __init__(
         self,
         engine: GrantedEngine,
-        spec: Spec,
+        spec: JobSpec,
         listener: socket.socket,
         log: Shows,
         earlier: dict[str, Any],

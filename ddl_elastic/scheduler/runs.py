@@ -9,8 +9,8 @@ from typing import Any
 
 from ddl_elastic.messages import Channel
 from ddl_elastic.scheduler.folder import JobFolder
+from ddl_elastic.scheduler.known import Known
 from ddl_elastic.scheduler.model import Report
-from ddl_elastic.scheduler.spec import Known
 
 _NEW = 0.1  # relative change of a measurement from which on it is news
 

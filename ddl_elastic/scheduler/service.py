@@ -24,16 +24,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.jobs import Job, Plan, Settings, Slot, Tenant
+from ddl_elastic.scheduler.known import Known, job_of
 from ddl_elastic.scheduler.policy import plan_make
+from ddl_elastic.scheduler.requests import JobSpec, spec_read
 from ddl_elastic.scheduler.runner import Order
 from ddl_elastic.scheduler.runs import Run, run_adopt
-from ddl_elastic.scheduler.spec import Known, Spec, job_of, spec_read
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import ACTIVE, Record, Store, StoreError
 
@@ -46,13 +47,12 @@ CRASHES = 3  # of a job without a step in between, until it counts as failed
 _log = logging.getLogger("ddl_elastic")
 
 
-@dataclass(frozen=True)
-class SlotView:
+class SlotView(NamedTuple):
     """A slot as others see it."""
 
     id: str
     host: str
-    state: str  # free, used, draining
+    state: str  # free, starting, used, draining
     job: int | None  # that has it, or still holds it
 
 
@@ -108,7 +108,7 @@ class Service:
 
     def live(self, job: int) -> dict[str, Any] | None:
         """The job's report, as Job.report has it, as far as is known; with `waiting`, the reason
-        why it has no slots, and `deadline`, where it is in danger."""
+        why it has no slots, and `deadline_warning`, where it is in danger."""
         with self._changed:
             run, plan = self._runs.get(job), self._plan
             found = dict(run.report) if run else {}
@@ -116,7 +116,7 @@ class Service:
         if reason := plan.waiting.get(str(job)):
             found["waiting"] = reason
         if danger := plan.deadlines.get(str(job)):
-            found["deadline"] = danger
+            found["deadline_warning"] = danger
         return found or None
 
     def slots(self) -> list[SlotView]:
@@ -270,10 +270,10 @@ class Service:
         known = run.known if run else self._known.get(record.id, Known())
         return job_of(record, spec, known) if spec else None
 
-    def _spec(self, record: Record, now: float) -> Spec | None:
+    def _spec(self, record: Record, now: float) -> JobSpec | None:
         try:
             return spec_read(record.spec)
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             self._move(record.id, "failed", now, f"its specification is wrong: {error}")
             return None
 
@@ -362,8 +362,10 @@ class Service:
         view = []
         for slot in self._slots:
             holder, owner = self._holder(slot.name), given.get(slot.name)
-            state = "free" if holder is None else "used" if holder == owner else "draining"
-            job = owner if holder is None else holder
-            view.append(SlotView(slot.name, slot.host, state, job))
+            if holder is None:
+                view.append(SlotView(slot.name, slot.host, "starting" if owner else "free", owner))
+            else:
+                state = "used" if holder == owner else "draining"
+                view.append(SlotView(slot.name, slot.host, state, holder))
         with self._changed:
             self._view = view

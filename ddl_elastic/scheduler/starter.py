@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 
 from ddl_elastic import program
 from ddl_elastic.scheduler import runner
+from ddl_elastic.scheduler.requests import spec_read
 from ddl_elastic.scheduler.runner import Order
-from ddl_elastic.scheduler.spec import spec_read
 
 _LARGEST = 1 << 18  # bytes of an order
 _REAP_EVERY = 1.0  # seconds
@@ -88,10 +88,9 @@ def _by_fork(path: Path | None) -> _Take:
 def _program(order: dict[str, Any]) -> Path:
     """The file; a missing one is told by who runs it."""
     try:
-        spec = spec_read(order["spec"])
-    except (ValueError, TypeError, KeyError):
+        return runner.program_path(spec_read(order["spec"]))
+    except ValueError:
         return Path(os.devnull)
-    return Path(spec.folder, spec.command[0])
 
 
 def _run(order: Order, files: list[int]) -> NoReturn:

@@ -44,7 +44,7 @@ class Serving:
         self.start()
 
     def start(self) -> None:
-        order = [*DDL, "serve", "--store", self.path, "--slots", str(self._slots)]
+        order = [*DDL, "serve", "--store", self.path, "--slots", str(self._slots), "--listen", "0"]
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
                 order, cwd=self.folder, env=clean_environment({}), stderr=log, stdout=log

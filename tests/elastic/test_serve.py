@@ -140,7 +140,7 @@ def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
     wrong.write_text("import torch\nraise OSError('no such sample')\n")
     jobs = {
         serving.submit(command=["missing.py"]): "missing.py: there is no such program",
-        serving.submit(command=[]): "its specification is wrong: there is no program",
+        serving.submit(command=[]): "its specification is wrong: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
         serving.submit(folder="/does/not/exist"): "No such file or directory",
     }
