@@ -87,7 +87,7 @@ class Loop:
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
-            membership.rehearse = lambda comm, ranks: change.rehearse(self.framework, comm, ranks)
+            membership.begin(lambda comm, ranks: change.rehearse(self.framework, comm, ranks))
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -148,6 +148,8 @@ class Loop:
                 self._save(step)
                 if self._stops:
                     break
+                if self.group.membership and self.group.membership.ends_job:
+                    self._save_last(self._next)
                 change.follow_plan(self)
             self._finish()
             self._save_last(self._next)

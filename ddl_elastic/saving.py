@@ -15,6 +15,7 @@ Threads: one at a time, which alone uses the storage. The caller reads `word`, `
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -22,9 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ddl_elastic import checkpoint
+from ddl_elastic import checkpoint, environment
 from ddl_elastic.checkpoint import DamagedCheckpoint, Manifest, Storage
 from ddl_elastic.framework import State
+from ddl_elastic.object_storage import storage_at
 
 _WAITS, _FINISHED = 1, 2
 _SKIPS = 4 * (1 << 60) + _FINISHED  # nobody's least word
@@ -42,6 +44,16 @@ class Policy:
         for name, number in (("every", self.every), ("keep", self.keep)):
             if number < 1:
                 raise ValueError(f"{name} is {number}; it is a number from 1 on")
+
+
+_jobs = itertools.count()  # of this process; all workers of a program count alike
+
+
+def policy_find(location: str | None, every: int, keep: int) -> Policy | None:
+    """For a program's next job, which names this place for its checkpoints; None: where the one
+    who runs the program has said, or nowhere. Raises ValueError and ImportError."""
+    where = location or environment.checkpoint_folder(next(_jobs))
+    return Policy(storage_at(where), every, keep) if where else None
 
 
 @dataclass(frozen=True)

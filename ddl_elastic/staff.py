@@ -105,6 +105,10 @@ class Staff:
         self.target = self.size.check(number)
         self._failures = 0
 
+    def pause(self) -> None:
+        """Have nobody. The last one writes a checkpoint before it leaves, if the job has them."""
+        self.target = 0
+
     def connected(self) -> None:
         """The workers have begun to train, all who are there together."""
         self._trainings += 1
@@ -234,8 +238,9 @@ class Staff:
     def _make_plan(
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
     ) -> None:
-        # The last one does not leave before a newcomer has the state.
-        staying = [each for each in members if not each.leaves] or members
+        staying = [each for each in members if not each.leaves]
+        if not staying:  # the last one does not leave before a newcomer has the state
+            staying = members if self.target else members[: len(members) > 1]
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
