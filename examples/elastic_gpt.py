@@ -50,7 +50,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     warm_up = max(1, arguments.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(1, (t + 1) / warm_up))
-    job = elastic.Job(model, optimizer, batch=arguments.batch, logical=arguments.logical)
+    job = elastic.Job(
+        model,
+        optimizer,
+        batch=arguments.batch,
+        logical=arguments.logical,
+        also={"schedule": schedule},
+    )
 
     def losses(batch: Tensor) -> Tensor:
         predicted = model(batch[:, :-1])

@@ -49,7 +49,13 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda t: min(1, (t + 1) / (WARM_UP * steps_per_pass))
     )
-    job = elastic.Job(network, optimizer, batch=arguments.batch, logical=arguments.logical)
+    job = elastic.Job(
+        network,
+        optimizer,
+        batch=arguments.batch,
+        logical=arguments.logical,
+        also={"schedule": schedule},
+    )
 
     reading = {"collate": collate, "loader_workers": arguments.loader_workers}
     for step in job.steps(pictures, passes=arguments.passes, **reading):
