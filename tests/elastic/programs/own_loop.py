@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -59,7 +58,7 @@ def train(arguments: argparse.Namespace) -> None:
         if arguments.differ:
             optimizer.param_groups[0]["lr"] = 0.01 * (1 + job.group.member)
     if job.is_writer:
-        print(f"state {digest(job.framework.state())}")
+        print(f"state {job.hash()}")
     job.close()
 
 
