@@ -35,7 +35,8 @@ class Worker:
     joined: bool = False  # it was told of the others
     bits: Candidate | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
-    digest: str = ""  # of its final state
+    digest: str = ""  # of its final state, and of its parts
+    parts: dict[str, str] = field(default_factory=dict)
     code: int | None = None  # of its process
     cause: str = ""  # of its end
     trace: str = ""  # of the exception that ended it
