@@ -98,6 +98,7 @@ class Staff:
         self.logical = 0  # workers of the job, once they are known
         self._balance = Balance()
         self._failures = 0
+        self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
 
     def resize(self, number: int) -> None:
@@ -183,7 +184,11 @@ class Staff:
         joined = [each for each in self.workers if each.joined]
         members = [each for each in joined if each.state == "running"]
         waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
-        if self._trainings > 1 or not members or any(e.state in ("ready", "done") for e in joined):
+        is_done = any(each.state == "done" for each in joined)  # with a call of Loop.steps
+        if is_done and not self.ends_when_done:
+            return
+        is_over = is_done or any(each.state == "ready" for each in joined)
+        if self._trainings > 1 or not members or is_over:
             self._dismiss(waiting)
             return
         self._choose(members, waiting)
@@ -238,6 +243,8 @@ class Staff:
         staying = [each for each in members if not each.leaves] or members
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
+        # Those who lack the state are at most half, so they never go on without the others.
+        newcomers = newcomers[: len(staying)]
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}
         speeds = self._balance.speeds([each.member for each in chosen])
