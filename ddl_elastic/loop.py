@@ -147,7 +147,8 @@ class Loop:
         self._past.enter(self._next if self._call == 0 else None)
         try:
             while self._next < span.stop:
-                self.group.watch.watchdog.begin_step()
+                if not self._observer:  # whose steps are as long as the others'
+                    self.group.watch.watchdog.begin_step()
                 step = ElasticStep(self, self._next, loader, span.stop)
                 yield step
                 if not step.is_agreed:

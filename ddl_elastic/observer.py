@@ -123,6 +123,7 @@ class Observer:
 
     def _take_part(self) -> bool:
         """In one step. Whether this rank still observes."""
+        self._group.watch.watchdog.begin_step()
         kept = self._results.take()
         step = ObservedStep(self, self._group, self._number, kept)
         for _ in step.shares():

@@ -93,6 +93,7 @@ class Staff:
         self._send, self._start, self._stop = send, start, stop
         self._epoch, self._tell = epoch, tell
         self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
+        self._switched_to = 0  # the newest plan that a member has told of
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._first: Candidate | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
@@ -155,6 +156,9 @@ class Staff:
         members, step = fields["members"], fields["step"]
         if not all(member in range(len(self.workers)) for member in members):
             raise ValueError(f"members {members}")
+        if fields["plan"] < self._switched_to:  # a late member tells of an older group
+            return
+        self._switched_to = fields["plan"]
         if fields["plan"] == self._plan:
             self._plan = 0
             if self._map and len(self._map) == len(members):
@@ -163,8 +167,9 @@ class Staff:
                 self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
         for worker in self.workers:
             if worker.member in members and not worker.joined:
-                worker.joined, worker.state = True, "running"
-                self._failures = 0
+                worker.joined, self._failures = True, 0
+                if worker.state != "ended":
+                    worker.state = "running"
                 self._tell_change("joined", worker, fields)
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
