@@ -6,10 +6,12 @@ import os
 import platform
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
+_CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 
@@ -98,6 +100,18 @@ def give_agent(descriptor: int, member: int, secret: str) -> None:
     """To the program that this worker runs, which joins its job by `take_agent`."""
     os.environ[_AGENT] = f"{descriptor} {member}"
     os.environ["DDL_SECRET"] = secret
+
+
+def give_variables(variables: Mapping[str, str], checkpoints: Path) -> None:
+    """To a program that is run for somebody else; a job that names no folder for its checkpoints
+    has them below this one."""
+    os.environ.update(variables)
+    os.environ[_CHECKPOINTS] = str(checkpoints)
+
+
+def checkpoint_folder(number: int) -> str | None:
+    """For this process's job of this number, if it names none itself."""
+    return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
 
 
 def take_agent() -> tuple[int, int] | None:

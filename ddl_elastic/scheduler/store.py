@@ -30,11 +30,12 @@ VERSION = 1
 BUSY = 60.0  # seconds to wait while another process or thread changes the file
 ROLES = ("viewer", "user", "admin")
 ACTIVE = ("waiting", "running")
-# What may follow a state. A job that has ended stays as it is.
+# What may follow a state. A job that has ended stays as it is. One that has just been asked to give
+# back its last slot may end at that moment.
 STATES = {
-    "waiting": {"running", "paused", "failed", "cancelled"},
+    "waiting": {"running", "paused", "done", "failed", "cancelled"},
     "running": {"waiting", "paused", "done", "failed", "cancelled"},
-    "paused": {"waiting", "cancelled"},
+    "paused": {"waiting", "done", "failed", "cancelled"},
     "done": set(),
     "failed": set(),
     "cancelled": set(),
