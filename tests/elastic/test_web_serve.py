@@ -1,0 +1,81 @@
+"""The whole way: `ddl serve`, its interfaces, and jobs that really train. `make test-web`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment, free_port
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import DDL, PROGRAM, wait_for
+
+from ddl_elastic.scheduler.access import AccessError, access_read
+from ddl_elastic.scheduler.client import Client, ServerError
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_preempted_followed_and_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, file, url = tmp_path / "jobs.db", tmp_path / "server.toml", f"127.0.0.1:{free_port()}"
+    order = [*DDL, "serve", "--store", store, "--slots", "3", "--listen", url]
+    for name in ("DDL_SERVER", "DDL_TOKEN", "DDL_SERVER_CA"):
+        monkeypatch.delenv(name, raising=False)
+    environment = clean_environment({"DDL_SERVER_FILE": str(file)})
+    monkeypatch.setenv("DDL_SERVER_FILE", str(file))
+
+    def ddl(*arguments: str | Path) -> str:
+        ended = subprocess.run(
+            [*DDL, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    with (tmp_path / "serve.log").open("wb") as log:
+        serving = subprocess.Popen(
+            order, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_for(store.exists, "the store")
+        ddl("token", "--store", store, "--file", file, "--server", f"http://{url}", "t", "user")
+        client = Client(access_read())
+
+        def answers() -> bool:
+            try:
+                return bool(client.overview())
+            except ServerError:
+                return False
+
+        wait_for(answers, "the interface")
+        go = tmp_path / "go"
+        program = (sys.executable, str(PROGRAM), "--go", str(go), "--steps", "40")
+        low = int(ddl("submit", "--name", "low", "--max", "3", "--", *program))
+        wait_for(lambda: len(client.job(low)["slots"]) == 3, "the job has all slots")
+        high = int(ddl("submit", "--name", "high", "--tier", "1", "--min", "2", "--", *program))
+        wait_for(lambda: len(client.job(low)["slots"]) == 1, "the job was preempted")
+        wait_for(lambda: len(client.job(high)["slots"]) >= 2, "the higher tier has its minimum")
+        wait_for(lambda: client.job(high)["step"], "steps are told")
+        go.touch()
+        logs = {}
+        for job in (high, low):
+            lines = ddl("logs", "-f", str(job)).splitlines()  # 0: it is done
+            logs[job] = [line.split("state ")[1] for line in lines if "] state " in line]
+            assert client.job(job)["state"] == "done"
+        assert len(logs[low]) == 1 and logs[low] == logs[high]  # the same bits, undisturbed or not
+        report = client.ask("GET", f"/v1/jobs/{low}/report")
+        assert report["history"] and report["live"]["steps"] == 40
+        (tenant,) = client.ask("GET", "/v1/tenants")["tenants"]
+        assert tenant["jobs"] == {"done": 2} and tenant["slot_hours"] > 0
+    finally:
+        with suppress(ServerError, AccessError):  # jobs would go on without the service
+            own = Client(access_read())
+            for each in own.jobs("active"):
+                own.act(each["id"], "cancel")
+            wait_for(lambda: all(slot["state"] == "free" for slot in own.overview()["slots"]))
+        serving.terminate()
+        serving.wait(60)
