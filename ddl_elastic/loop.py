@@ -19,7 +19,7 @@ from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
 from ddl_elastic.change import Arrival
 from ddl_elastic.evaluation import Past, Table
-from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
+from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.membership import Membership
 from ddl_elastic.observer import Observer
@@ -90,7 +90,7 @@ class Loop:
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
-            membership.rehearse = lambda *new: change.rehearse(self.framework, self.group, *new)
+            membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
         self._observer: Observer | None = None  # while this rank, which is new, catches up
         self._arrival: Arrival | None = None  # until the state that has come is loaded
         self._past = Past()
@@ -162,6 +162,8 @@ class Loop:
                 self._save(step)
                 if self._stops:
                     break
+                if self.group.membership and self.group.membership.ends_job:
+                    self._save_last(self._next)
                 change.follow_plan(self)
                 change.send_state(self)
             if self.has_missed(self._call):
@@ -219,6 +221,16 @@ class Loop:
         finally:
             watchdog.expect(0)
             loader.close()
+
+    @property
+    def loss(self) -> float:
+        """Of the last committed step, over the whole batch: on all ranks the same."""
+        return self.framework.loss
+
+    def hash(self) -> str:
+        """The SHA-256 of the state as it is now: the model's, the optimizer's, and what else is in
+        checkpoints. After the last step it is that of the final state, as a report has it."""
+        return digest(self.framework.state())
 
     @property
     def is_writer(self) -> bool:

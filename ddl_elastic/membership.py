@@ -86,9 +86,13 @@ class Membership:
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
         self._is_closed = False
-        # Called in a thread with the plan's comm, before this rank votes for the plan.
-        self.rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
-        inbox.on_plan = self._receive
+        self._rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
+
+    def begin(self, rehearse: Callable[[Comm, Sequence[Standing]], None]) -> None:
+        """Take plans. `rehearse` is called in a thread with a plan's comm, before this rank votes
+        for the plan."""
+        self._rehearse = rehearse
+        self.inbox.take_plans(self._receive)
 
     # ---- plans, in the inbox's thread ----
 
@@ -116,7 +120,7 @@ class Membership:
             return
         try:
             if not self.is_new:
-                self.rehearse(comm, plan.standings)
+                self._rehearse(comm, plan.standings)
         except Exception:  # of the transfer, or of a program that changes what is read
             close(comm)
             self._tell_void(plan)
@@ -183,6 +187,11 @@ class Membership:
         if newer:
             self._receive(newer)
 
+    @property
+    def ends_job(self) -> bool:
+        """Whether the plan is agreed on by which the last member leaves."""
+        return self.is_agreed and self._plan is not None and not self._plan.members
+
     def switch(self, comm: Comm) -> Plan:
         """Close the old comm; the plan, whose comm takes its place. Raises Left if this rank is not
         in it."""
@@ -228,7 +237,7 @@ class Membership:
 
     def close(self) -> None:
         """End what is under way. The group's comm is closed already."""
-        self.inbox.on_plan = lambda _: None
+        self.inbox.take_plans(lambda _: None)
         with self.inbox.changed:
             self._is_closed = True
             plan, self._plan = self._plan, None

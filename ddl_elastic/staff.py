@@ -35,7 +35,8 @@ class Worker:
     joined: bool = False  # it was told of the others
     bits: Candidate | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
-    digest: str = ""  # of its final state
+    digest: str = ""  # of its final state, and of its parts
+    parts: dict[str, str] = field(default_factory=dict)
     code: int | None = None  # of its process
     cause: str = ""  # of its end
     trace: str = ""  # of the exception that ended it
@@ -106,6 +107,10 @@ class Staff:
         """Have so many workers. Raises ValueError."""
         self.target = self.size.check(number)
         self._failures = 0
+
+    def pause(self) -> None:
+        """Have nobody. The last one writes a checkpoint before it leaves, if the job has them."""
+        self.target = 0
 
     def connected(self) -> None:
         """The workers have begun to train, all who are there together."""
@@ -244,8 +249,9 @@ class Staff:
     def _make_plan(
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
     ) -> None:
-        # The last one does not leave before a newcomer has the state.
-        staying = [each for each in members if not each.leaves] or members
+        staying = [each for each in members if not each.leaves]
+        if not staying:  # the last one does not leave before a newcomer has the state
+            staying = members if self.target else members[: len(members) > 1]
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
         # Those who lack the state are at most half, so they never go on without the others.
