@@ -103,7 +103,8 @@ chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic j
 	@$(VENV)/bin/pytest -q -m '' tests/elastic --ignore tests/elastic/test_bits.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 
-soak-elastic: $(VENV)/test.stamp ## train short elastic jobs, which lose all workers but one, for SECONDS=1800
+soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800
+	@$(VENV)/bin/python tests/elastic/soak_changes.py --seconds $(or $(SECONDS),1800)
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes

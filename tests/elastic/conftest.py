@@ -178,7 +178,7 @@ class Jobs:
         """Their reports. Before them one worker alone does the same; all have its result."""
         cases = tuple({"passes": self.PASSES, **case} for case in cases)
         alone = [{"workers": 1, "passes": n} for n in sorted({case["passes"] for case in cases})]
-        reports = self._reports(*alone, *cases)
+        reports = self.run(*alone, *cases)
         expected = {
             case["passes"]: each["hash"] for case, each in zip(alone, reports, strict=False)
         }
@@ -188,11 +188,12 @@ class Jobs:
 
     def fail(self, case: dict[str, Any]) -> dict[str, Any]:
         """The report of one that fails."""
-        (report,) = self._reports({"passes": self.PASSES, **case})
+        (report,) = self.run({"passes": self.PASSES, **case})
         assert report["state"] == "failed"
         return report
 
-    def _reports(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+    def run(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+        """Their reports."""
         program = Path(__file__).parent / "programs" / "train.py"
         command = [sys.executable, program, *map(json.dumps, cases)]
         done = self._run(command, cwd=self._folder, limit=LIMIT).expect_success()

@@ -77,10 +77,20 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
 
 def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
     """It has kept the results that it lacks, so it goes on."""
-    (tmp_path / "at loading").write_text("always die in telling")
+    (tmp_path / "at loading").write_text('{"always die in telling": ""}')
     _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]]})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1]
     assert report["workers"]["2"]["state"] == "done"
+
+
+@pytest.mark.slow
+def test_an_observer_knows_how_long_steps_are(jobs: Any) -> None:
+    """Its own are short, since it computes nothing, and longer than the watchdog's limit."""
+    slow = {str(member): 0.15 for member in range(3)}
+    case = {"workers": "2:3", "start": 2, "resize": [[2, 3]], "slow": slow, "watchdog": 0.5}
+    _, report = jobs.train({**case, "passes": 3})
+    assert [each["member"] for each in events(report, "joined")] == [2]
+    assert not events(report, "died")
 
 
 @pytest.mark.slow

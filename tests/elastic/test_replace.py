@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 
 def members(report: dict[str, Any], kind: str) -> list[int]:
     return [each["member"] for each in report["events"] if each["kind"] == kind]
@@ -18,6 +20,16 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
     assert members(report, "joined") == [2, 3, 4]
     running = [worker for worker in report["workers"].values() if worker["state"] == "done"]
     assert len(running) == 2
+
+
+@pytest.mark.slow
+def test_each_process_is_killed_once(jobs: Any) -> None:
+    """One after the other, also those that have come in the place of others: none is needed."""
+    kills = [[5, 0], [15, 1], [25, 2], [35, 3], [45, 4]]
+    case = {"workers": 3, "kill": kills, "replace": True, "others": 1, "slow": {}}
+    _, report = jobs.train({**case, "passes": 40})
+    assert members(report, "died") == [0, 1, 2, 3, 4]
+    assert {3, 4} <= {*members(report, "joined")}
 
 
 def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:

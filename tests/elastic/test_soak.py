@@ -1,4 +1,4 @@
-"""A few seconds of soak.py, which is a target of its own: `make soak-elastic`."""
+"""A few seconds of soak.py and soak_changes.py, which have a target: `make soak-elastic`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 LIMIT = 240  # seconds, on a busy machine
 
 
-def test_sample(run_program: Any, tmp_path: Path) -> None:
-    command = [sys.executable, Path(__file__).parent / "soak.py", "--seconds", "5"]
-    done = run_program(command, cwd=tmp_path, limit=LIMIT)
-    assert " jobs, one hash; " in done.expect_success().out
+def run(run_program: Any, folder: Path, name: str, seconds: int) -> str:
+    command = [sys.executable, Path(__file__).parent / name, "--seconds", str(seconds)]
+    return str(run_program(command, cwd=folder, limit=LIMIT).expect_success().out)
+
+
+def test_short_jobs(run_program: Any, tmp_path: Path) -> None:
+    assert " jobs, one hash; " in run(run_program, tmp_path, "soak.py", 5)
+
+
+def test_one_that_changes(run_program: Any, tmp_path: Path) -> None:
+    assert " steps, one hash; " in run(run_program, tmp_path, "soak_changes.py", 8)

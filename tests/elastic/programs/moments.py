@@ -1,12 +1,14 @@
-"""Workers that are killed, by themselves, at certain moments of a change of the group.
+"""Workers that are struck, by themselves, at certain moments of a change of the group.
 
-While there is a file "die in MOMENT", the first process that comes to this moment is killed, and
-each one if the file is "always die in MOMENT"; it waits for ever if it is "always wait in MOMENT".
-A file "at MOMENT" names a file that is made at this moment.
+While there is a file "die in MOMENT", the first process that comes to this moment is killed, or
+struck as the file says (see strikes.py); a file "die in MOMENT, member N" is for this member. Each
+one is killed if the file is "always die in MOMENT", and waits for ever if it is "always wait in
+MOMENT". A file "at MOMENT" lists further files that are made at this moment, and what they say.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,19 +17,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import change, joining, membership, observer, step, transfer
+from strikes import strike
+
+from ddl_elastic import change, joining, membership, observer, saving, step, transfer, worker
+
+own = -1  # member
 
 
 def die_once(moment: str) -> None:
     with suppress(FileNotFoundError):
-        Path(Path(f"at {moment}").read_text()).touch()
+        for name, text in json.loads(Path(f"at {moment}").read_text()).items():
+            Path(name).write_text(text)
+        Path(f"at {moment}").unlink()
     if Path(f"always wait in {moment}").exists():
         threading.Event().wait()
     if Path(f"always die in {moment}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
-    with suppress(FileNotFoundError):
-        Path(f"die in {moment}").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
+    for name in (f"die in {moment}", f"die in {moment}, member {own}"):
+        with suppress(FileNotFoundError):
+            how = Path(name).read_text()
+            Path(name).unlink()
+            strike(how or "kill", None, None)
 
 
 def before(function: Callable[..., Any], moment: Callable[..., str]) -> Callable[..., Any]:
@@ -55,12 +65,26 @@ def by(kind: str, is_new: bool) -> str:
     return f"{kind}, by a {'newcomer' if is_new else 'member'}"
 
 
+def kind_told(held: Any) -> str:
+    return "observing" if isinstance(held, observer.ObservedStep) else "telling"
+
+
 def by_member(moment: str) -> Callable[..., str]:
     """Of a step of one that does not observe."""
     return lambda held, *_: "no moment" if isinstance(held, observer.ObservedStep) else moment
 
 
+def knows_member(work: Callable[..., None]) -> Callable[..., None]:
+    def run(spec: Any, *arguments: Any) -> None:
+        global own
+        own = spec.member
+        work(spec, *arguments)
+
+    return run
+
+
 def install() -> None:
+    worker.work = knows_member(worker.work)
     joining.create = before(joining.create, lambda *_: "connect")
     change.join = before(change.join, lambda *_: "warm-up")
     member = membership.Membership
@@ -70,10 +94,12 @@ def install() -> None:
     change.gather = before(change.gather, lambda _, own, *__: by("hello", not own.whole))
     transfer.Sender._copy = before(transfer.Sender._copy, lambda *_: "copying")
     transfer.send_piece = before(transfer.send_piece, lambda *_: "sending")
-    step.Step._tell_kind = before(step.Step._tell_kind, by_member("telling"))
+    step.Step._tell_kind = before(step.Step._tell_kind, kind_told)
+    step.Step._vote = before(step.Step._vote, by_member("voting"))
+    saving.Saver._write_part = before(saving.Saver._write_part, lambda *_: "writing")
+    saving.Saver._write_manifest = before(saving.Saver._write_manifest, lambda _: "the manifest")
     watching = observer.Observer
     transfer.receive_piece = after(transfer.receive_piece, lambda *_: "receiving")
-    watching._take_part = after(watching._take_part, lambda *_: "observing")
     watching.receive = after(watching.receive, lambda *_: "loading")
     watching.take = before(watching.take, lambda *_: "catching up")
     watching.take = after(watching.take, arrived)

@@ -2,8 +2,9 @@
 
 `kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
 a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
-moments at which a worker dies, see moments.py. Whatever is wrong with a job is printed as its
-"error".
+moments at which a worker is struck, see moments.py, as `how` says. With `others` nobody is killed
+unless so many others train, and the steps are slow until all kills are done. Whatever is wrong with
+a job is printed as its "error".
 """
 
 from __future__ import annotations
@@ -100,19 +101,26 @@ class Disturber:
 
     def __init__(self, job: Job, case: dict[str, Any]) -> None:
         self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
+        self.how, self.others = case.get("how", "kill"), case.get("others", 0)
 
     def __call__(self, report: dict[str, Any]) -> None:
         while self.sizes and report["steps"] >= self.sizes[0][0]:
             _, size, *moments = self.sizes.pop(0)
             for moment in moments:
-                Path(f"die in {moment}").touch()
+                Path(f"die in {moment}").write_text(self.how)
             self.job.resize(size)
+        if not self.kills:
+            Path("slow").unlink(missing_ok=True)
+        running = [each for each in report["workers"].values() if each["state"] == "running"]
         while self.kills and report["steps"] >= self.kills[0][0]:
+            if len(running) <= self.others:
+                return
             _, whom, *how = self.kills[0]
             worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
             if worker["state"] not in ("running", "done"):
                 return  # it is to join first
             self.kills.pop(0)
+            running = running[1:]
             pid = worker["pid"]
             os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
 
@@ -134,7 +142,7 @@ def make_slow(slow: dict[str, float]) -> Any:
         work(spec, *arguments)
 
     def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        time.sleep(seconds)
+        time.sleep(0.03 if Path("slow").exists() else seconds)
         return cross_entropy(output, labels)
 
     worker.work = work_slowly
@@ -158,10 +166,13 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         **({"steps": case["steps"]} if "steps" in case else {"passes": case.get("passes", 5)}),
         seed=3,
         threads=case.get("threads", 1),
+        watchdog=case.get("watchdog", 10.0),
         **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
     for each in case.get("always", []):
         Path(f"always {each}").touch()
+    if "others" in case:
+        Path("slow").touch()
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:

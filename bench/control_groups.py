@@ -1,0 +1,46 @@
+"""Groups of processes with a share of the processors' time, by Linux's control groups, v1 or v2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PERIOD = 20_000  # microseconds
+PLACES = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
+
+
+@contextmanager
+def quotas(cores: list[float]) -> Iterator[list[Path]]:
+    """A group for each of these numbers of cores; a process enters one by `enter`. Raises OSError
+    where control groups cannot be written."""
+    folders = [_place() / f"ddl-bench-{os.getpid()}-{number}" for number in range(len(cores))]
+    made: list[Path] = []
+    try:
+        for folder, each in zip(folders, cores, strict=True):
+            folder.mkdir()
+            made.append(folder)
+            limit = int(each * PERIOD)
+            if (folder / "cpu.max").exists():
+                (folder / "cpu.max").write_text(f"{limit} {PERIOD}")
+            else:
+                (folder / "cpu.cfs_period_us").write_text(str(PERIOD))
+                (folder / "cpu.cfs_quota_us").write_text(str(limit))
+        yield folders
+    finally:
+        for folder in made:
+            folder.rmdir()
+
+
+def enter(folder: Path) -> None:
+    """With this process."""
+    (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _place() -> Path:
+    """The folder of the hierarchy that has the processors' time."""
+    for place in PLACES:
+        if (place / "cpu.stat").exists():
+            return place
+    raise FileNotFoundError(f"no control groups for processors in {', '.join(map(str, PLACES))}")
