@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import operator
+import os
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ddl_core
+from ddl_core import environment
 from ddl_core.errors import InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
@@ -141,6 +143,21 @@ def job(config: Config) -> Iterator[Comm]:
     finally:
         if not joined:
             ddl_core.finalize()
+
+
+def torch_shared() -> str:
+    """What DDL_TORCH_SHARED says: "none", "buffers" or "all"."""
+    return environment.torch_shared(os.environ)
+
+
+def set_default(variable: str, value: str) -> None:
+    """Set an environment variable that the framework reads, unless it is set."""
+    os.environ.setdefault(variable, value)
+
+
+def torch_served_backend() -> str:
+    """See ddl_core.environment.torch_served_backend."""
+    return environment.torch_served_backend(os.environ)
 
 
 def address(comm: Comm) -> int:
