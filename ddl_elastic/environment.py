@@ -153,3 +153,15 @@ def remote_shell() -> str | None:
 def scheduler() -> str | None:
     """Whose allocation this process runs in."""
     return "slurm" if "SLURM_JOB_ID" in os.environ else None
+
+
+def server() -> dict[str, str]:
+    """What is set of the scheduler's address, token and certificate authority."""
+    names = {"address": "DDL_SERVER", "token": "DDL_TOKEN", "ca": "DDL_SERVER_CA"}
+    return {each: os.environ[name] for each, name in names.items() if os.environ.get(name)}
+
+
+def server_file() -> Path:
+    """Which has what is not set."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get("DDL_SERVER_FILE") or Path(base, "ddl", "server.toml"))

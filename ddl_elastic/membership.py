@@ -85,6 +85,7 @@ class Membership:
         self._newer: Message | None = None
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
+        self._is_closed = False
         self._rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
 
     def begin(self, rehearse: Callable[[Comm, Sequence[Standing]], None]) -> None:
@@ -132,8 +133,9 @@ class Membership:
         comm.close()
 
     def _tell_void(self, plan: Plan) -> None:
-        with suppress(OSError):
-            self.inbox.channel.send("void", plan=plan.number)
+        with self.inbox.changed, suppress(OSError):
+            if not self._is_closed:  # else the channel is for the final state
+                self.inbox.channel.send("void", plan=plan.number)
 
     # ---- a member's votes ----
 
@@ -237,6 +239,7 @@ class Membership:
         """End what is under way. The group's comm is closed already."""
         self.inbox.take_plans(lambda _: None)
         with self.inbox.changed:
+            self._is_closed = True
             plan, self._plan = self._plan, None
         _close(plan)
         self._endpoint.close()

@@ -26,7 +26,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "progress": {"step": int, "loss": float, "shares": int, "busy": float},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
     "line": {"text": str},
-    "done": {"steps": int, "loss": float, "digest": str},
+    "done": {"steps": int, "loss": float, "digest": str, "parts": dict},
     "failed": {"error": str, "trace": str},
     "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
     "end": {},  # of the state

@@ -85,6 +85,7 @@ class Saver:
         self._copied.set()
         self._thread: threading.Thread | None = None
         self._part, self._is_written = _Part(0, 0, 1), False
+        self._is_complete = False  # all parts were there: the manifest is written, or about to be
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
@@ -108,7 +109,7 @@ class Saver:
         self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
         chunks = checkpoint.cut(state)
         own = [(number, chunk) for number, chunk in enumerate(chunks) if number % ranks == rank]
-        self._is_written = False
+        self._is_written = self._is_complete = False
         self._copied.clear()
         self._start(lambda: self._write_part(state, own), _FINISHED if rank else _WAITS)
         if not self._beside:
@@ -127,7 +128,8 @@ class Saver:
     def agree(self, least: int) -> None:
         """The vote has ended: the least word of all ranks."""
         self._agreed = least
-        if least == self.word and least % 4 == _WAITS:
+        if least == self.word and least % 4 == _WAITS and not self._is_complete:
+            self._is_complete = True
             self._start(self._write_manifest, _FINISHED)
 
     def wait(self) -> None:
