@@ -113,6 +113,7 @@ def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_
     assert len(serving.pids(job)) == 2 and len(serving.pids(quick)) == 1
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_path: Path) -> None:
     """It goes on from its newest checkpoint."""
     go = tmp_path / "go"
@@ -127,6 +128,7 @@ def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_pat
     assert serving.state(job) == alone
 
 
+@pytest.mark.slow
 def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -> None:
     """Its steps wait for something else. It is measured with two sizes, and leaves the rest to a
     job that gains from them."""
