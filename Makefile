@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-digits test-early-end chaos simulate-jobs lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -106,6 +106,12 @@ chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic j
 soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800
 	@$(VENV)/bin/python tests/elastic/soak_changes.py --seconds $(or $(SECONDS),1800)
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
+
+test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point; ten minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py
+
+demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; two minutes
+	@$(VENV)/bin/python examples/serve_digits.py
 
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes
 	@for load in 1 2; do $(VENV)/bin/ddl simulate --jobs generated --load $$load && echo || exit 1; done

@@ -114,7 +114,8 @@ class Staff:
 
     def connected(self) -> None:
         """The workers have begun to train, all who are there together."""
-        self._trainings += 1
+        if self.logical or not self._trainings:  # else one has died before any had begun
+            self._trainings += 1
         self._plan = self._failures = 0
 
     def ended(self, worker: Worker) -> None:

@@ -81,6 +81,10 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         default="127.0.0.1:8470",
         help="where the page and the REST interface are (default: %(default)s)",
     )
+    serve.add_argument(
+        "--certificate", metavar="FILE", type=Path, help="for TLS, which other addresses need"
+    )
+    serve.add_argument("--key", metavar="FILE", type=Path, help="of the certificate")
     serve.set_defaults(run=_run)
 
 
@@ -101,11 +105,11 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"ddl: --store {arguments.store}: {error}", file=sys.stderr)
             return 1
         with service:
-            _serve(service, arguments.store, address)
+            _serve(service, arguments, address)
     return 0
 
 
-def _serve(service: Service, store: Path, address: tuple[str, int]) -> None:
+def _serve(service: Service, arguments: argparse.Namespace, address: tuple[str, int]) -> None:
     asked = threading.Event()
 
     def ask(*_: object) -> None:
@@ -114,7 +118,7 @@ def _serve(service: Service, store: Path, address: tuple[str, int]) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
-    web = _web(service, store, address)
+    web = _web(service, arguments, address)
     _log.info("serves %d slots; process %d", len(service.slots()), os.getpid())
     try:
         service.run(asked.is_set)
@@ -124,7 +128,7 @@ def _serve(service: Service, store: Path, address: tuple[str, int]) -> None:
     _log.info("ends; jobs that run go on")
 
 
-def _web(service: Service, store: Path, address: tuple[str, int]) -> Any:
+def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, int]) -> Any:
     """The page and the REST interface, in a thread; None if they are not installed."""
     try:
         from ddl_elastic.web.app import make_app
@@ -133,13 +137,15 @@ def _web(service: Service, store: Path, address: tuple[str, int]) -> Any:
         _log.info("no page and no REST interface: %s", error)
         return None
     host, port = address
+    certificate, key = arguments.certificate, arguments.key
+    calls = (service.live, service.slots, service.wake)
     try:
-        app = make_app(store, service.live, service.slots, service.wake)
-        server = make_server(app, host, port)
+        app = make_app(arguments.store, *calls, secure=certificate is not None)
+        server = make_server(app, host, port, certificate, key)
     except ValueError as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None
     threading.Thread(target=server.run, name="ddl web", daemon=True).start()
-    _log.info("listens on http://%s:%d", host, port)
+    _log.info("listens on http%s://%s:%d", "s" if certificate else "", host, port)
     return server
 
 

@@ -94,10 +94,11 @@ class Run:
         """Whether no process of it is left."""
         if self.channel:
             return False
-        lock = self.folder.lock()
-        if lock is None:
-            return False
-        os.close(lock)
+        with suppress(FileNotFoundError):  # somebody has removed its folder
+            lock = self.folder.lock()
+            if lock is None:
+                return False
+            os.close(lock)
         return True
 
 

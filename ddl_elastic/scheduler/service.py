@@ -349,8 +349,12 @@ class Service:
             self._action("start")
 
     def _close_intents(self) -> None:
-        for intent in self._store.intents():
-            run, given = self._runs.get(intent.job), self._given.get(intent.job, ())
+        intents = self._store.intents()
+        if not intents:
+            return
+        slots = self._store.slots()  # not older than the intents
+        for intent in intents:
+            run, given = self._runs.get(intent.job), slots.get(intent.job, ())
             held = run.held if run else frozenset()
             wants = intent.kind == "start"
             # Either it has come so, or a later plan wants the opposite.

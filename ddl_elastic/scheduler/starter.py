@@ -37,7 +37,8 @@ _Take = Callable[[bytes, list[int]], None]
 
 
 class Starter:
-    """In the service. A context manager; what it has started stays when it is closed."""
+    """In the service. A context manager; what it has started stays when it is closed. To be made
+    first: jobs inherit what this process has set up until then, even what it does at its end."""
 
     def __init__(self) -> None:
         self._connection = _fork_server(_by_frameworks)

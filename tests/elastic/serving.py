@@ -21,6 +21,7 @@ from ddl_elastic.scheduler.store import Record, Store
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
+SLOT_MEMORY = 1 << 30  # bytes, as the service is told
 LIMIT = 120  # seconds, on a busy machine
 
 
@@ -45,6 +46,7 @@ class Serving:
 
     def start(self) -> None:
         order = [*DDL, "serve", "--store", self.path, "--slots", str(self._slots), "--listen", "0"]
+        order += ["--slot-memory", str(SLOT_MEMORY)]
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
                 order, cwd=self.folder, env=clean_environment({}), stderr=log, stdout=log

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving import DDL, PROGRAM, Serving, holders, is_alive, kill, wait_for
+from serving import DDL, PROGRAM, SLOT_MEMORY, Serving, holders, is_alive, kill, wait_for
 
 STEPS = ("--steps", 150)
 
@@ -47,9 +47,10 @@ def test_a_job_that_nobody_disturbs(serving: Serving, alone: str) -> None:
 
 def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    job = serving.submit(*STEPS, "--go", go, max=3, min=0)
-    serving.wait_for_size(job, 3)
-    wait_for(lambda: len(serving.pids(job)) == 3)
+    job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5, max=3, min=0)
+    saved = serving.folder_of(job).checkpoints / "0"
+    wait_for(lambda: list(saved.glob("steps-*.json")))
+    assert len(serving.pids(job)) == 3
     serving.move(job, "paused")
     wait_for(lambda: not serving.store.intents())
     assert not any(map(is_alive, serving.pids(job)))
@@ -57,7 +58,7 @@ def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path)
     assert result["state"] == "paused"
     # Its state was written when it was asked to pause, so no step is computed twice.
     steps = result["report"]["steps"]
-    assert (serving.folder_of(job).checkpoints / "0" / f"steps-{steps:012}.json").exists()
+    assert steps and (saved / f"steps-{steps:012}.json").exists()
     serving.move(job, "waiting")
     serving.wait_for_size(job, 3)
     go.touch()
@@ -112,10 +113,11 @@ def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_
     assert len(serving.pids(job)) == 2 and len(serving.pids(quick)) == 1
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_path: Path) -> None:
     """It goes on from its newest checkpoint."""
     go = tmp_path / "go"
-    job = serving.submit(*STEPS, "--go", go, "--every", 5, max=1)
+    job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5, max=1)
     saved = serving.folder_of(job).checkpoints / "0"
     wait_for(lambda: list(saved.glob("steps-*.json")))
     for pid in holders(serving.folder_of(job).path / "lock"):
@@ -124,6 +126,53 @@ def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_pat
     go.touch()
     serving.wait(job, "done")
     assert serving.state(job) == alone
+
+
+@pytest.mark.slow
+def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -> None:
+    """Its steps wait for something else. It is measured with two sizes, and leaves the rest to a
+    job that gains from them."""
+    go = tmp_path / "go"
+    limited = serving.submit("--go", go, "--share", 0, "--step", 0.1, "--steps", 2000, max=4)
+    measured = serving.folder_of(limited)
+    serving.wait_for_size(limited, 4)
+    wait_for((measured.checkpoints / "0" / f"steps-{40:012}.json").exists)
+    other = serving.submit("--go", go, "--steps", 1000, max=4)
+    serving.wait_for_size(limited, 1)
+    serving.wait_for_size(other, 3)
+    for job in (limited, other):
+        serving.move(job, "cancelled")
+    wait_for(lambda: not serving.store.intents())
+    sizes = dict(measured.result()["measured"])
+    assert len(sizes) > 1 and sizes[1] < 2 * min(sizes.values())
+
+
+def test_memory_limits_the_sizes(serving: Serving) -> None:
+    """A worker with 12 shares keeps four partial gradients and the result; one with six, three."""
+    gradient = SLOT_MEMORY // 10
+    memory = {"fixed": SLOT_MEMORY - 4 * gradient, "gradient": gradient}
+    never = serving.submit(memory=memory, max=1)
+    job = serving.submit(memory=memory, max=2)
+    serving.wait(job, "done")
+    assert len(serving.pids(job)) == 2
+    assert serving.record(never).state == "waiting"
+    serving.move(never, "cancelled")
+
+
+KILLS = Path(__file__).parent / "programs" / "serve_kills.py"
+
+
+def test_the_service_is_killed_at_some_points(run_program: Any, tmp_path: Path) -> None:
+    done = run_program(
+        [sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], cwd=tmp_path, limit=240
+    )
+    assert done.expect_success().out == "4 points\n"
+
+
+@pytest.mark.slow
+def test_the_service_is_killed_at_every_point(run_program: Any, tmp_path: Path) -> None:
+    done = run_program([sys.executable, KILLS, tmp_path], cwd=tmp_path, limit=1800)
+    assert int(done.expect_success().out.split()[0]) > 50
 
 
 def test_cancelled(serving: Serving, tmp_path: Path) -> None:

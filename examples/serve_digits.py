@@ -1,0 +1,189 @@
+"""Three jobs of two tenants on four slots: one is urgent, one worker is killed, nobody restarts.
+
+    python examples/serve_digits.py               about two minutes
+    python examples/serve_digits.py --passes 3    shorter
+
+Each job is examples/elastic_digits.py. In the end each has the result of the same job when nobody
+disturbs it, to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.scheduler.folder import JobFolder
+from ddl_elastic.scheduler.jobs import Slot
+from ddl_elastic.scheduler.service import Service
+from ddl_elastic.scheduler.starter import Starter
+from ddl_elastic.scheduler.store import Store
+
+PROGRAM = Path(__file__).with_name("elastic_digits.py")
+SLOTS = [Slot(f"slot {number}", "here") for number in range(4)]
+MOST = 2  # slots of a job
+LIMIT = 1800  # seconds for something to happen
+
+
+class Story:
+    """Submits, looks and tells; between two looks the service works."""
+
+    def __init__(self, path: Path, service: Service) -> None:
+        self.path, self.service, self.store = path, service, Store(path)
+        self.began = time.time()
+
+    def tell(self, text: str) -> None:
+        print(f"{time.time() - self.began:6.1f} s  {text}", flush=True)
+
+    def submit(self, tenant: str, name: str, passes: int, **spec: int) -> int:
+        command = [str(PROGRAM), "--passes", str(passes)]
+        spec_of_all: dict[str, Any] = {"command": command, "logical": 16, "max": MOST, **spec}
+        return self.store.job_submit(tenant, name, spec_of_all, time.time())
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not so within {LIMIT} s")
+            self.service.turn()
+
+    def report(self, job: int) -> dict[str, Any]:
+        return self.service.live(job) or {"steps": 0, "workers": {}}
+
+    def pids(self, job: int) -> list[int]:
+        """Of the workers that train."""
+        workers = self.report(job)["workers"].values()
+        return [each["pid"] for each in workers if each["state"] in ("running", "done")]
+
+    def has(self, job: int, size: int) -> bool:
+        """Whether so many workers train, in so many slots."""
+        given = len(self.store.slots().get(job, ()))
+        return given == size == len(self.pids(job)) and not self.store.intents()
+
+    def state(self, job: int) -> str:
+        return next((each.state for each in self.store.jobs() if each.id == job), "")
+
+    def show_slots(self, names: dict[int, str]) -> None:
+        jobs = [slot.job for slot in self.service.slots()]
+        shown = "  ".join(f"[{names[job] if job else 'free':^6}]" for job in jobs)
+        self.tell(f"          slots: {shown}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Serve three jobs of two tenants.")
+    parser.add_argument("--passes", type=int, default=8, help="of the two long jobs")
+    passes = parser.parse_args().passes
+    short = max(1, passes // 4)
+    alone = {number: run_alone(number) for number in {passes, passes + 1, short}}
+    # The starter first: the jobs would inherit what this process does at its end.
+    with Starter() as starter, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "jobs.db")
+        store = Store(path)
+        for tenant in ("vision", "speech"):
+            store.tenant_put(tenant)
+        store.close()
+        with Service(path, SLOTS, starter) as service:
+            tell(Story(path, service), alone, passes, short)
+
+
+def run_alone(passes: int) -> str:
+    """The hash of the final state when one worker trains."""
+    print(f"one worker alone, {passes} passes: ", end="", flush=True)
+    command = [sys.executable, str(PROGRAM), "--workers", "1", "--passes", str(passes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(r"state (\w+)", done.stdout)[0]
+    print(f"state {found}", flush=True)
+    return str(found)
+
+
+def tell(story: Story, alone: dict[int, str], passes: int, short: int) -> None:
+    low = [story.submit("vision", "cats", passes), story.submit("speech", "words", passes + 1)]
+    names = {low[0]: "cats", low[1]: "words"}
+    story.tell("vision submits cats, and speech submits words")
+    story.until(lambda: all(story.has(job, 2) and story.report(job)["steps"] > 5 for job in low))
+    first = {job: story.pids(job) for job in low}
+    story.show_slots(names)
+
+    step = max(story.report(job)["seconds_per_step"] for job in low)
+    submitted = time.time()
+    urgent = story.submit("vision", "urgent", short, min=2, tier=1)
+    names[urgent] = "urgent"
+    story.tell("vision submits urgent, which is of a higher tier and needs two slots")
+    story.until(lambda: {s.state for s in story.service.slots() if s.job == urgent} == {"used"})
+    served = time.time() - submitted
+    story.tell(f"          urgent has its slots {served:.2f} s later; a step takes {step:.2f} s")
+    story.until(lambda: all(story.has(job, 1) for job in low) and story.has(urgent, 2))
+    story.show_slots(names)
+    for job in low:
+        assert story.pids(job)[0] in first[job], "nobody restarts"
+
+    victim = story.pids(urgent)[0]
+    os.kill(victim, signal.SIGKILL)
+    story.tell(f"a worker of urgent is killed: process {victim}")
+    story.until(lambda: story.state(urgent) == "done")
+    story.tell("urgent has ended")
+    story.until(lambda: all(story.has(job, 2) or story.state(job) == "done" for job in low))
+    story.show_slots(names)
+    story.until(lambda: all(story.state(job) == "done" for job in low))
+    story.tell("all have ended")
+    expected = {low[0]: alone[passes], low[1]: alone[passes + 1], urgent: alone[short]}
+    table(story, names, expected, first)
+
+
+def table(
+    story: Story, names: dict[int, str], expected: dict[int, str], first: dict[int, list[int]]
+) -> None:
+    """`first`: the workers with which jobs began, which they should have in the end."""
+    print("\njob     tenant  slots          steps  died  recomputed  state             as alone")
+    good = True
+    for record in story.store.jobs():
+        texts = [text for *_, text in story.store.events(job=record.id)]
+        sizes = ", ".join(re.findall(r"has (\d) slots", " ".join(texts)))
+        report = JobFolder(story.path, record.id).result()["report"]
+        died = sum(event["kind"] == "died" for event in report["events"])
+        found = report["hash"][:16]
+        same = found == expected[record.id]
+        pids = [worker["pid"] for worker in report["workers"].values()]
+        good = good and same and pids[:1] == first.get(record.id, pids)[:1]
+        print(
+            f"{names[record.id]:8}{record.tenant:8}{sizes:15}{report['steps']:<7}{died:<6}"
+            f"{report['recomputed']:<12}{found:18}{'yes' if same else 'NO'}"
+        )
+    print(f"\nslots in use while a job had fewer than it could use: {busy(story.store):.1%}")
+    if not good:
+        sys.exit("a job has another result, or was restarted")
+
+
+def busy(store: Store) -> float:
+    """The share of the slots' seconds that jobs had while one had less than its maximum, from what
+    the store says."""
+    sizes: dict[int, int] = {}
+    used = there = last = 0.0
+    for _, now, job, text in store.events():
+        if sizes and min(sizes.values()) < MOST:
+            used += sum(sizes.values()) * (now - last)
+            there += len(SLOTS) * (now - last)
+        last = now
+        if job is None:
+            continue
+        if text == "submitted":
+            sizes[job] = 0
+        elif found := re.fullmatch(r"has (\d+) slots", text):
+            sizes[job] = int(found[1])
+        if text == "done":
+            sizes.pop(job)
+        elif job in sizes and text == "has 0 slots":
+            del sizes[job]
+    return used / there if there else 1.0
+
+
+if __name__ == "__main__":
+    main()
