@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-clients test-digits test-early-end chaos simulate-jobs lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs lint format docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -114,6 +114,9 @@ simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulati
 	@for load in 1 2; do $(VENV)/bin/ddl simulate --jobs generated --load $$load && echo || exit 1; done
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_simulate.py
 
+test-web: $(VENV)/test.stamp ## test the scheduler's interfaces, with schemathesis and 200 requests a second; five minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_requests.py tests/elastic/test_web_*.py
+
 test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
 	$(VENV)/bin/python tests/early_end.py
 	for kind in asan tsan; do \
@@ -175,5 +178,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,dev,docs]'
+	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

@@ -17,7 +17,8 @@ def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> np
     between ranks on one host: these read it in place instead of through a copy.
 
     Otherwise it is like any array. It pays for long ones; those below 128 KiB, and those beyond the
-    256th that is alive, are in ordinary memory. A forked child must not touch it.
+    256th that is alive, are in ordinary memory. A forked child has a copy of it, which takes time
+    and memory at the fork.
 
     Raises InvalidState before `init`, InvalidArgument for a dtype that holds objects or a negative
     size, OutOfMemory.

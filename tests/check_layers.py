@@ -59,12 +59,16 @@ PURE_PYTHON = {
     f"{ELASTIC}/{name}.py"
     for name in (
         *("assign", "order", "sampler"),
-        *(f"scheduler/{name}" for name in ("filling", "jobs", "model", "places", "policy")),
+        *(
+            f"scheduler/{name}"
+            for name in ("filling", "jobs", "model", "places", "policy", "requests")
+        ),
+        "scheduler/text",
     )
 }  # no I/O, clock or state
 PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
-    *("numpy", "struct", ELASTIC),
+    *("numpy", "re", "struct", ELASTIC),
 }
 DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600

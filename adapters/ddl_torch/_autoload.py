@@ -108,6 +108,9 @@ def _create(group: Any, _options: Any) -> Any:
 
     native = _build.module_or_none()
     if native is not None:
+        from ddl_torch import shared_memory
+
+        shared_memory.apply(native)
         return native.create(
             group.store,
             group.group_rank,

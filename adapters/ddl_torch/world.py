@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from ddl_torch import shared_memory as sharing
 from ddl_torch._autoload import cpu_backend, is_ddl, register
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def adapter() -> ModuleType:
     return adapter
 
 
-def init(*, timeout: float | None = None) -> None:
+def init(*, timeout: float | None = None, shared_memory: bool | str | None = None) -> None:
     """Join the job that this process was started in.
 
     The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
@@ -40,8 +41,13 @@ def init(*, timeout: float | None = None) -> None:
     timeout: seconds that joining, and later each operation, may take; None: PyTorch's default (30
     minutes).
 
+    shared_memory: True: DistributedDataParallel's buckets and fully_shard's buffers lie in memory
+    that ranks on one host read and write in place; "all": and all tensors of 1 MiB and more that
+    are made from now on. A forked child, such as a data loader's worker, has a copy of such memory.
+    None: what DDL_TORCH_SHARED says (0, 1 or all). Ranks need not agree.
+
     All ranks call it. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for a
-    bad timeout, ddl_core's errors when not all ranks come, and
+    bad argument, ddl_core's errors when not all ranks come, and
     torch.distributed.DistBackendError when the group cannot be made. Warns where the native part
     cannot be compiled and Python replaces it.
     """
@@ -49,6 +55,7 @@ def init(*, timeout: float | None = None) -> None:
     if is_initialized():
         raise adapter().joined_already(rank(), size())
     config = adapter().comm_config(timeout)
+    sharing.ask(shared_memory)
     if not dist.is_available():
         raise adapter().InvalidState("this PyTorch was built without torch.distributed")
     if dist.is_initialized():
@@ -59,12 +66,11 @@ def init(*, timeout: float | None = None) -> None:
                 ' initialise it with "ddl", or leave it to ddl_torch.init()'
             )
         _group, _ours = dist.group.WORLD, False
+        _share()
         return
 
-    from ddl_torch import _build
-
     register()
-    _build.module_or_none()  # before this rank waits for others
+    _share()  # builds the native part before this rank waits for others
     limit = None if timeout is None else timedelta(seconds=timeout)
     with adapter().job(config) as comm:
         store = _connect_store(comm, limit or timedelta(seconds=_STORE_TIMEOUT))
@@ -85,6 +91,7 @@ def shutdown() -> None:
     if is_initialized() and _ours:
         dist.destroy_process_group()
     _group, _ours = None, False
+    sharing.ask(None)
 
 
 def rank() -> int:
@@ -114,6 +121,14 @@ def group() -> Any:
     if not is_initialized():
         raise adapter().not_joined("ddl_torch")
     return _group
+
+
+def _share() -> None:
+    from ddl_torch import _build
+
+    native = _build.module_or_none()
+    if native is not None:
+        sharing.apply(native)
 
 
 def _local() -> tuple[int, int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 from collections import Counter
@@ -28,11 +29,12 @@ from typing import Any
 VERSION = 1
 ROLES = ("viewer", "user", "admin")
 ACTIVE = ("waiting", "running")
-# What may follow a state. A job that has ended stays as it is.
+# What may follow a state. A job that has ended stays as it is. One that has just been asked to give
+# back its last slot may end at that moment.
 STATES = {
-    "waiting": {"running", "paused", "failed", "cancelled"},
+    "waiting": {"running", "paused", "done", "failed", "cancelled"},
     "running": {"waiting", "paused", "done", "failed", "cancelled"},
-    "paused": {"waiting", "cancelled"},
+    "paused": {"waiting", "done", "failed", "cancelled"},
     "done": set(),
     "failed": set(),
     "cancelled": set(),
@@ -105,6 +107,7 @@ class Store:
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # environments may be secret
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.set_trace_callback(on_statement)
         try:
@@ -200,7 +203,7 @@ class Store:
             row = self._db.execute(
                 "SELECT id, spec FROM jobs WHERE tenant = ? AND key = ?", (tenant, key)
             ).fetchone()
-            if row and row[1] != text:
+            if row and _asked(row[1]) != json.loads(text):
                 raise StoreError(f"job {row[0]} was submitted as {key!r}, with other values")
             if row:
                 return int(row[0])
@@ -216,15 +219,58 @@ class Store:
     def jobs(self, *states: str) -> list[Record]:
         """Those in one of the states (none: all), by number."""
         marks = ", ".join("?" * len(states))
+        return self._records(f"{f'state IN ({marks})' if states else 'TRUE'} ORDER BY id", *states)
+
+    def _records(self, condition: str, *values: object) -> list[Record]:
         rows = self._db.execute(
             "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
-            f"{f' WHERE state IN ({marks})' if states else ''} ORDER BY id",
-            states,
+            f" WHERE {condition}",
+            values,
         )
         return [
             Record(number, name, key, json.loads(spec), *rest)
             for number, name, key, spec, *rest in rows
         ]
+
+    def job_find(self, job: int) -> Record | None:
+        """The one of this number."""
+        found = self._records("id = ?", job)
+        return found[0] if found else None
+
+    def jobs_page(
+        self,
+        tenant: str | None = None,
+        states: tuple[str, ...] = (),
+        before: int = 0,
+        limit: int = 100,
+    ) -> list[Record]:
+        """Some of a tenant's jobs (None: of all), the newest first; with `before`, older ones."""
+        marks = ", ".join("?" * len(states))
+        return self._records(
+            f"(? IS NULL OR tenant = ?) AND (? = 0 OR id < ?)"
+            f"{f' AND state IN ({marks})' if states else ''} ORDER BY id DESC LIMIT ?",
+            *(tenant, tenant, before, before, *states, limit),
+        )
+
+    def jobs_count(self) -> list[tuple[str, str, int, float]]:
+        """Tenant, state, number of jobs and their slot-seconds."""
+        return self._db.execute(
+            "SELECT tenant, state, COUNT(*), SUM(used) FROM jobs GROUP BY tenant, state"
+        ).fetchall()
+
+    def job_scale(self, job: int, least: int, most: int, now: float) -> None:
+        """Other sizes, from the next plan on. Raises StoreError."""
+        with self._change():
+            row = self._db.execute("SELECT state, spec FROM jobs WHERE id = ?", (job,)).fetchone()
+            if row is None:
+                raise StoreError(f"there is no job {job}")
+            if not STATES[row[0]]:
+                raise StoreError(f"job {job} is {row[0]} and cannot be scaled")
+            spec = json.loads(row[1])
+            asked = spec.get("asked", {name: spec[name] for name in ("min", "max") if name in spec})
+            text = json.dumps({**spec, "min": least, "max": most, "asked": asked}, sort_keys=True)
+            self._db.execute("UPDATE jobs SET spec = ? WHERE id = ?", (text, job))
+            self._event(job, now, f"scaled to {least}:{most}")
 
     def job_move(self, job: int, state: str, now: float, why: str = "") -> None:
         """To another state. One that is not active gives its slots back: intents to stop its
@@ -278,6 +324,11 @@ class Store:
             found[job] = (*found.get(job, ()), slot)
         return found
 
+    def slots_owners(self) -> dict[str, tuple[int, str]]:
+        """The job and the tenant that have each slot that is given."""
+        rows = self._db.execute("SELECT slot, job, tenant FROM allocations JOIN jobs ON id = job")
+        return {slot: (job, tenant) for slot, job, tenant in rows}
+
     def _slots(self, job: int) -> list[str]:
         rows = self._db.execute("SELECT slot FROM allocations WHERE job = ? ORDER BY slot", (job,))
         return [row[0] for row in rows]
@@ -328,15 +379,40 @@ class Store:
         with self._change():
             self._db.execute("UPDATE intents SET open = 0 WHERE id = ?", (intent.id,))
 
-    def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, float, int | None, str]]:
-        """Number, time, job and text of those after a number, in order."""
+    def events(
+        self, after: int = 0, limit: int = 1000, tenant: str | None = None, job: int | None = None
+    ) -> list[tuple[int, float, int | None, str]]:
+        """Number, time, job and text of those after a number, in order; of the jobs of a tenant
+        (None: all events), and of one job."""
         return self._db.execute(
-            "SELECT id, time, job, text FROM events WHERE id > ? ORDER BY id LIMIT ?",
-            (after, limit),
+            "SELECT id, time, job, text FROM events WHERE id > ?"
+            " AND (? IS NULL OR (SELECT tenant FROM jobs WHERE jobs.id = events.job) = ?)"
+            " AND (? IS NULL OR job = ?) ORDER BY id LIMIT ?",
+            (after, tenant, tenant, job, job, limit),
         ).fetchall()
+
+    def events_last(self, job: int, limit: int = 200) -> list[tuple[int, float, int | None, str]]:
+        """The newest of a job, in order."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE job = ? ORDER BY id DESC LIMIT ?",
+            (job, limit),
+        ).fetchall()[::-1]
+
+    def event_last(self) -> int:
+        """The number of the last one; 0 if there is none."""
+        return int(self._one("SELECT COALESCE(MAX(id), 0) FROM events"))
 
     def _event(self, job: int | None, now: float, text: str) -> None:
         self._db.execute("INSERT INTO events (time, job, text) VALUES (?, ?, ?)", (now, job, text))
+
+
+def _asked(text: str) -> dict[str, Any]:
+    """The specification as it was submitted, before its sizes were changed."""
+    spec: dict[str, Any] = json.loads(text)
+    asked = spec.pop("asked", None)
+    if asked is None:
+        return spec
+    return {**{name: spec[name] for name in spec if name not in ("min", "max")}, **asked}
 
 
 def _hash(token: str) -> str:

@@ -245,6 +245,9 @@ static int limits(ddl_comm *comm)
 {
     enum { MANY = 300, BYTES = 256 * 1024 };
     static char *buffers[MANY];
+    void *none = NULL;
+    if (read_number("/proc/sys/vm/overcommit_memory", "%ld") != 1 && !SANITIZED)
+        CHECK(ddl_alloc(endpoint, (size_t)1 << 45, &none) == DDL_ENOMEM, "32 TiB");
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < MANY; i++) {
             if (!round)

@@ -48,6 +48,37 @@ def test_arrays_are_like_any_others(ddlrun: Run) -> None:
     ddlrun(2, textwrap.dedent(SUMS)).expect_success()
 
 
+FORKS = """
+import os
+import numpy as np
+import ddl_core
+comm = ddl_core.init()
+array = ddl_core.empty(25_000_000, np.float32)
+for number in range(3):
+    array[:] = number
+    comm.barrier()
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(ready, 1)
+        whole = bool((array == number).all())
+        array[:] = -1
+        os._exit(0 if whole else 1)
+    comm.barrier()
+    array[:] = number + 1
+    comm.allreduce(array)
+    os.write(told, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    assert (array == comm.size * (number + 1)).all()
+ddl_core.finalize()
+"""
+
+
+def test_a_forked_child_has_the_bytes_of_the_fork(ddlrun: Run) -> None:
+    """It reads and overwrites 100 MB, and neither its parent nor other ranks see that."""
+    ddlrun(2, textwrap.dedent(FORKS)).expect_success()
+
+
 def test_without_a_world() -> None:
     with pytest.raises(InvalidState, match="init"):
         ddl_core.empty(3, np.float32)

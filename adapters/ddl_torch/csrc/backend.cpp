@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "errors.hpp"
+#include "shared_memory.hpp"
 
 namespace ddl_torch
 {
@@ -123,6 +124,16 @@ c10d::ErrorType Backend::getError()
     }
 }
 #endif
+
+bool Backend::supportsTensorAlloc(c10::DeviceIndex)
+{
+    return shared() != Sharing::none;
+}
+
+at::Tensor Backend::allocateTensor(long elements, at::TensorOptions options)
+{
+    return empty_shared(elements, options);
+}
 
 std::pair<int, int> Backend::local()
 {

@@ -59,6 +59,9 @@ class Backend final : public c10d::Backend
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
     c10d::ErrorType getError() override;
 #endif
+    // DistributedDataParallel's buckets, and whatever else asks the process group for memory.
+    bool supportsTensorAlloc(c10::DeviceIndex device);
+    at::Tensor allocateTensor(long elements, at::TensorOptions options);
     // Rank and number among the ranks that share this one's memory.
     std::pair<int, int> local();
     // For ../barriers.py: the store, what tells apart the groups that use it, and the timeout.

@@ -21,6 +21,9 @@ namespace
 constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
 constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
 
+std::mutex endpoint_mutex;
+std::weak_ptr<Endpoint> current_endpoint;
+
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
 std::weak_ptr<Group> default_group;
@@ -121,25 +124,33 @@ static ddl_endpoint *create_endpoint()
     return handle;
 }
 
-Endpoint::Endpoint() : handle(create_endpoint()), owner_(getpid())
+Endpoint::Endpoint()
+    : handle(create_endpoint()), pool(std::make_shared<Pool>(handle)), owner_(getpid())
 {
 }
 
 Endpoint::~Endpoint()
 {
-    if (owner_ == getpid())
-        ddl_endpoint_destroy(handle);
+    if (owner_ != getpid())
+        return;
+    pool->close();
+    ddl_endpoint_destroy(handle);
+}
+
+std::shared_ptr<Endpoint> Endpoint::current()
+{
+    std::lock_guard<std::mutex> lock(endpoint_mutex);
+    auto endpoint = current_endpoint.lock();
+    return endpoint && endpoint->owner_ == getpid() ? endpoint : nullptr;
 }
 
 std::shared_ptr<Endpoint> Endpoint::of_this_process()
 {
-    static std::mutex mutex;
-    static std::weak_ptr<Endpoint> current;
-    std::lock_guard<std::mutex> lock(mutex);
-    auto endpoint = current.lock();
+    std::lock_guard<std::mutex> lock(endpoint_mutex);
+    auto endpoint = current_endpoint.lock();
     if (!endpoint || endpoint->owner_ != getpid()) {
         endpoint = std::make_shared<Endpoint>();
-        current = endpoint;
+        current_endpoint = endpoint;
     }
     return endpoint;
 }
@@ -292,6 +303,8 @@ void Group::close()
         completion_->drain(1e6);
     }
     completion_->stop();
+    if (ddl_comm_status(comm_) != DDL_OK)
+        endpoint_->pool->renew();
     ddl_comm_destroy(comm_);
     endpoint_.reset();
 }

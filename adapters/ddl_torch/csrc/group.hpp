@@ -15,6 +15,7 @@
 
 #include "completion.hpp"
 #include "ddl/ddl.h"
+#include "shared_memory.hpp"
 
 namespace ddl_torch
 {
@@ -24,6 +25,8 @@ class Endpoint
 {
   public:
     static std::shared_ptr<Endpoint> of_this_process();
+    // The same, where there is one; else null.
+    static std::shared_ptr<Endpoint> current();
 
     Endpoint();
     ~Endpoint();
@@ -33,6 +36,7 @@ class Endpoint
     std::string address() const;
 
     ddl_endpoint *const handle;
+    const std::shared_ptr<Pool> pool; // of memory for tensors
 
   private:
     const pid_t owner_;

@@ -5,12 +5,15 @@
 #include <pybind11/chrono.h>
 
 #include "backend.hpp"
+#include "shared_memory.hpp"
 
 namespace
 {
 
 using ddl_torch::Backend;
 using ddl_torch::Group;
+using ddl_torch::share;
+using ddl_torch::Sharing;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
 // `ranks` are the members' ranks in the default group, empty for that group itself. The default
@@ -51,6 +54,14 @@ PYBIND11_MODULE(_ddl_torch, m)
     m.def(
         "store", [](const BackendPtr &backend) { return ours(backend).store(); },
         py::arg("backend"));
+    m.def(
+        "share", [](int what) { share(Sharing(what)); }, py::arg("what"));
+    m.def(
+        "empty_shared",
+        [](int64_t elements, const at::Tensor &like) {
+            return ddl_torch::empty_shared(elements, like.options());
+        },
+        py::arg("elements"), py::arg("like"));
     m.def("close_all", &Group::close_all, no_gil());
     m.def("library_version", &ddl_version);
 }

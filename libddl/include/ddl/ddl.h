@@ -229,10 +229,10 @@ DDL_API void ddl_endpoint_destroy(ddl_endpoint *endpoint);
 
 /* Zeroed memory for long buffers, which members on this host read where it is instead of through a
  * copy, over DDL_LINK_SHM in comms of this endpoint. In an all-reduce in place they also store
- * their results there; else they cannot write to it. Otherwise it is like any memory; members
- * decide each for themselves. Aligned to at least 64 bytes; freed by ddl_free. What is shorter than
- * 128 KiB, beyond 256 allocations, or not to be had is ordinary memory. A forked child must not
- * touch it. Thread-safe. Does not block. */
+ * their results there. Otherwise it is like any memory; members decide each for themselves. Aligned
+ * to at least 64 bytes; freed by ddl_free. What is shorter than 128 KiB, beyond 256 allocations, or
+ * not to be had is ordinary memory. A forked child has a copy of its own, as it was at the fork,
+ * and may free it. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_alloc(ddl_endpoint *endpoint, size_t bytes, void **memory);
 
 /* No operation may be using the memory; its endpoint may be gone. NULL is fine. Cannot fail.

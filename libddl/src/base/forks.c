@@ -1,7 +1,8 @@
-/* Design notes. There is one list of descriptors and one lock. The handlers hold the lock across
- * fork, so the child's list is consistent. The list is a process global; the only others are the
- * log's sink and cached facts (comm/location.c, net/tcp.c). A descriptor is added to the list and
- * closed under the lock, so the list never has a number that was closed and is in use again. */
+/* Design notes. There is one registry, of descriptors and of memory, and one lock. The handlers of
+ * fork hold the lock across fork, so the child's registry is consistent. The registry is a process
+ * global, because the handlers have no arguments; the only others are the log's sink and cached
+ * facts (comm/location.c, net/tcp.c). A descriptor is added and closed under the lock, so the
+ * registry never has a number that was closed and is in use again. */
 #include "base/forks.h"
 
 #include <pthread.h>
@@ -9,24 +10,35 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fork_copies.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int *guarded;
 static unsigned n_guarded, capacity;
+static ddl__original *originals;
+static unsigned n_originals, originals_capacity;
 static atomic_uint generation;
 
-static void lock_before_fork(void)
+static void prepare_fork(void)
 {
     pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < n_originals; i++)
+        ddl__original_copy(&originals[i]);
 }
 
-static void unlock_in_parent(void)
+static void finish_in_parent(void)
 {
+    for (unsigned i = 0; i < n_originals; i++)
+        ddl__original_drop_copy(&originals[i]);
     pthread_mutex_unlock(&lock);
 }
 
-static void close_in_child(void)
+static void finish_in_child(void)
 {
+    for (unsigned i = 0; i < n_originals; i++)
+        ddl__original_replace(&originals[i]);
+    n_originals = 0;
     for (unsigned i = 0; i < n_guarded; i++)
         close(guarded[i]);
     n_guarded = 0;
@@ -36,7 +48,7 @@ static void close_in_child(void)
 
 static void install_handlers(void)
 {
-    pthread_atfork(lock_before_fork, unlock_in_parent, close_in_child);
+    pthread_atfork(prepare_fork, finish_in_parent, finish_in_child);
 }
 
 int ddl__guard(int fd)
@@ -69,6 +81,36 @@ void ddl__close_guarded(int fd)
             break;
         }
     close(fd);
+    pthread_mutex_unlock(&lock);
+}
+
+bool ddl__guard_memory(void *memory, size_t bytes, int fd)
+{
+    pthread_once(&once, install_handlers);
+    pthread_mutex_lock(&lock);
+    if (n_originals == originals_capacity) {
+        unsigned more = 2 * originals_capacity + 16;
+        ddl__original *larger = realloc(originals, more * sizeof *larger);
+        if (larger) {
+            originals = larger;
+            originals_capacity = more;
+        }
+    }
+    bool room = n_originals < originals_capacity;
+    if (room)
+        originals[n_originals++] = (ddl__original){.memory = memory, .bytes = bytes, .fd = fd};
+    pthread_mutex_unlock(&lock);
+    return room;
+}
+
+void ddl__unguard_memory(const void *memory)
+{
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < n_originals; i++)
+        if (originals[i].memory == memory) {
+            originals[i] = originals[--n_originals];
+            break;
+        }
     pthread_mutex_unlock(&lock);
 }
 

@@ -64,14 +64,14 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Memory for a header, and behind it `bytes` from a multiple of `alignment` on; NULL if refused. */
+/* Memory for a header, and behind it `bytes` from a multiple of `alignment` on; NULL if refused.
+ * The kernel refuses what it would refuse malloc, which it does not ask of a memory file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)
         return NULL;
     h->mapped = bytes + alignment + PAGE;
-    h->mapping = mmap(NULL, h->mapped, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    h->mapping = mmap(NULL, h->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (h->mapping == MAP_FAILED)
         return NULL;
     uintptr_t first = (uintptr_t)h->mapping + LINE;
@@ -134,9 +134,12 @@ static int map_file(void *memory, size_t bytes)
         close(fd);
         return -1;
     }
-    madvise(memory, bytes, MADV_DONTFORK);
     if (bytes >= HUGE_PAGE)
         madvise(memory, bytes, MADV_HUGEPAGE);
+    if (!ddl__guard_memory(memory, bytes, fd)) { /* a child would share it */
+        close(fd);
+        return -1;
+    }
     return ddl__guard(fd);
 }
 
@@ -149,11 +152,12 @@ static void *alloc_region(ddl__regions *regions, size_t bytes)
     if (!memory)
         return NULL;
     int fd = map_file(memory, whole);
-    if (fd >= 0 &&
-        regions_add(regions, (ddl__region){.base = memory, .bytes = whole, .fd = fd}, &h.number)) {
+    ddl__region region = {.base = memory, .bytes = whole, .fd = fd};
+    if (fd >= 0 && regions_add(regions, region, &h.number)) {
         *header_of(memory) = h;
         return memory;
     }
+    ddl__unguard_memory(memory);
     ddl__close_guarded(fd);
     munmap(h.mapping, h.mapped);
     return NULL;
@@ -172,11 +176,14 @@ static void free_region(const header *h)
     ddl__regions *regions = h->regions;
     pthread_mutex_lock(&regions->lock);
     ddl__region region = regions->all[h->number];
+    bool attached = ddl__region_is_attached(&region);
     regions->all[h->number].base = NULL;
     atomic_fetch_sub_explicit(&regions->n, 1, memory_order_relaxed);
     regions_drop(regions);
-    /* Peers that map the file keep no pages of it. */
-    fallocate(region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)region.bytes);
+    ddl__unguard_memory(region.base);
+    /* Peers that map the file keep no pages of it. Forked children still read a detached one. */
+    if (attached)
+        fallocate(region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)region.bytes);
     ddl__close_guarded(region.fd);
     munmap(h->mapping, h->mapped);
 }
@@ -190,6 +197,8 @@ void ddl__memory_free(void *memory)
         free(header_of(memory));
     else if (h.generation == ddl__generation())
         free_region(&h);
+    else
+        munmap(h.mapping, h.mapped); /* with the copy that a forked child has */
 }
 
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory)
@@ -215,6 +224,8 @@ void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *
                      region->fd, 0) == MAP_FAILED)
         ddl__log(DDL__WARN, "peers may still write to %zu bytes of a failed operation: %s", bytes,
                  strerror(errno));
+    else if (!was)
+        ddl__unguard_memory(region->base);
     pthread_mutex_unlock(&regions->lock);
     atomic_uchar *at = (atomic_uchar *)memory - (uintptr_t)memory % PAGE;
     for (atomic_uchar *end = (atomic_uchar *)memory + bytes; at < end; at += PAGE) {

@@ -50,8 +50,8 @@ void ddl__regions_release(ddl__regions *regions);
  */
 void *ddl__memory_alloc(ddl__regions *regions, size_t bytes);
 
-/* Its pages are returned to the system at once, even while peers map them. In a forked child, which
- * has not inherited the memory of regions, nothing happens. */
+/* Its pages are returned to the system at once, even while peers map them. A forked child, which
+ * has a copy of the memory, frees that. */
 void ddl__memory_free(void *memory);
 
 /* The caller gives up an operation while peers may still write to this part of the region. From now

@@ -1,0 +1,97 @@
+"""What is answered, as JSON Schema; for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+TEXT = {"type": "string"}
+NUMBER = {"type": "number"}
+COUNT = {"type": "integer", "minimum": 0}
+MAYBE_TEXT = {"type": ["string", "null"]}
+MAYBE_NUMBER = {"type": ["number", "null"]}
+MAYBE_COUNT = {"type": ["integer", "null"]}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """With all of these, and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(of: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$ref": f"#/components/schemas/{of}"}}
+
+
+_ERROR = _object(code=TEXT, message=TEXT)
+SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "Error": _object(
+        error={
+            **_ERROR,
+            "properties": {**_ERROR["properties"], "field": TEXT, "given": TEXT, "allowed": TEXT},
+        }
+    ),
+    "Job": _object(
+        id=COUNT,
+        tenant=TEXT,
+        name=TEXT,
+        state=TEXT,
+        tier=COUNT,
+        min=COUNT,
+        max=MAYBE_COUNT,
+        slots={"type": "array", "items": TEXT},
+        reason={**MAYBE_TEXT, "description": "why it has no slots"},
+        warning={**MAYBE_TEXT, "description": "of a deadline that will be missed"},
+        arrival={**NUMBER, "description": "seconds since 1970"},
+        changed={**MAYBE_NUMBER, "description": "when its slots last changed"},
+        epoch={**COUNT, "description": "how often its slots changed"},
+        slot_seconds={**NUMBER, "description": "what it has had, up to the last plan"},
+        waited={**NUMBER, "description": "seconds without slots, up to the last plan"},
+        step=MAYBE_COUNT,
+        steps_total=MAYBE_COUNT,
+        loss=MAYBE_NUMBER,
+        seconds_per_step=MAYBE_NUMBER,
+        spec={"type": "object"},
+    ),
+    "Jobs": _object(jobs=_list("Job"), next={**MAYBE_COUNT, "description": "`before` of the rest"}),
+    "Slot": _object(id=TEXT, host=TEXT, state=TEXT, job=MAYBE_COUNT),
+    "Slots": _object(slots=_list("Slot")),
+    "Tenant": _object(
+        name=TEXT,
+        cap=MAYBE_COUNT,
+        guarantee=COUNT,
+        weight=NUMBER,
+        slots={**COUNT, "description": "that its jobs have now"},
+        jobs={"type": "object", "additionalProperties": COUNT, "description": "number by state"},
+        slot_hours=NUMBER,
+        idle_share={
+            **MAYBE_NUMBER,
+            "description": "of its slots' time, that in which no worker took part in a step",
+        },
+    ),
+    "Tenants": _object(tenants=_list("Tenant")),
+    "Token": _object(token=TEXT),
+    "Event": _object(id=COUNT, time=NUMBER, job=MAYBE_COUNT, text=TEXT),
+    "Events": _object(events=_list("Event")),
+    "Point": _object(
+        time=NUMBER,
+        step=MAYBE_COUNT,
+        loss=MAYBE_NUMBER,
+        workers=COUNT,
+        seconds_per_step=MAYBE_NUMBER,
+    ),
+    "Report": _object(
+        job={"$ref": "#/components/schemas/Job"},
+        live={"type": ["object", "null"], "description": "the job's own report"},
+        history=_list("Point"),
+        events=_list("Event"),
+    ),
+    "Logs": _object(logs={"type": "array", "items": TEXT}),
+    "Log": _object(text=TEXT, next={**COUNT, "description": "`offset` of what follows"}),
+    "Overview": _object(slots=_list("Slot"), jobs=_list("Job"), tenants=_list("Tenant")),
+    "Anything": {"type": "object"},
+}

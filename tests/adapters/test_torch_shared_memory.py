@@ -1,0 +1,80 @@
+"""Tensors in memory that ranks on one host share: DDL_TORCH_SHARED, `init(shared_memory=...)`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Run
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_shared_memory.py"
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+
+def test_like_other_memory(ddlrun: Run) -> None:
+    names = ["training", "as_before", "loader"]
+    ended = ddlrun(2, PROGRAM, *names, limit=300).expect_success()
+    assert [ended.out.count(f"done {name}") for name in names] == [2, 2, 2]
+
+
+def test_death(unwatched: Callable[[int, str], list[Finished]]) -> None:
+    """The same error as in other memory, and no other process writes to it afterwards."""
+    text = "import runpy, sys; sys.argv = ['', 'death']\n"
+    survivor, dead = unwatched(2, text + f"runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
+    assert dead.code == -9 and "done death" in survivor.expect_success().out
+
+
+ENVIRONMENT = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("ddl")
+model = DistributedDataParallel(torch.nn.Linear(500, 500), gradient_as_bucket_view=True)
+model(torch.ones(1, 500)).sum().backward()
+address = model.module.weight.grad.data_ptr()
+for line in open("/proc/self/maps"):
+    start, end = (int(part, 16) for part in line.split()[0].split("-"))
+    if start <= address < end:
+        print("shared", "memfd:libddl" in line)
+dist.destroy_process_group()
+"""
+
+
+def test_environment(run_program: Run, find_port: Callable[[], int], tmp_path: Path) -> None:
+    """A program that does not know of it, on ranks that do not agree."""
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())}
+
+    def start(rank: int) -> Finished:
+        env = {**master, "RANK": str(rank), "WORLD_SIZE": "2", "DDL_TORCH_SHARED": str(rank)}
+        command = [sys.executable, "-c", ENVIRONMENT]
+        ended: Finished = run_program(command, cwd=tmp_path, env=env, limit=100)
+        return ended.expect_success()
+
+    with ThreadPoolExecutor(2) as pool:
+        ordinary, shared = pool.map(start, range(2))
+    assert (ordinary.out, shared.out) == ("shared False\n", "shared True\n")
+
+
+def test_wrong_choices(run_program: Run, tmp_path: Path) -> None:
+    text = """
+import ddl_torch as ddl
+from ddl_core.errors import InvalidArgument
+for choice in ("some", None):
+    try:
+        ddl.init(shared_memory=choice)
+    except InvalidArgument as error:
+        print(error)
+"""
+    command = [sys.executable, "-c", text]
+    ended = run_program(command, cwd=tmp_path, env={"DDL_TORCH_SHARED": "yes"}, limit=100)
+    lines = ended.expect_success().out.splitlines()
+    assert lines == [
+        "shared_memory: 'some' is none of None, False, True, all",
+        'DDL_TORCH_SHARED is "yes", and not 0, 1 or all',
+    ]
