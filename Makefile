@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -89,6 +89,10 @@ test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op 
 test-ray: $(VENV)/test.stamp ## run an elastic job on a Ray cluster of virtual nodes, which come and go; two minutes
 	$(pip) install 'ray==2.60.0'
 	$(VENV)/bin/pytest -q tests/elastic/ray_nodes.py
+
+test-clients: $(VENV)/test.stamp ## train with Accelerate, transformers, Lightning, Ray Train and DeepSpeed, in environments of their own; fifteen minutes
+	@$(VENV)/bin/pytest -q -m '' tests/clients
+	@$(VENV)/bin/python tests/clients/rates.py --table docs/clients.md
 
 test-digits: $(VENV)/test.stamp ## run the digits example on four hosts of a lab, with every launcher; as root, two minutes
 	@$(VENV)/bin/pytest -q tests/lab/digits.py

@@ -48,6 +48,7 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_tensorflow": {"tensorflow", "keras"},
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
+    "ddl_horovod": {"torch"},
 }
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it

@@ -1,0 +1,87 @@
+"""Objects, parameters and an optimizer's state, from one rank to all."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddl_horovod.torch.operations import allgather, broadcast_, broadcast_async_, synchronize
+from ddl_horovod.torch.world import ProcessSet, global_process_set
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give all members the root's values, in place.
+
+    params: a state_dict, model.named_parameters(), or tensors. ValueError for something else.
+    """
+    if isinstance(params, Mapping):
+        pairs: list[Any] = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, (str, Tensor)):
+        pairs = [each if isinstance(each, tuple) else (None, each) for each in params]
+    else:
+        raise ValueError(f"params: a {type(params).__name__} is neither a dict nor a list")
+    tensors = [value.detach() for _, value in pairs if isinstance(value, Tensor)]
+    handles = [broadcast_async_(each, root_rank, None, process_set) for each in tensors]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give all members the root's state of an optimizer. Members other than the root may have no
+    state yet. model is not used. ValueError for torch.optim.LBFGS."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("optimizer: the state of torch.optim.LBFGS cannot be broadcast")
+    state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
+    if process_set._members()[process_set.rank()] != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object, on all members. It is pickled, so use it only among ranks that trust each
+    other."""
+    own = process_set._members()[process_set.rank()] == root_rank
+    data = _pickled(obj) if own else b""
+    length = torch.tensor([len(data)])
+    broadcast_(length, root_rank, name and f"{name}.length", process_set)
+    content = torch.frombuffer(bytearray(data or bytes(int(length))), dtype=torch.uint8)
+    broadcast_(content, root_rank, name, process_set)
+    return obj if own else _unpickled(content)
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """All members' objects. Pickled as for `broadcast_object`."""
+    own = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
+    lengths = allgather(torch.tensor([len(own)]), name and f"{name}.length", process_set)
+    everyone = allgather(own, name, process_set)
+    return [_unpickled(each) for each in everyone.split(lengths.tolist())]
+
+
+def _pickled(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickle.dump(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpickled(content: Tensor) -> Any:
+    return pickle.loads(content.numpy().tobytes())

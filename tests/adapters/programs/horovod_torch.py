@@ -1,0 +1,292 @@
+"""Horovod's operations over libddl: the values that its documentation promises, on any number of
+ranks. Prints "done NAME" for each part."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+import ddl_horovod.torch as hvd
+
+hvd.init()
+hvd.init()  # does nothing
+RANK, SIZE = hvd.rank(), hvd.size()
+TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
+EVENS = hvd.add_process_set(range(0, SIZE, 2))
+
+
+def same(tensor, expected):
+    assert torch.equal(tensor, torch.as_tensor(expected, dtype=tensor.dtype)), (tensor, expected)
+
+
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), str(error)
+    else:
+        raise AssertionError(f"no {kind.__name__}: {text}")
+
+
+def own(rows=4, dtype=torch.float32):
+    return torch.full((rows,), RANK + 1, dtype=dtype)
+
+
+def world():
+    assert (hvd.local_rank(), hvd.local_size()) == (RANK, SIZE)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous() and hvd.is_initialized()
+    assert hvd.gloo_built() and hvd.gloo_enabled()
+    for name in ("mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "ddl_built"):
+        assert not getattr(hvd, name)()
+    assert not (hvd.ccl_built() or hvd.cuda_built() or hvd.rocm_built())
+    assert hvd.get_process_set_ids_and_ranks()[0] == list(range(SIZE))
+
+
+def allreduce():
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        same(hvd.allreduce(own(dtype=dtype), op=hvd.Sum), [TOTAL] * 4)
+    same(hvd.allreduce(own(dtype=torch.int64), op=hvd.Sum), [TOTAL] * 4)
+    same(hvd.allreduce(own() * SIZE), [TOTAL] * 4)  # the average
+    same(hvd.allreduce(own(), average=False), [TOTAL] * 4)
+    same(hvd.allreduce(own(), op=hvd.Min), [1] * 4)
+    same(hvd.allreduce(own(), op=hvd.Max), [SIZE] * 4)
+    same(hvd.allreduce(own(), op=hvd.Product), [2 if SIZE == 2 else 6] * 4)
+    scaled = hvd.allreduce(own(), op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    same(scaled, [2 * TOTAL] * 4)
+    half = hvd.allreduce(own(), op=hvd.Sum, compression=hvd.Compression.fp16)
+    assert half.dtype == torch.float32
+    same(half, [TOTAL] * 4)
+    tensor = own()
+    assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+    same(tensor, [TOTAL] * 4)
+    pair = hvd.grouped_allreduce([own(), own(2, torch.float64)], op=hvd.Sum)
+    same(pair[0], [TOTAL] * 4)
+    same(pair[1], [TOTAL] * 2)
+    pair = [own(), own(3)]
+    hvd.grouped_allreduce_(pair, op=hvd.Sum)
+    same(pair[1], [TOTAL] * 3)
+    tensor = own().requires_grad_()
+    hvd.allreduce(tensor, op=hvd.Sum).backward(own())
+    same(tensor.grad, [TOTAL] * 4)
+    refused(ValueError, "give op alone", lambda: hvd.allreduce(own(), average=True, op=hvd.Sum))
+
+
+def allgather():
+    expected = [float(rank + 1) for rank in range(SIZE) for _ in range(rank + 1)]
+    tensor = own(RANK + 1).requires_grad_()
+    gathered = hvd.allgather(tensor)
+    same(gathered, expected)
+    gathered.backward(gathered.detach())
+    same(tensor.grad, [RANK + 1] * (RANK + 1))
+    same(hvd.allgather(torch.tensor(RANK)), list(range(SIZE)))
+    pair = hvd.grouped_allgather([own(RANK + 1), own(1)])
+    same(pair[0], expected)
+    same(pair[1], range(1, SIZE + 1))
+
+
+def broadcast():
+    tensor = own().requires_grad_()
+    result = hvd.broadcast(tensor, SIZE - 1)
+    same(result, [SIZE] * 4)
+    result.sum().backward()
+    same(tensor.grad, [float(RANK == SIZE - 1)] * 4)
+    tensor = own()
+    hvd.broadcast_(tensor, 1)
+    same(tensor, [2] * 4)
+    same(hvd.synchronize(hvd.broadcast_async(own(), 0)), [1] * 4)
+    refused(ValueError, "root_rank: 9 is no member", lambda: hvd.broadcast(own(), 9))
+
+
+def alltoall():
+    tensor = torch.arange(2 * SIZE) + 100 * RANK
+    same(hvd.alltoall(tensor), [100 * r + 2 * RANK + i for r in range(SIZE) for i in (0, 1)])
+    splits = torch.arange(1, SIZE + 1)  # rank r gets r + 1 rows from each
+    tensor = own(int(splits.sum())).requires_grad_()
+    result, received = hvd.alltoall(tensor, splits)
+    same(received, [RANK + 1] * SIZE)
+    same(result, [rank + 1 for rank in range(SIZE) for _ in range(RANK + 1)])
+    result.backward(result.detach() * 2)
+    same(tensor.grad, [2 * (RANK + 1)] * len(tensor))
+    refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
+
+
+def reducescatter():
+    tensor = torch.arange(SIZE + 1.0).requires_grad_()  # the first part has a row more
+    mine = [0.0, 1.0] if RANK == 0 else [RANK + 1.0]
+    result = hvd.reducescatter(tensor, op=hvd.Sum)
+    same(result, [SIZE * each for each in mine])
+    result.sum().backward()
+    same(tensor.grad, [1] * (SIZE + 1))
+    same(hvd.reducescatter(tensor.detach()), mine)
+    same(
+        hvd.reducescatter(tensor.detach(), op=hvd.Sum, prescale_factor=2),
+        [2 * SIZE * e for e in mine],
+    )
+    pair = hvd.grouped_reducescatter([tensor.detach(), own(SIZE)], op=hvd.Sum)
+    same(pair[0], [SIZE * each for each in mine])
+    same(pair[1], [TOTAL])
+    refused(ValueError, "Min is neither", lambda: hvd.reducescatter(own(), op=hvd.Min))
+
+
+def asynchronous():
+    handles = [hvd.allreduce_async(own() * n, op=hvd.Sum, name=f"a{n}") for n in range(20)]
+    for number, handle in enumerate(handles):
+        same(hvd.synchronize(handle), [number * TOTAL] * 4)
+    refused(ValueError, "has been synchronized", lambda: hvd.poll(handles[0]))
+    handle = hvd.allgather_async(own(1))
+    while not hvd.poll(handle):
+        pass
+    same(hvd.synchronize(handle), range(1, SIZE + 1))
+    sparse = torch.sparse_coo_tensor([[0, RANK]], [1.0, 1.0], (SIZE,))
+    dense = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
+    same(dense, [SIZE + 1] + [1] * (SIZE - 1))
+
+
+def errors():
+    """On all ranks alike, and the set stays usable."""
+    call = lambda: hvd.allreduce(own(3 if RANK else 4), name="uneven")  # noqa: E731
+    refused(hvd.HorovodInternalError, "call different things: allreduce 'uneven'", call)
+    call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
+    refused(hvd.HorovodInternalError, "different things", call)
+    call = lambda: hvd.broadcast(own(), min(RANK, 1))  # noqa: E731
+    refused(hvd.HorovodInternalError, "different things", call)
+    hvd.barrier()
+    executor = hvd.global_process_set.executor()
+    executor.name("twice")
+    refused(ValueError, "'twice' is that of", lambda: hvd.allreduce_async(own(), name="twice"))
+
+
+def process_sets():
+    assert EVENS.process_set_id == 1 and EVENS.included() == (RANK % 2 == 0)
+    members = range(0, SIZE, 2)
+    if EVENS.included():
+        assert (EVENS.rank(), EVENS.size()) == (RANK // 2, len(members))
+        total = float(sum(each + 1 for each in members))
+        same(hvd.allreduce(own(), op=hvd.Sum, process_set=EVENS), [total] * 4)
+        same(hvd.allgather(own(1), process_set=EVENS), [each + 1 for each in members])
+        same(hvd.broadcast(own(), members[-1], process_set=EVENS), [members[-1] + 1] * 4)
+        hvd.barrier(EVENS)
+    else:
+        refused(ValueError, "not in the process set", lambda: hvd.barrier(EVENS))
+    refused(ValueError, "was added already", lambda: hvd.add_process_set(members))
+    refused(ValueError, "is not some of", lambda: hvd.add_process_set([SIZE]))
+    assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+
+
+def state():
+    torch.manual_seed(RANK)
+    model = torch.nn.Linear(3, 2)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=1)
+    hvd.broadcast_parameters(model.named_parameters(), root_rank=1)
+    weights = hvd.allgather(model.weight.detach().flatten()).reshape(SIZE, -1)
+    assert (weights == weights[1]).all()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (RANK + 1), momentum=0.9)
+    if RANK == 0:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert "momentum_buffer" in optimizer.state[model.weight]
+    assert hvd.broadcast_object({"rank": RANK}, root_rank=1) == {"rank": 1}
+    assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    refused(ValueError, "LBFGS", lambda: hvd.broadcast_optimizer_state(lbfgs, 0))
+    refused(ValueError, "neither a dict", lambda: hvd.broadcast_parameters(3, 0))
+
+
+def optimizer():
+    def trained(wrap, batch, passes=1):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+        model = model.double()
+        chosen = wrap(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model)
+        for step in range(3):
+            for _ in range(passes):
+                (model(batch + step).square().mean() / passes).backward()
+            chosen.step()
+            chosen.zero_grad()
+        return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+    batches = torch.arange(SIZE * 2 * 3, dtype=torch.float64).reshape(SIZE, 2, 3) / 10
+    alone = trained(lambda optimizer, model: optimizer, batches.reshape(-1, 3))
+    for options in (
+        {},
+        {"groups": 2},
+        {"gradient_predivide_factor": 2.0},
+        {"backward_passes_per_step": 2},
+        {"op": hvd.Sum},
+    ):
+
+        def wrap(optimizer, model, options=options):
+            if options.get("op") == hvd.Sum:
+                optimizer.param_groups[0]["lr"] /= SIZE
+            named = model.named_parameters()
+            return hvd.DistributedOptimizer(optimizer, named, **options)
+
+        passes = options.get("backward_passes_per_step", 1)
+        torch.testing.assert_close(trained(wrap, batches[RANK], passes), alone)
+
+    model = torch.nn.Linear(2, 1)
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    chosen = hvd.DistributedOptimizer(plain, compression=hvd.Compression.fp16)
+    assert isinstance(chosen, torch.optim.SGD)
+    model(torch.ones(1, 2) * (RANK + 1)).sum().backward()
+    refused(AssertionError, "zero_grad() came after", chosen.zero_grad)
+    chosen.synchronize()
+    torch.testing.assert_close(
+        model.weight.grad, torch.full((1, 2), TOTAL / SIZE), rtol=1e-3, atol=0
+    )
+    with chosen.skip_synchronize(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen.step()
+    named = [("w", model.weight), ("w", model.bias)]
+    refused(ValueError, "repeat: w", lambda: hvd.DistributedOptimizer(plain, named))
+    refused(ValueError, "have no name", lambda: hvd.DistributedOptimizer(plain, named[:1]))
+    embedding = torch.nn.Embedding(SIZE, 2, sparse=True)
+    torch.nn.init.ones_(embedding.weight)
+    chosen = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0), op=hvd.Sum)
+    embedding(torch.tensor([RANK])).sum().backward()
+    chosen.synchronize()
+    assert embedding.weight.grad.is_sparse
+    same(embedding.weight.grad.to_dense(), [[1.0, 1.0]] * SIZE)
+
+
+def join():
+    """Rank r has r + 1 batches."""
+    for number in range(RANK + 1):
+        takers = [rank for rank in range(SIZE) if rank >= number]
+        same(hvd.allreduce(own(), op=hvd.Sum), [sum(rank + 1 for rank in takers)] * 4)
+        same(hvd.allgather(own(1)), [rank + 1 for rank in takers])
+    assert hvd.join() == SIZE - 1
+    same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
+    if RANK == 0:
+        assert hvd.join() in range(SIZE)
+    else:
+        text = "a member has joined"
+        refused(hvd.HorovodInternalError, text, lambda: hvd.broadcast(own(), 1))
+        hvd.join()
+
+
+def adasum():
+    if SIZE == 2:
+        apart = torch.eye(2)[RANK]
+        same(hvd.allreduce(apart, op=hvd.Adasum), [1, 1])
+        same(hvd.allreduce(torch.ones(2), op=hvd.Adasum), [1, 1])
+    else:
+        refused(ValueError, "power of two", lambda: hvd.allreduce(own(), op=hvd.Adasum))
+
+
+for part in (
+    *(world, allreduce, allgather, broadcast, alltoall, reducescatter, asynchronous, errors),
+    *(process_sets, state, optimizer, join, adasum),
+):
+    part()
+    print("done", part.__name__, flush=True)
+hvd.shutdown()
+assert not hvd.is_initialized()
+hvd.init()
+same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
+hvd.shutdown()

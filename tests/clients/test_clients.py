@@ -1,0 +1,31 @@
+"""The programs of docs/clients.md, each in an environment of its own: with libddl they have the
+losses that they have with Gloo."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clients.libraries import LIBRARIES, install, train
+
+SAMPLE = "Accelerate"  # in `make test`; the others are in `make test-clients`
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == SAMPLE else pytest.mark.slow) for name in LIBRARIES],
+)
+def test_losses_are_those_of_gloo(name: str, tmp_path: Path, find_port: Callable[[], int]) -> None:
+    library = LIBRARIES[name]
+    try:
+        install(library)
+    except subprocess.CalledProcessError as error:
+        if name != SAMPLE:
+            raise
+        pytest.skip(f"pip cannot install {library.packages}: {error.stderr[-300:]}")
+    ddl, gloo = (train(library, backend, tmp_path, find_port()) for backend in ("ddl", "gloo"))
+    assert (ddl.backends, gloo.backends) == ({"ddl"}, {"gloo"})
+    assert ddl.losses == gloo.losses
+    assert len(set(ddl.losses)) == len(ddl.losses) > 1, "it trains"
