@@ -17,7 +17,7 @@ from ddl_core import Comm
 from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
-from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
+from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.membership import Membership
 from ddl_elastic.reform import Watch
@@ -195,6 +195,16 @@ class Loop:
         finally:
             watchdog.expect(0)
             loader.close()
+
+    @property
+    def loss(self) -> float:
+        """Of the last committed step, over the whole batch: on all ranks the same."""
+        return self.framework.loss
+
+    def hash(self) -> str:
+        """The SHA-256 of the state as it is now: the model's, the optimizer's, and what else is in
+        checkpoints. After the last step it is that of the final state, as a report has it."""
+        return digest(self.framework.state())
 
     @property
     def is_writer(self) -> bool:

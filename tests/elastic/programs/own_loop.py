@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,7 +25,7 @@ def main() -> None:
     parser.add_argument("--members", default="1")
     parser.add_argument("--watchdog", type=float, default=10.0)
     parser.add_argument("--times", type=int, default=1)
-    parser.add_argument("--differ", action="store_true", help="the workers' learning rates")
+    parser.add_argument("--differ", action="store_true", help="the workers' optimizers")
     parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
@@ -57,9 +56,9 @@ def train(arguments: argparse.Namespace) -> None:
         optimizer.step()
         schedule.step()
         if arguments.differ:
-            optimizer.param_groups[0]["lr"] = 0.01 * (1 + job.group.member)
+            optimizer.param_groups[0]["weight_decay"] = job.group.member
     if job.is_writer:
-        print(f"state {digest(job.framework.state())}")
+        print(f"state {job.hash()}")
     job.close()
 
 
