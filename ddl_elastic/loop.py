@@ -98,6 +98,7 @@ class Loop:
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
         self._stops = False
+        self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
     def steps(
@@ -120,6 +121,7 @@ class Loop:
             count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
         )
         number = count_steps(sampler, passes, steps)
+        self._numbers = {"len(data)": sampler.samples, "steps": number, **self._constants}
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
         is_first, self._planned = not self._planned, self._planned + number
@@ -298,11 +300,13 @@ class Loop:
         """Go on with the ranks that have computed the same reference share. Raises AdmissionError
         on the others."""
         self.framework.begin(0)  # the buffers are as they were
+        member, numbers = self.group.member, self._numbers
+        candidate = admission.describe(member, self.framework, reference, numbers)
         if self.is_new:
-            change.join(self, admission.describe(self.group.member, self.framework, reference))
+            change.join(self, candidate)
             self.framework.free(reference)
             return None
-        step = admission.Admission(self.group, self._number, self.framework, reference)
+        step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
         if self.is_writer:

@@ -212,7 +212,10 @@ class Staff:
             worker.state = "warming"
             self._send(worker, "warm")
         elif worker.state == "warmed" and self._first and worker.bits:
-            why = compare(self._first, worker.bits)
+            try:
+                why = compare(self._first, worker.bits)
+            except RuntimeError as error:  # its program is another one
+                why = str(error)
             worker.state = "refused" if why else "admitted"
             if why:
                 self._send(worker, "refused", why=why)

@@ -137,6 +137,12 @@ def test_final_states_that_differ(run: Any) -> None:
     assert re.search(f"final states differ: {names}; {part}. Is something that has", done.err)
 
 
+def test_data_of_other_lengths(run: Any) -> None:
+    done, report = run("-n", 2, PROGRAM, "--uneven")
+    assert (done.code, report["steps"]) == (1, 0)
+    assert re.search(r"rank 1 on \S+: len\(data\) is 141, and 140 on rank 0 on", done.out)
+
+
 def test_nobody_is_left(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
     assert done.code == 128 + signal.SIGSEGV

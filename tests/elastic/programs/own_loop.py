@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--members", default="1")
     parser.add_argument("--watchdog", type=float, default=10.0)
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--uneven", action="store_true", help="the workers have other data")
     parser.add_argument("--differ", action="store_true", help="the workers' optimizers")
     parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
@@ -48,6 +49,8 @@ def train(arguments: argparse.Namespace) -> None:
         watchdog=arguments.watchdog,
         also={"schedule": schedule} if arguments.also else None,
     )
+    if arguments.uneven:
+        data = torch.utils.data.Subset(data, range(140 + job.group.member))
     for step in job.steps(data, passes=arguments.passes):
         for x, y in step:
             if arguments.strike and step.number == 5 and job.group.member in struck:
