@@ -143,6 +143,15 @@ def test_data_of_other_lengths(run: Any) -> None:
     assert re.search(r"rank 1 on \S+: len\(data\) is 141, and 140 on rank 0 on", done.out)
 
 
+def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
+    """Both are said."""
+    done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
+    assert done.code == 0, done.err
+    assert done.err.count("1 of 3 workers have no share: there are logical=2 shares in a") == 1
+    assert done.err.rstrip().endswith("2 of the 3 workers have trained to the end")
+    assert [each["kind"] for each in report["events"]].count("idle") == 1
+
+
 def test_nobody_is_left(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
     assert done.code == 128 + signal.SIGSEGV
