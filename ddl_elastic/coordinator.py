@@ -145,7 +145,7 @@ class Coordinator:
         if not any(worker.joined or not begun for worker in alive):
             traces = [worker.trace for worker in self.workers if worker.trace]
             ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
-            ends = [f"{worker.name} died ({worker.cause})" for worker in ended]
+            ends = [f"{worker.process} died ({worker.cause})" for worker in ended]
             raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
         return alive
 
@@ -277,7 +277,7 @@ class Coordinator:
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
-                self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
+                self._shows.event(f"{worker.process} died ({worker.cause}) before it joined")
         worker.state = "ended"
         self.staff.ended(worker)
 
@@ -296,7 +296,7 @@ class Coordinator:
             late = time.monotonic() - came > CAUSE_LIMIT or not wait
             if late or all(worker.cause for worker in dead):
                 self._events.append({"kind": "recovered", **fields})
-                died = ", ".join(f"{each.name} died ({each.cause or 'unknown'})" for each in dead)
+                died = ", ".join(f"{e.process} died ({e.cause or 'unknown'})" for e in dead)
                 self._shows.event(
                     f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
                     f" step {fields['step']} committed {fields['seconds']:.2f} s later"

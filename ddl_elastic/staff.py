@@ -50,6 +50,11 @@ class Worker:
     def name(self) -> str:
         return f"rank {self.member} on {self.handle.slot.host}"
 
+    @property
+    def process(self) -> str:
+        """Its name and process, where that is known."""
+        return f"{self.name} (pid {self.pid})" if self.pid else self.name
+
 
 @dataclass(frozen=True)
 class Size:
