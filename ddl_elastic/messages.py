@@ -52,6 +52,11 @@ FIELDS: dict[str, dict[str, type]] = {
     # between `ddl elastic scale` and the job
     "scale": {"secret": str, "workers": int},
     "scaled": {"error": str},
+    # between `ddl serve` and what runs one of its jobs
+    "grant": {"number": int, "slots": list},  # all that the job may use from now on
+    "pause": {},
+    "cancel": {},
+    "told": {"number": int, "held": list, "report": dict, "measured": list, "logical": int},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},

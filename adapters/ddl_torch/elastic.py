@@ -24,8 +24,7 @@ from torch import Tensor, nn
 import ddl_core
 from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
-from ddl_elastic.object_storage import storage_at
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_torch import elastic_environment, elastic_modules, elastic_state
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
@@ -76,8 +75,7 @@ class Job(Loop):
     ) -> None:
         pin(threads)
         half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
-        if checkpoint:
-            options["policy"] = Policy(storage_at(checkpoint), every, keep)
+        options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
