@@ -41,6 +41,7 @@ class Candidate:
     share: str  # digest of what it has computed
     environment: dict[str, str]  # what that may depend on, the likeliest first
     parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
+    job: dict[str, int | None] = field(default_factory=dict)  # numbers that all have to agree on
 
     @property
     def name(self) -> str:
@@ -50,10 +51,10 @@ class Candidate:
 class Admission(Step):
     """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
 
-    def __init__(self, group: Group, number: int, framework: Framework, reference: Share) -> None:
+    def __init__(self, group: Group, number: int, own: Candidate) -> None:
         super().__init__(group, number, Arrays([]))
         self.refused: set[int] = set()  # members
-        self._own = describe(group.member, framework, reference)
+        self._own = own
         self.first = self._own  # rank 0's, once it is agreed on
 
     @property
@@ -93,8 +94,10 @@ class Admission(Step):
         comm.barrier()
 
 
-def describe(member: int, framework: Framework, reference: Share) -> Candidate:
-    """This process, which has computed the reference share."""
+def describe(
+    member: int, framework: Framework, reference: Share, job: dict[str, int | None]
+) -> Candidate:
+    """This process, which has computed the reference share, and its job's numbers."""
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)
@@ -106,6 +109,7 @@ def describe(member: int, framework: Framework, reference: Share) -> Candidate:
         found.hexdigest(),
         {**framework.environment(), **environment.settings()},
         state.parts,
+        job,
     )
 
 
@@ -124,6 +128,12 @@ def unpack(text: bytes) -> Candidate:
 
 def compare(first: Candidate, other: Candidate) -> str:
     """Why `other` is refused; empty if it is not. Raises RuntimeError if the program is wrong."""
+    for name, number in first.job.items():
+        if (own := other.job.get(name)) != number:
+            raise RuntimeError(
+                f"{other.name}: {name} is {own}, and {number} on {first.name}. All workers need the"
+                " same data and the same numbers"
+            )
     if (first.state, first.share) == (other.state, other.share):
         return ""
     difference = first_difference(first.environment, other.environment)

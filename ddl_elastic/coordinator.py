@@ -60,6 +60,7 @@ class Coordinator:
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
         self._epoch = 0
+        self._most = 0  # workers that there were at a time
         self.workers: list[Worker] = []
         self.staff = Staff(
             self.workers,
@@ -80,6 +81,7 @@ class Coordinator:
             handle = self._engine.start(free[0], AgentSpec(len(self.workers), self._threads))
             output = self._engine.logs(handle, follow=True)
             self.workers.append(Worker(handle.member, handle, output))
+            self._most = max(self._most, len(self.alive()))
         return bool(free)
 
     def _next_epoch(self) -> int:
@@ -99,6 +101,7 @@ class Coordinator:
             self._show_recoveries(wait=False)
             for worker in self.workers:
                 self._show_output(worker, ended=True)
+            self._show_missing()
             self._ended = time.monotonic()
 
     def report(self) -> dict[str, Any]:
@@ -142,7 +145,7 @@ class Coordinator:
         if not any(worker.joined or not begun for worker in alive):
             traces = [worker.trace for worker in self.workers if worker.trace]
             ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
-            ends = [f"{worker.name} died ({worker.cause})" for worker in ended]
+            ends = [f"{worker.process} died ({worker.cause})" for worker in ended]
             raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
         return alive
 
@@ -193,7 +196,7 @@ class Coordinator:
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
             self._size, worker.digest = fields, ""
-            self.staff.logical = fields["logical"]
+            self.staff.begun(fields["logical"])
             worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
@@ -274,7 +277,7 @@ class Coordinator:
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
-                self._shows.event(f"{worker.name} died ({worker.cause}) before it joined the job")
+                self._shows.event(f"{worker.process} died ({worker.cause}) before it joined")
         worker.state = "ended"
         self.staff.ended(worker)
 
@@ -293,7 +296,7 @@ class Coordinator:
             late = time.monotonic() - came > CAUSE_LIMIT or not wait
             if late or all(worker.cause for worker in dead):
                 self._events.append({"kind": "recovered", **fields})
-                died = ", ".join(f"{each.name} died ({each.cause or 'unknown'})" for each in dead)
+                died = ", ".join(f"{e.process} died ({e.cause or 'unknown'})" for e in dead)
                 self._shows.event(
                     f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
                     f" step {fields['step']} committed {fields['seconds']:.2f} s later"
@@ -301,6 +304,13 @@ class Coordinator:
             else:
                 waiting.append((came, fields))
         self._recoveries = waiting
+
+    def _show_missing(self) -> None:
+        """Fewer workers than were asked for, and had a place, have come to the end."""
+        done = sum(bool(worker.digest) for worker in self.workers)
+        wanted = min(self.staff.wanted, self._most)
+        if self._state == "done" and 0 < done < wanted:
+            self._shows.event(f"{done} of the {wanted} workers have trained to the end")
 
     def _show_output(self, worker: Worker, ended: bool = False) -> None:
         lines: list[bytes] = []

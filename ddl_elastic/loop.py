@@ -105,6 +105,7 @@ class Loop:
         self._passes = 0  # which earlier calls of `steps` have begun
         self._call = -1  # of `steps`, which is under way
         self._stops = False
+        self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
     def steps(
@@ -127,6 +128,9 @@ class Loop:
             count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
         )
         number = count_steps(sampler, passes, steps)
+        if not self._numbers:  # of the first call
+            counts = {"len(data)": sampler.samples, "steps": number}
+            self._numbers = {**counts, **self._constants}
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
         self._planned += number
@@ -325,14 +329,15 @@ class Loop:
         """Go on with the ranks that have computed the same reference share. Raises AdmissionError
         on the others."""
         self.framework.begin(0)  # the buffers are as they were
+        member, numbers = self.group.member, self._numbers
+        candidate = admission.describe(member, self.framework, reference, numbers)
         if self.is_new:
-            candidate = admission.describe(self.group.member, self.framework, reference)
             self.framework.free(reference)
             self._arrival = change.join(self, candidate)
             self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
             self._number, self._next = self._arrival.number, self._arrival.next
             return None
-        step = admission.Admission(self.group, self._number, self.framework, reference)
+        step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
         if self.is_writer:

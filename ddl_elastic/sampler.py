@@ -55,10 +55,11 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.samples is not None and self.samples < 1:
             raise ValueError(f"the data set has {self.samples} samples; at least 1 is needed")
-        if self.workers < 1 or self.batch < 1 or self.batch % self.workers:
-            raise ValueError(
-                f"batch is {self.batch}; it must be a multiple of the {self.workers} workers"
-            )
+        for name, number in (("batch", self.batch), ("logical", self.workers)):
+            if number < 1:
+                raise ValueError(f"{name}={number} must be at least 1")
+        if self.batch % self.workers:
+            raise ValueError(f"batch={self.batch} must be a multiple of logical={self.workers}")
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}; it must fit 64 bits")
 

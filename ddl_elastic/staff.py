@@ -50,6 +50,11 @@ class Worker:
     def name(self) -> str:
         return f"rank {self.member} on {self.handle.slot.host}"
 
+    @property
+    def process(self) -> str:
+        """Its name and process, where that is known."""
+        return f"{self.name} (pid {self.pid})" if self.pid else self.name
+
 
 @dataclass(frozen=True)
 class Size:
@@ -98,6 +103,8 @@ class Staff:
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._first: Candidate | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
+        self.wanted = size.target  # workers, also where those who died are not replaced
+        self._lost: list[Worker] = []  # who are to be replaced
         self._balance = Balance()
         self._failures = 0
         self.ends_when_done = False  # the workers call Loop.steps once
@@ -105,8 +112,20 @@ class Staff:
 
     def resize(self, number: int) -> None:
         """Have so many workers. Raises ValueError."""
-        self.target = self.size.check(number)
+        self.target = self.wanted = self.size.check(number)
         self._failures = 0
+        self._tell_idle()
+
+    def begun(self, logical: int) -> None:
+        """The workers compute the shares of so many logical ones."""
+        is_news, self.logical = logical != self.logical, logical
+        if is_news:
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if 0 < self.logical < self.target:
+            idle = f"{self.target - self.logical} of {self.target} workers have no share"
+            self._tell("idle", None, f"{idle}: there are logical={self.logical} shares in a step")
 
     def pause(self) -> None:
         """Have nobody. The last one writes a checkpoint before it leaves, if the job has them."""
@@ -126,6 +145,8 @@ class Staff:
             return
         if not self.size.replace:
             self.target -= 1
+        if worker.joined and self._trainings and self.size.replace:
+            self._lost.append(worker)
         if worker.joined or not self._trainings:
             return
         self._failures += 1
@@ -200,6 +221,8 @@ class Staff:
             return
         is_over = is_done or any(each.state == "ready" for each in joined)
         if self._trainings > 1 or not members or is_over:
+            if self._trainings > 1 and members:
+                self._tell_not_replaced("workers join during a program's first job only")
             self._dismiss(waiting)
             return
         self._choose(members, waiting)
@@ -227,7 +250,10 @@ class Staff:
             worker.state = "warming"
             self._send(worker, "warm")
         elif worker.state == "warmed" and self._first and worker.bits:
-            why = compare(self._first, worker.bits)
+            try:
+                why = compare(self._first, worker.bits)
+            except RuntimeError as error:  # its program is another one
+                why = str(error)
             worker.state = "refused" if why else "admitted"
             if why:
                 self._send(worker, "refused", why=why)
@@ -246,6 +272,17 @@ class Staff:
         places = -surplus
         while places > 0 and self._failures < FAILURES and self._start():
             places -= 1
+        if places <= 0:
+            self._lost.clear()
+        elif self._failures >= FAILURES:
+            self._tell_not_replaced("too many have ended before they joined")
+        else:
+            self._tell_not_replaced("no place is free so far")
+
+    def _tell_not_replaced(self, why: str) -> None:
+        for worker in self._lost:
+            self._tell("not replaced", worker, f"{worker.name} is not replaced: {why}")
+        self._lost.clear()
 
     def _make_plan(
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False

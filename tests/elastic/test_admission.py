@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,14 @@ def test_equal_environments() -> None:
     first, model = ({"also.x": "1", "model": each, "slot": each} for each in "23")
     with pytest.raises(RuntimeError, match=r"rank 0 on a: the first part that differs is model\."):
         compare(replace(FIRST, parts=first), replace(FIRST, state="t", parts=model))
+
+
+def test_other_data() -> None:
+    """Most shares have the same samples: what they compute does not tell."""
+    first, other = ({"len(data)": each, "batch": 64} for each in (1401, 1400))
+    text = "rank 1 on a: len(data) is 1400, and 1401 on rank 0 on a. All workers need the same"
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        compare(replace(FIRST, job=first), replace(FIRST, member=1, job=other))
 
 
 def test_another_initial_state_by_another_environment() -> None:

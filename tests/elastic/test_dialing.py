@@ -106,7 +106,9 @@ def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
         assert run.returncode == 0, err
         assert state(out) == alone == job.report()["hash"]
         assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
-    assert re.search(r"rank 0 on \S+ died \(SIGKILL\); \d of 12 shares recomputed; step", err)
+    assert re.search(
+        r"rank 0 on \S+ \(pid \d+\) died \(SIGKILL\); \d of 12 shares recomputed; step", err
+    )
 
 
 @needs_hosts

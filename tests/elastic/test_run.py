@@ -52,7 +52,9 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
     assert (report["state"], report["steps"], report["steps_total"]) == ("done", 32, 32)
     assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == ["SIGKILL"]
     assert [e["died"] for e in report["events"] if e["kind"] == "recovered"] == [[0]]
-    assert re.search(r"rank 0 on \S+ died \(SIGKILL\); \d of 12 shares recomputed; step", done.err)
+    assert re.search(
+        r"rank 0 on \S+ \(pid \d+\) died \(SIGKILL\); \d of 12 shares recomputed; step", done.err
+    )
     assert report["samples_per_second"] > 0 and report["seconds_per_step"] > 0
     # The two survivors tell of all their shares: all but what rank 0 computed in its five steps.
     assert sum(report["workers"][rank]["shares"] for rank in "12") == 32 * 12 - 5 * 4
@@ -119,7 +121,9 @@ def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
         "[1]     raise OSError('no such sample')",
         "[1] OSError: no such sample",
     ]
-    assert re.search(r"rank 1 on \S+ died \(OSError: no such sample\) before it joined", done.err)
+    assert re.search(
+        r"rank 1 on \S+( \(pid \d+\))? died \(OSError: no such sample\) before", done.err
+    )
 
 
 def test_a_schedule_that_nothing_saves(run: Any) -> None:
@@ -135,6 +139,21 @@ def test_final_states_that_differ(run: Any) -> None:
     names = r"rank 0 on \S+ \w{64}, rank 1 on \S+ \w{64}"
     part = "the first part that differs is the optimizer's settings"
     assert re.search(f"final states differ: {names}; {part}. Is something that has", done.err)
+
+
+def test_data_of_other_lengths(run: Any) -> None:
+    done, report = run("-n", 2, PROGRAM, "--uneven")
+    assert (done.code, report["steps"]) == (1, 0)
+    assert re.search(r"rank 1 on \S+: len\(data\) is 141, and 140 on rank 0 on", done.out)
+
+
+def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
+    """Both are said."""
+    done, report = run("-n", 3, PROGRAM, "--logical", 2, "--refused", 2, "--passes", 1)
+    assert done.code == 0, done.err
+    assert done.err.count("1 of 3 workers have no share: there are logical=2 shares in a") == 1
+    assert done.err.count("2 of the 3 workers have trained to the end") == 1
+    assert [each["kind"] for each in report["events"]].count("idle") == 1
 
 
 def test_nobody_is_left(run: Any) -> None:

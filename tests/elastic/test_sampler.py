@@ -111,8 +111,9 @@ def test_seeds_are_distinct() -> None:
     ("arguments", "message"),
     [
         ((0, 4, 2, 0), "the data set has 0 samples"),
-        ((9, 5, 2, 0), "batch is 5; it must be a multiple of the 2 workers"),
-        ((9, 0, 2, 0), "batch is 0"),
+        ((9, 5, 2, 0), "^batch=5 must be a multiple of logical=2$"),
+        ((9, 0, 2, 0), "^batch=0 must be at least 1$"),
+        ((9, 4, 0, 0), "^logical=0 must be at least 1$"),
         ((9, 4, 2, 2**63), "it must fit 64 bits"),
     ],
 )

@@ -46,9 +46,15 @@ def test_the_result_is_the_same_whoever_dies(run_program: Any, tmp_path: Path) -
     # At most half of them each time, unless speeds differ: then shares move.
     assert all(each["adopted"] < 12 for each in recovered)
     for member, event in zip((1, 0), recovered, strict=True):
-        host = os.uname().nodename
-        assert f"rank {member} on {host} died (SIGKILL); {event['adopted']} of 12 shares" in shown
+        name = process(disturbed, member)
+        assert f"{name} died (SIGKILL); {event['adopted']} of 12 shares" in shown
         assert f"recomputed; step {event['step']} committed {event['seconds']:.2f} s later" in shown
+
+
+def process(report: dict[str, Any], member: int) -> str:
+    """As the events name it."""
+    pid = report["workers"][str(member)]["pid"]
+    return f"rank {member} on {os.uname().nodename} (pid {pid})"
 
 
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
@@ -73,10 +79,8 @@ def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
     assert report["state"] == "failed"
     host = os.uname().nodename
     for member in (0, 1):
-        assert (
-            f"rank {member} on {host} died (LoadingError: rank {member} on {host}: sample 3 of pass"
-            " 0 cannot be read: OSError: sample 3 cannot be read)" in report["error"]
-        )
+        unread = f"rank {member} on {host}: sample 3 of pass 0 cannot be read: OSError: sample 3"
+        assert f"{process(report, member)} died (LoadingError: {unread} " in report["error"]
     assert 'raise OSError("sample 3 cannot be read")' in report["error"]
     assert "] about to read sample 3" in shown
 
@@ -91,7 +95,7 @@ def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) 
     unread = f"{name}: sample 3 of pass 0 cannot be read: OSError: sample 3 cannot be read"
     assert died["cause"] == f"LoadingError: {unread}"
     assert recovered["died"] == [died["member"]]
-    assert f"{name} died (LoadingError: {unread}); " in shown
+    assert f"{process(disturbed, died['member'])} died (LoadingError: {unread}); " in shown
 
 
 @pytest.mark.parametrize("case", [{"weighted": True}, {"steps": 30}])

@@ -25,7 +25,10 @@ def main() -> None:
     parser.add_argument("--members", default="1")
     parser.add_argument("--watchdog", type=float, default=10.0)
     parser.add_argument("--times", type=int, default=1)
-    parser.add_argument("--differ", action="store_true", help="the workers' learning rates")
+    parser.add_argument("--uneven", action="store_true", help="the workers have other data")
+    parser.add_argument("--refused", type=int, default=99, help="workers from this one on")
+    parser.add_argument("--logical", type=int, default=12)
+    parser.add_argument("--differ", action="store_true", help="the workers' optimizers")
     parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
@@ -44,19 +47,22 @@ def train(arguments: argparse.Namespace) -> None:
         model,
         optimizer,
         batch=24,
-        logical=12,
+        logical=arguments.logical,
         watchdog=arguments.watchdog,
         also={"schedule": schedule} if arguments.also else None,
     )
+    if arguments.uneven:
+        data = torch.utils.data.Subset(data, range(140 + job.group.member))
     for step in job.steps(data, passes=arguments.passes):
         for x, y in step:
             if arguments.strike and step.number == 5 and job.group.member in struck:
                 strike(arguments.strike, job.group, "")
-            step.backward(nn.functional.cross_entropy(model(x), y))
+            wrong = job.awaits_admission and job.group.member >= arguments.refused
+            step.backward(nn.functional.cross_entropy(model(x), y) * (2 if wrong else 1))
         optimizer.step()
         schedule.step()
         if arguments.differ:
-            optimizer.param_groups[0]["lr"] = 0.01 * (1 + job.group.member)
+            optimizer.param_groups[0]["weight_decay"] = job.group.member
     if job.is_writer:
         print(f"state {job.hash()}")
     job.close()

@@ -1,0 +1,127 @@
+"""What the staff tells of workers that are refused, not replaced, or without a share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from ddl_elastic.admission import Candidate
+from ddl_elastic.engines import Handle, Slot
+from ddl_elastic.staff import Size, Staff, Worker
+
+FIRST = Candidate(0, "a", "s", "g", {}, job={"len(data)": 150})
+OTHERS = {
+    "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),
+    "its state": (replace(FIRST, member=1, state="t"), "starts from another state than rank 0"),
+    "its bits": (replace(FIRST, member=1, share="h"), "it computes other bits than rank 0"),
+}
+
+
+def make_worker(member: int) -> Worker:
+    handle = Handle(Slot(member, "a", "", 1, "used"), member, None)  # type: ignore[arg-type]
+    return Worker(member, handle, iter(()))
+
+
+class Job:
+    """A job of two workers, the first of which trains, as its staff sees it."""
+
+    def __init__(self, **size: Any) -> None:
+        self.sent: list[tuple[int, str]] = []
+        self.told: list[tuple[str, Worker | None, str]] = []
+        self.has_place = False
+        self.workers = [make_worker(member) for member in range(2)]
+        self.staff = Staff(
+            self.workers,
+            Size(2, **size),
+            send=lambda worker, kind, **_: self.sent.append((worker.member, kind)),
+            start=self.start,
+            stop=lambda _: None,
+            epoch=lambda: 1,
+            tell=lambda kind, worker, text, **_: self.told.append((kind, worker, text)),
+        )
+        self.staff.connected()
+        self.workers[0].state, self.workers[0].joined = "running", True
+
+    def start(self) -> bool:
+        if self.has_place:
+            self.workers.append(make_worker(len(self.workers)))
+        return self.has_place
+
+    def lose(self) -> None:
+        """The second worker dies."""
+        self.workers[1].joined, self.workers[1].state = True, "ended"
+        self.staff.ended(self.workers[1])
+
+
+def test_no_place_for_another_worker() -> None:
+    job = Job()
+    job.lose()
+    for _ in range(3):
+        job.staff.look(3)
+    text = "rank 1 on a is not replaced: no place is free so far"
+    assert job.told == [("not replaced", job.workers[1], text)]
+    job.has_place = True
+    job.staff.look(3)
+    assert len(job.workers) == 3
+
+
+def test_a_death_in_a_program_that_trains_again() -> None:
+    job = Job()
+    job.staff.connected()
+    job.lose()
+    job.staff.look(3)
+    ((_, _, text),) = job.told
+    assert text.endswith("is not replaced: workers join during a program's first job only")
+
+
+def test_newcomers_that_have_died() -> None:
+    job = Job()
+    job.has_place = True
+    for _ in range(3):
+        job.staff.look(3)
+        newcomer = next(each for each in job.workers if each.state == "starting")
+        newcomer.state = "ended"
+        job.staff.ended(newcomer)
+    job.workers[1].state = "ended"
+    job.lose()
+    job.staff.look(3)
+    kinds = [kind for kind, _, _ in job.told]
+    assert kinds == ["gave up", "not replaced"]
+    assert job.told[1][2].endswith("is not replaced: too many have ended before they joined")
+
+
+def test_who_is_replaced_or_not_to_be() -> None:
+    for size, has_place in (({}, True), ({"replace": False}, False)):
+        job = Job(**size)
+        job.has_place = has_place
+        job.lose()
+        job.staff.look(3)
+        assert job.told == []
+
+
+def test_workers_without_a_share() -> None:
+    job = Job(most=4)
+    for logical in (2, 1, 1):
+        job.staff.begun(logical)
+    job.staff.resize(4)
+    assert [text for _, _, text in job.told] == [
+        "1 of 2 workers have no share: there are logical=1 shares in a step",
+        "3 of 4 workers have no share: there are logical=1 shares in a step",
+    ]
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_newcomer_that_differs(what: str) -> None:
+    job = Job()
+    first, newcomer = job.workers
+    bits, text = OTHERS[what]
+    job.staff.take(first, "admitted", {"bits": asdict(FIRST)})
+    job.staff.take(newcomer, "warmed", {"bits": asdict(bits)})
+    job.staff.look(3)
+    assert newcomer.state == "refused"
+    assert job.sent == [(1, "refused")]
+    ((kind, worker, why),) = job.told
+    assert (kind, worker) == ("refused", newcomer)
+    assert text in why
