@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-digits test-early-end chaos simulate-jobs lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-digits test-early-end chaos simulate-jobs lint format docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -109,6 +109,9 @@ soak-elastic: $(VENV)/test.stamp ## train short elastic jobs, which lose all wor
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes
 	@for load in 1 2; do $(VENV)/bin/ddl simulate --jobs generated --load $$load && echo || exit 1; done
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_simulate.py
+
+test-web: $(VENV)/test.stamp ## test the scheduler's interfaces, with schemathesis and 200 requests a second; five minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_requests.py tests/elastic/test_web_*.py
 
 test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
 	$(VENV)/bin/python tests/early_end.py

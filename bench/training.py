@@ -30,7 +30,7 @@ hides.
 
 models:
   pytorch     resnet50 and transformer with DistributedDataParallel over each backend; small, a
-              tiny transformer for a quick try
+              tiny transformer for a quick try. The backend shared is ddl with DDL_TORCH_SHARED=1
   jax         psum of 8 B to 64 MiB and a transformer, with jax's own collectives over each backend;
               calls, an all-reduce of ddl_jax compared with the bare call of ddl_core
   tensorflow  resnet50 and transformer with ddl_tensorflow and with MultiWorkerMirroredStrategy;
@@ -58,6 +58,7 @@ FRAMEWORKS = {
 # Frameworks whose backends need separate processes: a module with main(arguments) -> exit code.
 OWN_PROCESSES = {"jax": "bench.training_jax", "tensorflow": "bench.training_tensorflow"}
 ALONE = "alone"  # steps without communication, except for a barrier at the end
+SHARED = "shared"  # PyTorch: the backend ddl, with buckets in shared memory
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 from gpt_text import BYTES, Transformer
 from resnet import ResNet
 
-from bench.training import ALONE, Job, Measured
+from bench.training import ALONE, SHARED, Job, Measured
+from ddl_torch import _build, shared_memory
 
 ROUNDING = 1e-3  # largest difference between the backends' weights after the warm-up
 WARM_UP = 3  # steps; DistributedDataParallel rebuilds its buckets after the first one
@@ -68,7 +69,9 @@ TASKS = {
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
     dist.init_process_group("gloo")
-    groups = {name: dist.new_group(backend=name) for name in job.backends}
+    groups = {
+        name: dist.new_group(backend="ddl" if name == SHARED else name) for name in job.backends
+    }
     alone = [dist.new_group([rank], backend="ddl") for rank in range(dist.get_world_size())]
     groups[ALONE] = alone[dist.get_rank()]
     torch.manual_seed(dist.get_rank())
@@ -82,17 +85,16 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
     """Measure one model. `groups`: process groups of all ranks by backend, and under ALONE one of
     this rank only."""
     task = TASKS[name]()
-    models = {
-        each: DistributedDataParallel(
+    models, steps = {}, {}
+    for each, group in groups.items():
+        share(each)
+        models[each] = DistributedDataParallel(
             copy.deepcopy(task.model), process_group=group, gradient_as_bucket_view=True
         )
-        for each, group in groups.items()
-    }
-    steps = {each: step_of(model, task) for each, model in models.items()}
-    steps[ALONE] = in_step(steps[ALONE])
-    for step in steps.values():
+        steps[each] = step_of(models[each], task)
         for _ in range(WARM_UP):
-            step()
+            steps[each]()
+    steps[ALONE] = in_step(steps[ALONE])
     ends = {each: weights(models[each].module) for each in job.backends}
     for backend, end in ends.items():
         difference = float((end - ends[job.backends[0]]).abs().max())
@@ -116,9 +118,16 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
             found.steps[each].append(seconds)
             found.processor[each].append(processor)
             if each in job.backends:
+                share(each)
                 exchange = exchange_of(buckets, groups[each])
                 found.communication[each].append(timed(exchange, job.steps)[0])
     return found
+
+
+def share(backend: str) -> None:
+    """What is allocated from now on lies in shared memory, or does not."""
+    shared_memory.ask(backend == SHARED)
+    shared_memory.apply(_build.module())
 
 
 def step_of(model: nn.Module, task: Task) -> Step:
@@ -144,7 +153,10 @@ def in_step(step: Step) -> Step:
 
 def exchange_of(buckets: list[int], group: Any) -> Step:
     """A step that reduces gradients which are all available at its start."""
-    tensors = [torch.zeros(size // 4) for size in buckets]
+    backend, cpu = group._get_backend(torch.device("cpu")), torch.device("cpu")
+    allocates = backend.supports_tensor_alloc(cpu)
+    allocate = backend.allocate_tensor if allocates else torch.empty
+    tensors = [allocate(size // 4, dtype=torch.float32, device=cpu) for size in buckets]
 
     def exchange() -> None:
         for tensor in tensors:

@@ -155,6 +155,11 @@ def set_default(variable: str, value: str) -> None:
     os.environ.setdefault(variable, value)
 
 
+def torch_served_backend() -> str:
+    """See ddl_core.environment.torch_served_backend."""
+    return environment.torch_served_backend(os.environ)
+
+
 def address(comm: Comm) -> int:
     """Of the ddl_comm, for native parts."""
     from ddl_core._lib import ffi

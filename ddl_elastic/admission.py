@@ -12,16 +12,16 @@ import logging
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from ddl_core.errors import PeerLost
 from ddl_elastic import environment
-from ddl_elastic.framework import Framework, Share, digest
+from ddl_elastic.framework import Digest, Framework, Share, digest_parts
 from ddl_elastic.step import Arrays, Group, Phase, Recovery, Step
 
-ROOM = 4096  # bytes of what a rank tells of itself
+ROOM = 8192  # bytes of what a rank tells of itself
 LONGEST = 100  # characters of a value in an environment
 
 _log = logging.getLogger("ddl_elastic")
@@ -40,6 +40,7 @@ class Candidate:
     state: str  # digest of the initial one
     share: str  # digest of what it has computed
     environment: dict[str, str]  # what that may depend on, the likeliest first
+    parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
 
     @property
     def name(self) -> str:
@@ -97,12 +98,14 @@ def describe(member: int, framework: Framework, reference: Share) -> Candidate:
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)
+    state = digest_parts(framework.state())
     return Candidate(
         member,
         socket.gethostname(),
-        digest(framework.state()),
+        state.whole,
         found.hexdigest(),
         {**framework.environment(), **environment.settings()},
+        state.parts,
     )
 
 
@@ -126,14 +129,19 @@ def compare(first: Candidate, other: Candidate) -> str:
     difference = first_difference(first.environment, other.environment)
     if not difference and first.state != other.state:
         raise RuntimeError(
-            f"{other.name} starts from another state than {first.name}. Seed the generators before"
-            " the model is made"
+            f"{other.name} starts from another state than {first.name}{_name_part(first, other)}."
+            " Seed the generators before the model is made"
         )
     return (
         f"{other.name} is refused: it computes other bits than {first.name}."
         f" {difference or 'Nothing is known to differ but the data and the random numbers'}."
         f" {other.name}: {join(other.environment)}. {first.name}: {join(first.environment)}"
     )
+
+
+def _name_part(first: Candidate, other: Candidate) -> str:
+    part = Digest(first.state, first.parts).first_difference(Digest(other.state, other.parts))
+    return part and f": {part}"
 
 
 def first_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:

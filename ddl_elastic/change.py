@@ -1,8 +1,8 @@
 """The switch to the comm of a plan, between two steps, and the state for those who are new in it.
 
-All stand still for it. First they tell each other who has the state; then those who have it send
-it, and a barrier ends the switch. A death sends all back to the beginning, but for those who have
-passed the barrier: these recover in their step, where the others join them.
+All tell each other who has the state. Those who have it copy a part of it, which a thread sends,
+and go on. Those who lack it observe, see observer.py. A death in between is one in the new comm.
+Some may be in the next step already. There the others join them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from typing import Protocol
+
+import numpy as np
 
 from ddl_core import Comm
 from ddl_core.errors import Aborted, PeerLost
 from ddl_elastic import transfer
 from ddl_elastic.admission import AdmissionError, Candidate
+from ddl_elastic.evaluation import Table
 from ddl_elastic.framework import Framework, State
-from ddl_elastic.membership import NotAdmitted, Plan, close
-from ddl_elastic.reform import Standing, decide, gather
+from ddl_elastic.membership import NotAdmitted, close
+from ddl_elastic.observer import Observer, Results
+from ddl_elastic.reform import UNKNOWN, Standing, decide, gather
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.step import Group
 from ddl_elastic.transfer import Receiver
@@ -27,6 +31,18 @@ from ddl_elastic.transfer import Receiver
 # What a planned comm ends with: deaths, and members that give it up while they are in it.
 GIVEN_UP = (PeerLost, Aborted)
 TRIES, PAUSE = 100, 0.02  # seconds between them
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a newcomer has got from the others, who were about to do this step then."""
+
+    observer: Observer
+    state: State
+    tables: list[Table]  # see evaluation.Past
+    number: int
+    next: int  # training step
+    call: int  # of Loop.steps
 
 
 class Job(Protocol):
@@ -39,9 +55,10 @@ class Job(Protocol):
     @property
     def position(self) -> dict[str, int]: ...
 
-    def go_to(self, position: dict[str, int]) -> None: ...
+    @property
+    def past(self) -> Sequence[Table]: ...
 
-    def share_out(self) -> None: ...
+    def share_out(self, number: int) -> None: ...
 
 
 def follow_plan(job: Job) -> None:
@@ -54,41 +71,62 @@ def follow_plan(job: Job) -> None:
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-    _settle(job, plan.comm, Standing(membership.member, job.position["number"], False, ()))
+    own = Standing(membership.member, job.position["number"], False, ())
+    _settle(job, plan.comm, own)
+    send_state(job)
     died = sorted((before & {*plan.members}) - {*group.members})
     seconds = time.monotonic() - began
     job.reporter.switched(plan.number, job.position["next"], seconds, group.members, died)
 
 
-def join(job: Job, candidate: Candidate) -> None:
+def send_state(job: Job) -> None:
+    """To those who observe, if it is to be sent before the next step. Each copies its part."""
+    group = job.group
+    if group.sends_at is None or job.position["number"] < group.sends_at:
+        return
+    group.sends_at = None
+    if group.member not in group.observing:
+        lacking = [rank for rank in range(group.comm.size) if rank not in group.whole]
+        where = {**job.position, "tables": [table.tolist() for table in job.past]}
+        group.sender.send(group.comm, group.whole, lacking, job.framework.state(), where)
+
+
+def join(job: Job, candidate: Candidate) -> Arrival:
     """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
     one than the others', and JobOver."""
-    membership, alone = job.group.membership, job.group.comm
+    group, membership, alone = job.group, job.group.membership, job.group.comm
     assert membership
+    results, receiver = Results(job.framework), Receiver()
+    receiver.reserve(job.framework.state())
     membership.inbox.channel.send("warmed", bits=asdict(candidate))
-    receiver = Receiver()
     while True:
         try:
             plan = membership.wait()
         except NotAdmitted as refused:
             raise AdmissionError(*refused.args) from None
         assert plan.comm
-        job.group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-        own = Standing(membership.member, 0, False, (), whole=False)
+        group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         with suppress(*GIVEN_UP):
-            join_rehearsal(job, plan, receiver)
-        if _settle(job, plan.comm, own, receiver):
+            transfer.warm_up(plan.comm)
+        own = Standing(membership.member, UNKNOWN, False, (), whole=False)
+        number = _settle(job, plan.comm, own)
+        if number is not None:
             break
         membership.drop()
     close(alone)
     membership.joined()
+    observer = Observer(group, number, results, receiver, job.share_out)
+    state, where = observer.receive()
+    tables = [np.array(table) for table in where.pop("tables")]
+    return Arrival(observer, state, tables, **where)
 
 
-def rehearse(framework: Framework, comm: Comm, ranks: Sequence[Standing]) -> None:
+def rehearse(framework: Framework, group: Group, comm: Comm, ranks: Sequence[Standing]) -> None:
     """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
     It takes longer than the rest."""
-    if transfer.ends(ranks)[1]:
-        transfer.rehearse(comm, ranks, _read(framework))
+    whole = [each for each in ranks if each.whole]
+    if len(whole) < len(ranks):
+        group.sender.reserve(_read(framework), len(whole))
     transfer.warm_up(comm)
 
 
@@ -102,54 +140,24 @@ def _read(framework: Framework) -> State:
     return framework.state()
 
 
-def join_rehearsal(job: Job, plan: Plan, receiver: Receiver) -> None:
-    """On a newcomer."""
-    assert plan.comm
-    state, _ = receiver.receive(plan.comm, plan.standings)
-    job.framework.load(state)
-    transfer.end_rehearsal(plan.comm, plan.standings)
-    transfer.warm_up(plan.comm)
-
-
-def _settle(job: Job, comm: Comm, own: Standing, receiver: Receiver | None = None) -> bool:
-    """Make this comm the group's, all of whose ranks have the state. False on a newcomer that has
-    found nobody with the state: the plan was void."""
+def _settle(job: Job, comm: Comm, own: Standing) -> int | None:
+    """Make this comm the group's. The number of the step that its ranks are in, or come to. None on
+    a newcomer that has found nobody with the state: the plan was void."""
     group = job.group
-    ranks: Sequence[Standing] = ()
-    while True:
-        try:
-            ranks = ranks or gather(comm, own, group.workers)
-            if not any(each.whole for each in ranks):
-                close(comm)
-                return False
-            if not all(each.whole for each in ranks):
-                own = _transfer(job, comm, ranks, own, receiver)
-                comm.barrier()
-            break
-        except GIVEN_UP:
-            comm, ranks = group.watch.survivors(comm, own, group.workers)
+    try:
+        ranks: Sequence[Standing] = gather(comm, own, group.workers)
+    except GIVEN_UP:
+        comm, ranks = group.watch.survivors(comm, own, group.workers)
+    if not any(each.whole for each in ranks):
+        close(comm)
+        return None
     group.comm, group.members = comm, [each.member for each in ranks]
-    assign_shares(job, ranks)
-    group.watch.watchdog.observe(comm)
-    return True
-
-
-def assign_shares(job: Job, ranks: Sequence[Standing]) -> None:
-    """Who computes what in the next step, which some may be in already."""
-    if any(each.owned for each in ranks):
-        job.group.owners = decide(ranks, job.group.comm.rank, job.group.workers).owners
+    number = max(each.step for each in ranks)
+    has_begun = any(each.has_begun for each in ranks)
+    group.observed_by(frozenset(r.member for r in ranks if not r.whole), number + has_begun)
+    if has_begun:
+        group.owners = decide(ranks, comm.rank, group.workers).owners
     else:
-        job.share_out()
-
-
-def _transfer(
-    job: Job, comm: Comm, ranks: Sequence[Standing], own: Standing, receiver: Receiver | None
-) -> Standing:
-    """The state, to all who lack it. This rank's standing afterwards."""
-    if receiver is None or own.whole:
-        transfer.send(comm, ranks, job.framework.state(), job.position)
-        return own
-    state, position = receiver.receive(comm, ranks)
-    job.framework.load(state)
-    job.go_to(position)
-    return replace(own, step=position["number"], whole=True)
+        job.share_out(number)
+    group.watch.watchdog.observe(comm)
+    return number

@@ -57,17 +57,20 @@ examples:
 The program is an ordinary one. What makes it elastic:
   import ddl_torch.elastic as elastic
 
-  job = elastic.Job(model, optimizer, batch=256, logical=16)
+  job = elastic.Job(model, optimizer, batch=256, logical=16, also={"schedule": schedule})
   for step in job.steps(train_set, passes=10):
       for x, y in step:                              # this worker's shares of the step
           step.backward(loss_fn(model(x), y))        # instead of loss.backward()
       optimizer.step()
+      schedule.step()
   if job.is_writer:                                  # on one of the workers
       torch.save(model.state_dict(), "model.pt")
 
 Each worker runs the whole program, as `python train.py` would. Seed the generators before the model
-is made: all workers have to start with the same one. What the workers write appears on stdout, with
-their numbers in front, and the events and the progress on stderr.
+is made: all workers have to start with the same one. What the loop changes and has a state, such as
+schedules and averaged models, belongs into `also`: workers that join get it from the others. What
+the workers write appears on stdout, with their numbers in front, and the events and the progress on
+stderr.
 
 exit code: that of the first worker that did not end with 0; one that died while the others went on
 does not count; 2: wrong usage

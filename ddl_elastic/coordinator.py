@@ -15,6 +15,7 @@ from typing import Any
 
 from ddl_elastic import timeline
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
+from ddl_elastic.framework import Digest
 from ddl_elastic.messages import Channel, Message
 from ddl_elastic.metrics import Rate
 from ddl_elastic.rebuilding import Rebuilding, replay, unknown
@@ -162,10 +163,17 @@ class Coordinator:
 
     def compare(self) -> None:
         """The final states of all who are done. Raises JobFailed if they differ."""
-        digests = {worker.digest for worker in self.workers if worker.digest} - {""}
-        if len(digests) > 1:
-            raise JobFailed(f"the workers' final states differ: {', '.join(sorted(digests))}")
-        self._hash = "".join(digests)
+        done = [worker for worker in self.workers if worker.digest]
+        for first, other in ((done[0], each) for each in done if each.digest != done[0].digest):
+            part = Digest(first.digest, first.parts).first_difference(
+                Digest(other.digest, other.parts)
+            )
+            raise JobFailed(
+                f"the workers' final states differ: {first.name} {first.digest}, {other.name}"
+                f" {other.digest}; {part or 'of no part that is known'}. Is something that has a"
+                " state missing in also= of the job?"
+            )
+        self._hash = done[0].digest if done else ""
 
     # ---- from and to the workers ----
 
@@ -218,6 +226,7 @@ class Coordinator:
             self._shows.output(fields["text"])
         elif message.kind == "done":
             worker.state, worker.digest = "done", fields["digest"]
+            worker.parts = fields["parts"]
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]

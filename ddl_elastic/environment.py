@@ -6,10 +6,12 @@ import os
 import platform
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
+_CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 
@@ -100,6 +102,18 @@ def give_agent(descriptor: int, member: int, secret: str) -> None:
     os.environ["DDL_SECRET"] = secret
 
 
+def give_variables(variables: Mapping[str, str], checkpoints: Path) -> None:
+    """To a program that is run for somebody else; a job that names no folder for its checkpoints
+    has them below this one."""
+    os.environ.update(variables)
+    os.environ[_CHECKPOINTS] = str(checkpoints)
+
+
+def checkpoint_folder(number: int) -> str | None:
+    """For this process's job of this number, if it names none itself."""
+    return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
+
+
 def take_agent() -> tuple[int, int] | None:
     """The descriptor of the channel to the job, and the number of this worker; None if no agent has
     started this process. Its children are no workers, so it is there once."""
@@ -139,3 +153,15 @@ def remote_shell() -> str | None:
 def scheduler() -> str | None:
     """Whose allocation this process runs in."""
     return "slurm" if "SLURM_JOB_ID" in os.environ else None
+
+
+def server() -> dict[str, str]:
+    """What is set of the scheduler's address, token and certificate authority."""
+    names = {"address": "DDL_SERVER", "token": "DDL_TOKEN", "ca": "DDL_SERVER_CA"}
+    return {each: os.environ[name] for each, name in names.items() if os.environ.get(name)}
+
+
+def server_file() -> Path:
+    """Which has what is not set."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get("DDL_SERVER_FILE") or Path(base, "ddl", "server.toml"))

@@ -59,6 +59,42 @@ class Plan:
         return Share(np.zeros_like(indices), indices)
 
 
+class Past:
+    """The tables of those evaluations that the program of a rank which joins later asks for, too.
+
+    It begins with the first step of the first call of `steps`, passes by all others that it has
+    missed, and does what the program does after that step and between the calls.
+    """
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self._taken = 0
+        self._first: int | None = None  # step of the first call
+        self._is_in_call = False
+
+    def enter(self, first: int | None) -> None:
+        """A call begins. `first`: its first step, if it is the first call."""
+        self._is_in_call = True
+        if first is not None:
+            self._first = first
+
+    def leave(self) -> None:
+        """A call ends."""
+        self._is_in_call = False
+
+    def keep(self, table: Table, steps: int) -> None:
+        """What was evaluated after so many steps."""
+        if self._first is not None and (not self._is_in_call or steps == self._first + 1):
+            self.tables.append(table)
+
+    def take(self) -> Table:
+        """The next one, on a rank that has missed it."""
+        self._taken += 1
+        if self._taken > len(self.tables):
+            raise RuntimeError("the others have not evaluated here: this process cannot join them")
+        return self.tables[self._taken - 1]
+
+
 def run(
     framework: Framework,
     plan: Plan,

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol, cast
 
 import numpy.typing as npt
@@ -39,13 +40,46 @@ class Tensor:
 State = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Digest:
+    """Of a state: the SHA-256 of all names and values, and the beginnings of what it was after each
+    of the first parts. It tells which is the first part that differs from another state's."""
+
+    whole: str
+    parts: dict[str, str]
+
+    def first_difference(self, other: Digest) -> str:
+        """Says which part it is; empty if it is not known."""
+        names = sorted({*self.parts, *other.parts})
+        part = next((n for n in names if self.parts.get(n) != other.parts.get(n)), "")
+        shown = {"group": "the optimizer's settings", "slot": "the optimizer's state"}
+        return f"the first part that differs is {shown.get(part, part)}" if part else ""
+
+
+_PARTS, _PART_NAME, _PART_DIGEST = 16, 40, 16  # at most: parts, and characters of them
+
+
+def digest_parts(state: State) -> Digest:
+    found, parts = hashlib.sha256(), dict[str, str]()
+    for part, names in groupby(sorted(state), _part):
+        for name in names:
+            tensor = state[name]
+            found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+            found.update(tensor.data.data)
+        if len(parts) < _PARTS:
+            parts[part[:_PART_NAME]] = found.hexdigest()[:_PART_DIGEST]
+    return Digest(found.hexdigest(), parts)
+
+
+def _part(name: str) -> str:
+    """Of the state, that a tensor belongs to: "model", "also.schedule", ..."""
+    kind, _, rest = name.partition(".")
+    return f"{kind}.{rest.split('.')[0]}" if kind == "also" else kind
+
+
 def digest(state: State) -> str:
     """The SHA-256 of all names and values."""
-    found = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        found.update(tensor.data.data)
-    return found.hexdigest()
+    return digest_parts(state).whole
 
 
 def check_weight(weight: float) -> float:

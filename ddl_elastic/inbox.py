@@ -12,17 +12,34 @@ from ddl_elastic.messages import Channel, JobOver, Message
 class Inbox:
     """Reads the worker's channel, in a thread of its own.
 
-    on_plan  called there with each plan
     changed  notified when something has come
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.changed = threading.Condition()
-        self.on_plan: Callable[[Message], None] = lambda _: None
+        self._on_plan: Callable[[Message], None] | None = None
+        self._early: Message | None = None  # a plan that came before anybody takes them
         self._messages: deque[Message] = deque()
         self._ended: Exception | None = None
         threading.Thread(target=self._run, name="ddl inbox", daemon=True).start()
+
+    def take_plans(self, on_plan: Callable[[Message], None]) -> None:
+        """Have it called with each plan, in the inbox's thread; also with one that has come since
+        the worker was told of the others."""
+        with self.changed:
+            self._on_plan = on_plan
+            early, self._early = self._early, None
+        if early:
+            on_plan(early)
+
+    def _pass(self, plan: Message) -> None:
+        with self.changed:
+            on_plan = self._on_plan
+            if on_plan is None:
+                self._early = plan
+        if on_plan:
+            on_plan(plan)
 
     @property
     def is_empty(self) -> bool:
@@ -43,7 +60,7 @@ class Inbox:
             while True:
                 message = self.channel.receive()
                 if message.kind == "plan":
-                    self.on_plan(message)
+                    self._pass(message)
                 else:
                     self._put(message)
         except (EOFError, OSError, ValueError) as error:
@@ -51,6 +68,8 @@ class Inbox:
 
     def _put(self, message: Message) -> None:
         with self.changed:
+            if message.kind == "connect":  # earlier plans are void
+                self._early = None
             self._messages.append(message)
             self.changed.notify_all()
 

@@ -19,10 +19,9 @@ from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_s
 from ddl_elastic.loop import WATCHDOG, Loop
 from ddl_elastic.membership import leave_when_asked
 from ddl_elastic.messages import Channel
-from ddl_elastic.object_storage import storage_at
 from ddl_elastic.progress import Progress
 from ddl_elastic.sampler import Sampler, model_seed
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_elastic.staff import Size
 from ddl_elastic.watchdog import Watchdog
 from ddl_elastic.worker import Constants
@@ -105,7 +104,7 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
-        self._policy = Policy(storage_at(checkpoint), every, keep) if checkpoint else None
+        self._policy = policy_find(checkpoint, every, keep)
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
         self._part: dict[str, Any] = {}  # of the report: what a worker knows itself

@@ -17,9 +17,12 @@ from ddl_core import Comm
 from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
-from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed
+from ddl_elastic.change import Arrival
+from ddl_elastic.evaluation import Past, Table
+from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
 from ddl_elastic.membership import Membership
+from ddl_elastic.observer import Observer
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.sampler import Sampler, share_seed
@@ -87,7 +90,10 @@ class Loop:
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
-            membership.rehearse = lambda comm, ranks: change.rehearse(self.framework, comm, ranks)
+            membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
+        self._observer: Observer | None = None  # while this rank, which is new, catches up
+        self._arrival: Arrival | None = None  # until the state that has come is loaded
+        self._past = Past()
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -97,6 +103,7 @@ class Loop:
         self._next = 0  # training step
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
+        self._call = -1  # of `steps`, which is under way
         self._stops = False
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
@@ -122,37 +129,51 @@ class Loop:
         number = count_steps(sampler, passes, steps)
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
-        is_first, self._planned = not self._planned, self._planned + number
+        self._planned += number
         self._resume()
         span = range(self._next, self._planned)
         if not (span and self.awaits_admission):
             self.load_resumed()
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
-        return self._run(loader, span, span.stop if is_first else 0)
+        return self._run(loader, span)
 
-    def _run(self, loader: Loader, span: range, changes: int) -> Iterator[ElasticStep]:
-        """`changes`: the group may change before this step."""
-        self.reporter.begin(span.stop, self.batch, self.logical)
+    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        self._call += 1
+        if self.has_missed(self._call):
+            return
+        if not self.is_new:
+            self.reporter.begin(span.stop, self.batch, self.logical)
+        self._past.enter(self._next if self._call == 0 else None)
         try:
             while self._next < span.stop:
-                self.group.watch.watchdog.begin_step()
-                step = ElasticStep(self, self._next, loader, self._next + 1 < changes)
+                if not self._observer:  # whose steps are as long as the others'
+                    self.group.watch.watchdog.begin_step()
+                step = ElasticStep(self, self._next, loader, span.stop)
                 yield step
                 if not step.is_agreed:
                     raise RuntimeError(
                         f"step {step.number} is not agreed on: iterate over it to its end"
                     )
+                if self._arrival:
+                    break
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss)
                 self._save(step)
                 if self._stops:
                     break
+                if self.group.membership and self.group.membership.ends_job:
+                    self._save_last(self._next)
                 change.follow_plan(self)
+                change.send_state(self)
+            if self.has_missed(self._call):
+                return
+            self.arrive()
             self._finish()
             self._save_last(self._next)
             self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
+            self._past.leave()
             loader.close()
 
     def stop(self) -> None:
@@ -175,8 +196,11 @@ class Loop:
         this, between two steps. The function is called without gradients and with the model in
         evaluation mode.
         """
+        if self._arrival:
+            return self._past.take()
         framework = self.framework
         plan = evaluation.Plan(len(data), batch, self.logical)
+        self._come()
         reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
         group = self.group
         loader = Loader(
@@ -189,17 +213,29 @@ class Loop:
         )
         watchdog = group.watch.watchdog
         try:
-            return evaluation.run(
+            table = evaluation.run(
                 framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
             )
+            self._past.keep(table, self._next)
+            return table
         finally:
             watchdog.expect(0)
             loader.close()
 
     @property
+    def loss(self) -> float:
+        """Of the last committed step, over the whole batch: on all ranks the same."""
+        return self.framework.loss
+
+    def hash(self) -> str:
+        """The SHA-256 of the state as it is now: the model's, the optimizer's, and what else is in
+        checkpoints. After the last step it is that of the final state, as a report has it."""
+        return digest(self.framework.state())
+
+    @property
     def is_writer(self) -> bool:
         """Whether this rank is the one that writes files and messages. If it dies, another is."""
-        return self.group.comm.rank == 0 and not self.is_new
+        return self.group.comm.rank == 0 and not self.is_new and not self._arrival
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Show a line, and numbers by name, once for all ranks."""
@@ -240,12 +276,13 @@ class Loop:
 
     def _save(self, step: ElasticStep) -> None:
         if saver := self.group.saver:
-            comm = self.group.comm
+            group, own = self.group, self.group.comm.rank
             self._tell_abandoned(saver)
-            if step.is_behind:
+            if step.is_behind or own not in group.whole:
                 saver.skip()
             else:
-                saver.boundary(self.framework.state, self._next, comm.rank, comm.size)
+                rank, ranks = group.whole.index(own), len(group.whole)
+                saver.boundary(self.framework.state, self._next, rank, ranks)
 
     def _save_last(self, steps: int) -> None:
         """The state after all steps. First the one before it is completed."""
@@ -277,7 +314,7 @@ class Loop:
     @property
     def awaits_admission(self) -> bool:
         """Whether the ranks have not compared yet what they compute."""
-        return self._number < 0
+        return self._number < 0 or self.is_new
 
     @property
     def is_new(self) -> bool:
@@ -289,8 +326,11 @@ class Loop:
         on the others."""
         self.framework.begin(0)  # the buffers are as they were
         if self.is_new:
-            change.join(self, admission.describe(self.group.member, self.framework, reference))
+            candidate = admission.describe(self.group.member, self.framework, reference)
             self.framework.free(reference)
+            self._arrival = change.join(self, candidate)
+            self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
+            self._number, self._next = self._arrival.number, self._arrival.next
             return None
         step = admission.Admission(self.group, self._number, self.framework, reference)
         self._complete(step, lambda _: [])
@@ -312,38 +352,82 @@ class Loop:
         tell the others, after a death, that it had."""
         self._complete(self.new_step(Arrays([])), lambda _: [])
 
+    def _come(self) -> None:
+        """This rank's program takes part from now on, if it has not yet."""
+        if self._observer:
+            if self._observer.take(self._number):
+                raise RuntimeError(
+                    f"this process comes to another operation than the others before step"
+                    f" {self._next}: programs have to do the same everywhere"
+                )
+            self._observer = None
+
+    def has_missed(self, call: int) -> bool:
+        """Whether this rank was not there yet when the others were in this call of `steps`."""
+        return self._arrival is not None and self._arrival.call > call
+
+    def arrives(self, stop: int) -> bool:
+        """Whether this rank goes on with a step before this one, of the present call."""
+        return not self.has_missed(self._call) and self._next < stop
+
+    def arrive(self) -> None:
+        """Load the state that has come: from now on the program is where the others were then."""
+        if self._arrival:
+            self.framework.load(self._arrival.state)
+            self._arrival = None
+
+    def replay(self) -> bool:
+        """The result of a training step that this rank has observed is the framework's. False if
+        the rank is to take part in it."""
+        kept = self._observer and self._observer.take(self._number)
+        if not kept:
+            self._observer = None
+            return False
+        for into, found in zip(self.framework.result(), kept.result(), strict=True):
+            into[...] = found
+        assert self._observer
+        self._observer.free(kept)
+        return True
+
     def _complete(self, step: Step, compute: Callable[[int], Share]) -> None:
         for worker in step.shares():
             step.add(worker, compute(worker))
         self.advance(step)
 
-    def new_step(self, summed: Summed, name: str = "", may_switch: bool = False) -> Step:
-        return Step(self.group, self._number, summed, name, may_switch)
+    def new_step(self, summed: Summed, name: str = "", **options: bool) -> Step:
+        self._come()
+        return Step(self.group, self._number, summed, name, **options)
 
-    def advance(self, step: Step, trained: bool = False) -> None:
-        """The step is agreed on. What follows has the owners that it is to have."""
+    def advance(self, step: Step | None, trained: bool = False) -> None:
+        """The step is agreed on. What follows has the owners that it is to have. `step`: None for
+        one that this rank has observed."""
         self._number += 1
         self._next += trained
-        if not step.behind:
-            self.share_out()
+        if step and not step.behind:
+            self.share_out(self._number)
 
-    def share_out(self) -> None:
-        """Who computes what from now on."""
-        self.group.owners = tuple(self._map(self._number))
+    def share_out(self, number: int) -> None:
+        """Who computes what in the step of this number."""
+        self.group.owners = tuple(self._map(number))
 
     def _map(self, number: int) -> Sequence[int]:
-        group = self.group
+        group, whole = self.group, self.group.whole
         if group.speeds and self._owners is even_owners:
-            return assigned(self.logical, tuple(map(group.speeds.get, group.members))).owners
-        return self._owners(number, group.comm.size, self.logical)
+            speeds = tuple(group.speeds[group.members[rank]] for rank in whole)
+            owners: Sequence[int] = assigned(self.logical, speeds).owners
+        else:
+            owners = self._owners(number, len(whole), self.logical)
+        return [whole[owner] for owner in owners]
 
     @property
     def position(self) -> dict[str, int]:
         """Where the job is, between two steps."""
-        return {"number": self._number, "next": self._next}
+        return {"number": self._number, "next": self._next, "call": self._call}
 
-    def go_to(self, position: dict[str, int]) -> None:
-        self._number, self._next = position["number"], position["next"]
+    @property
+    def past(self) -> Sequence[Table]:
+        """What was evaluated, as far as a newcomer's program asks for it."""
+        return self._past.tables
 
     def _owned(self, step: int) -> Collection[int]:
         """The logical workers of this rank in a training step, by the present map."""
@@ -356,9 +440,9 @@ class Loop:
 class ElasticStep:
     """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
 
-    def __init__(self, loop: Loop, number: int, loader: Loader, may_switch: bool) -> None:
+    def __init__(self, loop: Loop, number: int, loader: Loader, stop: int) -> None:
         self.number = number  # from 0 on, over all passes
-        self._may_switch = may_switch  # to the comm of a plan, after it
+        self._stop = stop  # the first step behind the present call
         self.worker = -1  # the logical worker whose share is the last one that was yielded
         self.is_agreed = False
         self._loop, self._loader = loop, loader
@@ -383,12 +467,22 @@ class ElasticStep:
             framework.result()
             yield from self._share(0, self._loader.read(0, 0))
             self._admission = loop.admit(self._computed or [])
-            self._begin()
-        self._step = loop.new_step(framework, f"step {self.number}", self._may_switch)
-        for worker in self._step.shares():
-            began = time.monotonic()
-            yield from self._share(worker, self._loader.take(self.number, worker))
-            loop.reporter.computed(time.monotonic() - began)
+            loop.load_resumed()
+        if not loop.arrives(self._stop):
+            self._pass_by()
+            return
+        self._begin()
+        if not loop.replay():
+            self._step = loop.new_step(
+                framework,
+                f"step {self.number}",
+                may_switch=self.number + 1 < self._stop,
+                trains=True,
+            )
+            for worker in self._step.shares():
+                began = time.monotonic()
+                yield from self._share(worker, self._loader.take(self.number, worker))
+                loop.reporter.computed(time.monotonic() - began)
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
         # What an optimizer or a schedule draws is the same on all ranks.
@@ -397,10 +491,19 @@ class ElasticStep:
         loop.advance(self._step, trained=True)
         self.is_agreed = True
 
+    def _pass_by(self) -> None:
+        """Of a call that is over, or about to be. What the program does with these numbers is
+        undone when the state that has come is loaded."""
+        framework = self._loop.framework
+        for array in framework.result():
+            array.fill(1)
+        framework.apply()
+        self.is_agreed = True
+
     def _begin(self) -> None:
-        """The admission is over. A newcomer begins where the others are."""
+        """A newcomer begins where the others are."""
         loop = self._loop
-        loop.load_resumed()
+        loop.arrive()
         if self.number != loop.position["next"]:
             self.number = loop.position["next"]
             self._loader.seek(self.number)

@@ -85,9 +85,14 @@ class Membership:
         self._newer: Message | None = None
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
-        # Called in a thread with the plan's comm, before this rank votes for the plan.
-        self.rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
-        inbox.on_plan = self._receive
+        self._is_closed = False
+        self._rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
+
+    def begin(self, rehearse: Callable[[Comm, Sequence[Standing]], None]) -> None:
+        """Take plans. `rehearse` is called in a thread with a plan's comm, before this rank votes
+        for the plan."""
+        self._rehearse = rehearse
+        self.inbox.take_plans(self._receive)
 
     # ---- plans, in the inbox's thread ----
 
@@ -115,7 +120,7 @@ class Membership:
             return
         try:
             if not self.is_new:
-                self.rehearse(comm, plan.standings)
+                self._rehearse(comm, plan.standings)
         except Exception:  # of the transfer, or of a program that changes what is read
             close(comm)
             self._tell_void(plan)
@@ -128,8 +133,9 @@ class Membership:
         comm.close()
 
     def _tell_void(self, plan: Plan) -> None:
-        with suppress(OSError):
-            self.inbox.channel.send("void", plan=plan.number)
+        with self.inbox.changed, suppress(OSError):
+            if not self._is_closed:  # else the channel is for the final state
+                self.inbox.channel.send("void", plan=plan.number)
 
     # ---- a member's votes ----
 
@@ -181,6 +187,11 @@ class Membership:
         if newer:
             self._receive(newer)
 
+    @property
+    def ends_job(self) -> bool:
+        """Whether the plan is agreed on by which the last member leaves."""
+        return self.is_agreed and self._plan is not None and not self._plan.members
+
     def switch(self, comm: Comm) -> Plan:
         """Close the old comm; the plan, whose comm takes its place. Raises Left if this rank is not
         in it."""
@@ -226,8 +237,9 @@ class Membership:
 
     def close(self) -> None:
         """End what is under way. The group's comm is closed already."""
-        self.inbox.on_plan = lambda _: None
+        self.inbox.take_plans(lambda _: None)
         with self.inbox.changed:
+            self._is_closed = True
             plan, self._plan = self._plan, None
         _close(plan)
         self._endpoint.close()

@@ -55,6 +55,8 @@ class Memory:
         """The worker has sent this. `heard`: to a coordinator."""
         kind, fields = message.kind, message.fields
         self.state = _STATES.get(kind, self.state)
+        if kind == "begin" and self.state == "done":  # the next call of Loop.steps
+            self.state = "running"
         if kind in _KEPT:
             self._kept.pop(kind, None)
             self._kept[kind] = fields

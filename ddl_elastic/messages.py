@@ -26,7 +26,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "progress": {"step": int, "loss": float, "shares": int, "busy": float},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
     "line": {"text": str},
-    "done": {"steps": int, "loss": float, "digest": str},
+    "done": {"steps": int, "loss": float, "digest": str, "parts": dict},
     "failed": {"error": str, "trace": str},
     "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
     "end": {},  # of the state
@@ -52,6 +52,11 @@ FIELDS: dict[str, dict[str, type]] = {
     # between `ddl elastic scale` and the job
     "scale": {"secret": str, "workers": int},
     "scaled": {"error": str},
+    # between `ddl serve` and what runs one of its jobs
+    "grant": {"number": int, "slots": list},  # all that the job may use from now on
+    "pause": {},
+    "cancel": {},
+    "told": {"number": int, "held": list, "report": dict, "measured": list, "logical": int},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},

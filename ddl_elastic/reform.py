@@ -26,6 +26,11 @@ from ddl_elastic.watchdog import Watchdog
 SHRINK_LIMIT = 1800.0  # seconds; the watchdog is sooner
 POLL = 0.01  # seconds between two looks at a comm, while its rank computes
 WORD = 63  # bits of a word in which logical workers are listed
+UNKNOWN = -1  # the step of one who does not know in which one the others are
+
+
+class NobodyIsWhole(RuntimeError):
+    """Those who had the state have died."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +43,22 @@ class Standing:
     owned: Collection[int]
     whole: bool = True  # it has the state; a newcomer lacks it at first
     follows: bool = False  # others have gone on to the planned comm, and so does this rank
+    has_begun: bool = False  # the step; else it switches to the comm of a plan
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
         """As numbers of 64 bits, equally many for all ranks."""
         masks = [0] * -(-workers // WORD)
         for worker in self.owned:
             masks[worker // WORD] |= 1 << worker % WORD
-        flags = self.has_result | self.whole << 1 | self.follows << 2
+        flags = self.has_result | self.whole << 1 | self.follows << 2 | self.has_begun << 3
         return np.array([self.member, self.step, flags, *masks], np.int64)
 
     @classmethod
     def from_words(cls, words: Sequence[int], workers: int) -> Standing:
         member, step, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
-        return cls(member, step, bool(flags & 1), owned, bool(flags & 2), bool(flags & 4))
+        has_result, whole, follows, has_begun = (bool(flags >> bit & 1) for bit in range(4))
+        return cls(member, step, has_result, owned, whole, follows, has_begun)
 
 
 class Action(Enum):
@@ -72,8 +79,12 @@ class Decision:
 
 
 def decide(ranks: Sequence[Standing], rank: int, workers: int) -> Decision:
-    """From the standings of all ranks: what `rank` does. Pure."""
+    """From the standings of all ranks: what `rank` does. Pure. Raises NobodyIsWhole."""
+    whole = [number for number, each in enumerate(ranks) if each.whole]
+    if not whole:
+        raise NobodyIsWhole("no process is left that has the state")
     step = max(each.step for each in ranks)
+    ranks = [replace(each, step=step) if each.step == UNKNOWN else each for each in ranks]
     behind = [each for each in ranks if each.step < step]
     for each in behind:
         if each.step != step - 1 or not each.has_result:
@@ -90,15 +101,15 @@ def decide(ranks: Sequence[Standing], rank: int, workers: int) -> Decision:
     if not behind and all(each.has_result for each in ranks):
         return Decision(Action.VOTE, step, tuple(owners), 0)
     action = Action.APPLY if ranks[rank].step < step else Action.COMPUTE
-    return Decision(action, step, tuple(adopt(owners, len(ranks))), owners.count(-1))
+    return Decision(action, step, tuple(adopt(owners, whole)), owners.count(-1))
 
 
-def adopt(owners: Sequence[int], ranks: int) -> list[int]:
-    """The owners, with each share that has none given to the rank with the fewest. Pure."""
-    adopted, counts = list(owners), [owners.count(rank) for rank in range(ranks)]
+def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    """The owners; of the ranks, that with the fewest gets each share that has none. Pure."""
+    adopted, counts = list(owners), {rank: owners.count(rank) for rank in ranks}
     for worker, owner in enumerate(owners):
         if owner < 0:
-            adopted[worker] = counts.index(min(counts))
+            adopted[worker] = min(ranks, key=counts.__getitem__)
             counts[adopted[worker]] += 1
     return adopted
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddl_core import Comm
 from ddl_elastic import timeline
-from ddl_elastic.framework import Framework, digest
+from ddl_elastic.framework import Framework, digest_parts
 from ddl_elastic.messages import Channel
 from ddl_elastic.step import Recovery
 
@@ -84,9 +84,10 @@ class Reporter:
             timeline.save(self._traces, comm, self._jobs)
         self._jobs += 1
         if self._channel:
-            found = digest(framework.state())
+            found = digest_parts(framework.state())
             self._channel.send("progress", **self._progress(steps - 1, framework.loss))
-            self._channel.send("done", steps=steps, loss=framework.loss, digest=found)
+            told = {"digest": found.whole, "parts": found.parts}
+            self._channel.send("done", steps=steps, loss=framework.loss, **told)
 
     def _progress(self, step: int, loss: float) -> dict[str, Any]:
         return {"step": step, "loss": loss, "shares": self._shares, "busy": self._busy}

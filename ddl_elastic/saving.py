@@ -15,6 +15,7 @@ Threads: one at a time, which alone uses the storage. The caller reads `word`, `
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -22,9 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ddl_elastic import checkpoint
+from ddl_elastic import checkpoint, environment
 from ddl_elastic.checkpoint import DamagedCheckpoint, Manifest, Storage
 from ddl_elastic.framework import State
+from ddl_elastic.object_storage import storage_at
 
 _WAITS, _FINISHED = 1, 2
 _SKIPS = 4 * (1 << 60) + _FINISHED  # nobody's least word
@@ -42,6 +44,16 @@ class Policy:
         for name, number in (("every", self.every), ("keep", self.keep)):
             if number < 1:
                 raise ValueError(f"{name} is {number}; it is a number from 1 on")
+
+
+_jobs = itertools.count()  # of this process; all workers of a program count alike
+
+
+def policy_find(location: str | None, every: int, keep: int) -> Policy | None:
+    """For a program's next job, which names this place for its checkpoints; None: where the one
+    who runs the program has said, or nowhere. Raises ValueError and ImportError."""
+    where = location or environment.checkpoint_folder(next(_jobs))
+    return Policy(storage_at(where), every, keep) if where else None
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class Saver:
         self._copied.set()
         self._thread: threading.Thread | None = None
         self._part, self._is_written = _Part(0, 0, 1), False
+        self._is_complete = False  # all parts were there: the manifest is written, or about to be
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
@@ -96,7 +109,7 @@ class Saver:
         self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
         chunks = checkpoint.cut(state)
         own = [(number, chunk) for number, chunk in enumerate(chunks) if number % ranks == rank]
-        self._is_written = False
+        self._is_written = self._is_complete = False
         self._copied.clear()
         self._start(lambda: self._write_part(state, own), _FINISHED if rank else _WAITS)
         if not self._beside:
@@ -115,7 +128,8 @@ class Saver:
     def agree(self, least: int) -> None:
         """The vote has ended: the least word of all ranks."""
         self._agreed = least
-        if least == self.word and least % 4 == _WAITS:
+        if least == self.word and least % 4 == _WAITS and not self._is_complete:
+            self._is_complete = True
             self._start(self._write_manifest, _FINISHED)
 
     def wait(self) -> None:

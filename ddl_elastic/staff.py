@@ -36,7 +36,8 @@ class Worker:
     joined: bool = False  # it was told of the others
     bits: Candidate | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
-    digest: str = ""  # of its final state
+    digest: str = ""  # of its final state, and of its parts
+    parts: dict[str, str] = field(default_factory=dict)
     code: int | None = None  # of its process
     cause: str = ""  # of its end
     trace: str = ""  # of the exception that ended it
@@ -94,17 +95,23 @@ class Staff:
         self._send, self._start, self._stop = send, start, stop
         self._epoch, self._tell = epoch, tell
         self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
+        self._switched_to = 0  # the newest plan that a member has told of
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._first: Candidate | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
         self._balance = Balance()
         self._failures = 0
+        self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
 
     def resize(self, number: int) -> None:
         """Have so many workers. Raises ValueError."""
         self.target = self.size.check(number)
         self._failures = 0
+
+    def pause(self) -> None:
+        """Have nobody. The last one writes a checkpoint before it leaves, if the job has them."""
+        self.target = 0
 
     def connected(self) -> None:
         """The workers have begun to train, all who are there together."""
@@ -169,6 +176,9 @@ class Staff:
         members, step = fields["members"], fields["step"]
         if not all(member in range(len(self.workers)) for member in members):
             raise ValueError(f"members {members}")
+        if fields["plan"] < self._switched_to:  # a late member tells of an older group
+            return
+        self._switched_to = fields["plan"]
         if fields["plan"] == self._plan:
             self._plan = 0
             if self._map and len(self._map) == len(members):
@@ -177,8 +187,9 @@ class Staff:
                 self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
         for worker in self.workers:
             if worker.member in members and not worker.joined:
-                worker.joined, worker.state = True, "running"
-                self._failures = 0
+                worker.joined, self._failures = True, 0
+                if worker.state != "ended":
+                    worker.state = "running"
                 self._tell_change("joined", worker, fields)
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
@@ -198,7 +209,11 @@ class Staff:
         joined = [each for each in self.workers if each.joined]
         members = [each for each in joined if each.state == "running"]
         waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
-        if self._trainings > 1 or not members or any(e.state in ("ready", "done") for e in joined):
+        is_done = any(each.state == "done" for each in joined)  # with a call of Loop.steps
+        if is_done and not self.ends_when_done:
+            return
+        is_over = is_done or any(each.state == "ready" for each in joined)
+        if self._trainings > 1 or not members or is_over:
             self._dismiss(waiting)
             return
         self._choose(members, waiting)
@@ -249,10 +264,13 @@ class Staff:
     def _make_plan(
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
     ) -> None:
-        # The last one does not leave before a newcomer has the state.
-        staying = [each for each in members if not each.leaves] or members
+        staying = [each for each in members if not each.leaves]
+        if not staying:  # the last one does not leave before a newcomer has the state
+            staying = members if self.target else members[: len(members) > 1]
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
+        # Those who lack the state are at most half, so they never go on without the others.
+        newcomers = newcomers[: len(staying)]
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}
         speeds = self._balance.speeds([each.member for each in chosen])

@@ -43,6 +43,7 @@ from ddl_elastic.partial import PartialSums, add_arrays
 from ddl_elastic.reform import Action, Standing, Watch, decide
 from ddl_elastic.saving import Saver
 from ddl_elastic.sums import Sums
+from ddl_elastic.transfer import Sender
 
 CHECK_EVERY = 64  # steps between two comparisons of the ranks' results
 
@@ -66,6 +67,11 @@ class Group:
     saver: Saver | None = None
     membership: Membership | None = None  # None: nobody joins or leaves
     speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty: equal ones
+    # Members that have no shares, since they lack the state or are about to catch up.
+    observing: frozenset[int] = frozenset()
+    observes: bool = False  # this rank's program is not where the others' are
+    sender: Sender = field(default_factory=Sender)
+    sends_at: int | None = None  # the number of the step before which the state is to be sent
 
     @property
     def workers(self) -> int:
@@ -74,6 +80,16 @@ class Group:
     @property
     def member(self) -> int:
         return self.members[self.comm.rank]
+
+    @property
+    def whole(self) -> list[int]:
+        """The ranks that do not observe."""
+        return [rank for rank, member in enumerate(self.members) if member not in self.observing]
+
+    def observed_by(self, members: frozenset[int], sends_at: int) -> None:
+        """These observe from now on."""
+        self.observing = members
+        self.sends_at = sends_at if members else None
 
     @property
     def owned(self) -> frozenset[int]:
@@ -125,6 +141,7 @@ class Step:
     summed      has the arrays
     name        for messages
     may_switch  whether the ranks may agree in it on a plan
+    trains      whether it is a training step: those who observe take part in no other
     """
 
     def __init__(
@@ -134,8 +151,9 @@ class Step:
         summed: Summed,
         name: str = "",
         may_switch: bool = False,
+        trains: bool = False,
     ) -> None:
-        self.number, self.name = number, name
+        self.number, self.name, self._trains = number, name, trains
         self._membership = group.membership if may_switch else None
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
@@ -155,7 +173,7 @@ class Step:
     def early(self, worker: int) -> Ready | None:
         """What takes in the first arrays of the worker's share as they are complete, and starts
         their sums. None before the last share of this rank: then the sums cannot start."""
-        if self._group.owned - self._partial.held != {worker}:
+        if self._group.observing or self._group.owned - self._partial.held != {worker}:
             return None
 
         def ready(share: Share, count: int) -> None:
@@ -197,11 +215,30 @@ class Step:
         if self.phase is Phase.VOTE:
             return
         self.phase = Phase.REDUCE
+        if self._group.observing:
+            self._tell_kind()
         self._submit(len(self._result))
         for work in self._works:
             work.wait()
         self._works.clear()
         self.phase = Phase.VOTE
+
+    def _tell_kind(self) -> None:
+        """Those who observe learn whether they can take part in this step as they are."""
+        trains = np.array([self._trains])
+        self._group.comm.allreduce(trains, op="min")
+        if not trains[0]:
+            self._await()
+
+    def _await(self) -> None:
+        """All programs are to come here. Those who lack the state cannot, if it was not sent since
+        the last death: it is sent before training steps."""
+        group = self._group
+        if group.sends_at is not None:
+            for rank in range(group.comm.size):
+                if rank not in group.whole:
+                    group.comm.expel(rank, "others have died before it had the state")
+        group.comm.barrier()
 
     def _submit(self, count: int) -> None:
         """Start the sums of the first `count` arrays, but for those that have started."""
@@ -227,7 +264,8 @@ class Step:
         saver = self._group.saver
         plan = self._membership.word() if self._membership else 0
         word = saver.word if saver else 0
-        vote = np.array([self.number, -self.number, check, -check, word, plan, -plan])
+        here = not self._group.observes
+        vote = np.array([self.number, -self.number, check, -check, word, plan, -plan, here])
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
@@ -240,6 +278,8 @@ class Step:
             saver.agree(int(vote[4]))
         if self._membership:
             self._membership.voted(int(vote[5]), -int(vote[6]))
+        if vote[7]:
+            self._group.observing = frozenset()
         self.phase = Phase.AGREED
 
     def _checksum(self) -> int:
@@ -252,7 +292,12 @@ class Step:
         group = self._group
         has_result, membership = self.phase is Phase.VOTE, group.membership
         follows = membership is not None and membership.is_agreed
-        return Standing(group.member, self.number, has_result, group.owned, follows=follows)
+        whole = self._is_whole()
+        return Standing(group.member, self.number, has_result, group.owned, whole, follows, True)
+
+    def _is_whole(self) -> bool:
+        """Whether this rank has the state."""
+        return True
 
     def _recover(
         self, noticed: float, comm: Comm | None = None, ranks: Sequence[Standing] = ()
@@ -263,6 +308,8 @@ class Step:
         if comm is None:
             comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
         decision = decide(ranks, comm.rank, group.workers)
+        lacking = frozenset(each.member for each in ranks if not each.whole)
+        group.observed_by(lacking, decision.step + 1)
         if group.membership:
             group.membership.recovered(any(each.follows for each in ranks))
         if self.recovery is None:

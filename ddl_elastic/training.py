@@ -11,6 +11,7 @@ from ddl_elastic.messages import Channel
 
 def fetch(coordinator: Coordinator) -> State:
     """The final state, once all workers that live are done. Then they end. Raises JobFailed."""
+    coordinator.staff.ends_when_done = True
     while any(worker.state != "done" for worker in coordinator.require()):
         coordinator.wait()
     coordinator.compare()

@@ -1,16 +1,17 @@
-"""The state on its way to newcomers: each rank that has it sends an equal part.
+"""The state on its way to newcomers: each rank that has it sends an equal part, beside the steps.
 
 The state is one sequence of bytes, its tensors in the order of their names, cut into pieces.
-Piece c for the j-th newcomer comes from survivor (c + j) mod D, with its SHA-256. A header comes
-first.
+Piece c comes from survivor c mod D, with its SHA-256. A header comes first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import cycle
 from typing import Any
 
@@ -18,45 +19,87 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm
+from ddl_core.errors import DdlError
 from ddl_elastic.checkpoint import as_bytes
 from ddl_elastic.framework import State, Tensor
-from ddl_elastic.reform import Standing
 
 PIECE = 4 << 20  # bytes
 WARM_UP = 16 << 20
-_HEADER, _PIECES, _DIGESTS, _DONE = 1, 2, 3, 4  # tags
+_HEADER, _PIECES, _DIGESTS = 1, 2, 3  # tags
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def ends(ranks: Sequence[Standing]) -> tuple[list[int], list[int]]:
-    """The ranks that have the state, and those that lack it."""
-    whole = [rank for rank, each in enumerate(ranks) if each.whole]
-    return whole, [rank for rank, each in enumerate(ranks) if not each.whole]
+class Sender:
+    """A rank's part of the state. It is copied between two steps; a thread sends the copy."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+        self._thread: threading.Thread | None = None
+
+    def reserve(self, state: State, ranks: int) -> None:
+        """Memory for the part of one of so many ranks, which would take longer than the copy."""
+        pieces = -(-sum(len(as_bytes(each)) for each in state.values()) // PIECE)
+        self._memory = np.zeros(-(-pieces // ranks) * PIECE, np.uint8)
+        self._memory.fill(1)  # zeros would be given only when they are written
+
+    def send(
+        self,
+        comm: Comm,
+        whole: Sequence[int],
+        lacking: Sequence[int],
+        state: State,
+        where: dict[str, Any],
+    ) -> None:
+        """Copy this rank's part, and send it to those who lack the state. Those of the ranks
+        `whole` send. `where`: the job is then."""
+        self.wait()
+        own = whole.index(comm.rank)
+        header = _header(state, where) if own == 0 else None
+        count = len(whole)
+        parts = self._copy([each for c, each in enumerate(pieces(state)) if c % count == own])
+        self._memory = np.empty(0, np.uint8)  # the parts have it
+        self._thread = threading.Thread(
+            target=_send, args=(comm, lacking, header, parts), name="ddl state", daemon=True
+        )
+        self._thread.start()
+
+    def _copy(self, own: Sequence[list[Bytes]]) -> list[Bytes]:
+        if len(own) * PIECE > len(self._memory):
+            self._memory = np.empty(len(own) * PIECE, np.uint8)
+        found = []
+        for number, piece in enumerate(own):
+            into = self._memory[number * PIECE :][: sum(map(len, piece))]
+            found.append(np.concatenate(piece, out=into))
+        return found
+
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        if self._thread:
+            self._thread.join()
+            self._thread = None
 
 
-def send(comm: Comm, ranks: Sequence[Standing], state: State, position: dict[str, int]) -> None:
-    """This rank's part, to all who lack the state. `position`: where the job is."""
-    whole, lacking = ends(ranks)
-    own = whole.index(comm.rank)
-    if own == 0:
-        items = sorted(state.items())
-        tensors = [[name, t.dtype, list(t.shape), t.data.nbytes] for name, t in items]
-        header = json.dumps({"position": position, "tensors": tensors}).encode()
-        for rank in lacking:
-            comm.send(np.array([len(header)]), rank, tag=_HEADER)
-            comm.send(np.frombuffer(header, np.uint8), rank, tag=_HEADER)
-    memory = np.empty(PIECE, np.uint8)
-    for number, piece in enumerate(pieces(state)):
-        for newcomer, rank in enumerate(lacking):
-            if (number + newcomer) % len(whole) == own:
-                found = memory[: sum(map(len, piece))]
-                send_piece(comm, rank, np.concatenate(piece, out=found))
+def _header(state: State, where: dict[str, Any]) -> Bytes:
+    items = sorted(state.items())
+    tensors = [[name, t.dtype, list(t.shape), t.data.nbytes] for name, t in items]
+    return np.frombuffer(json.dumps({"where": where, "tensors": tensors}).encode(), np.uint8)
 
 
-def send_piece(comm: Comm, rank: int, piece: Bytes) -> None:
+def _send(comm: Comm, lacking: Sequence[int], header: Bytes | None, parts: list[Bytes]) -> None:
+    with suppress(DdlError):  # the comm is dead: its ranks will begin anew
+        if header is not None:
+            for rank in lacking:
+                comm.send(np.array([len(header)]), rank, tag=_HEADER)
+                comm.send(header, rank, tag=_HEADER)
+        for piece in parts:
+            digest = hashlib.sha256(piece.data).digest()
+            for rank in lacking:
+                send_piece(comm, rank, piece, digest)
+
+
+def send_piece(comm: Comm, rank: int, piece: Bytes, digest: bytes) -> None:
     comm.send(piece, rank, tag=_PIECES)
-    digest = hashlib.sha256(piece.data).digest()
     comm.send(np.frombuffer(digest, np.uint8), rank, tag=_DIGESTS)
 
 
@@ -66,10 +109,14 @@ class Receiver:
     def __init__(self) -> None:
         self._flat = np.empty(0, np.uint8)
 
-    def receive(self, comm: Comm, ranks: Sequence[Standing]) -> tuple[State, dict[str, int]]:
+    def reserve(self, state: State) -> None:
+        """Memory for one of this size."""
+        self._flat = np.zeros(sum(len(as_bytes(each)) for each in state.values()), np.uint8)
+        self._flat.fill(1)
+
+    def receive(self, comm: Comm, whole: Sequence[int]) -> tuple[State, dict[str, Any]]:
         """The state, which is valid until the next call, and where the job is. Raises RuntimeError
         for a piece that is not what was sent."""
-        whole, lacking = ends(ranks)
         length = np.empty(1, np.int64)
         comm.recv(length, whole[0], tag=_HEADER)
         text = np.empty(int(length[0]), np.uint8)
@@ -78,7 +125,7 @@ class Receiver:
         size = sum(length for _, _, _, length in header["tensors"])
         if len(self._flat) != size:
             self._flat = np.empty(size, np.uint8)
-        sources = cycle(whole[lacking.index(comm.rank) % len(whole) :] + whole)
+        sources = cycle(whole)
         with ThreadPoolExecutor(1) as pool:  # hashes one piece while the next one comes
             digests = [
                 receive_piece(comm, next(sources), self._flat[begin : begin + PIECE], pool)
@@ -89,7 +136,7 @@ class Receiver:
                 raise RuntimeError(
                     f"piece {number} of the state, from rank {source}, is not what was sent"
                 )
-        return dict(_tensors(header["tensors"], self._flat)), header["position"]
+        return dict(_tensors(header["tensors"], self._flat)), header["where"]
 
 
 def receive_piece(
@@ -101,20 +148,6 @@ def receive_piece(
     found = pool.submit(lambda: hashlib.sha256(piece.data).digest())
     comm.recv(digest, source, tag=_DIGESTS)
     return found, digest.tobytes(), source
-
-
-def rehearse(comm: Comm, ranks: Sequence[Standing], state: State) -> None:
-    """Send the state as it is now, while it changes, and wait until the newcomers have got it. They
-    do not use it, but afterwards all memory is there, which takes longer than the sending."""
-    send(comm, ranks, state, {})
-    for rank in ends(ranks)[1]:
-        comm.recv(np.empty(1, np.uint8), rank, tag=_DONE)
-
-
-def end_rehearsal(comm: Comm, ranks: Sequence[Standing]) -> None:
-    """A newcomer has got it."""
-    for rank in ends(ranks)[0]:
-        comm.send(np.zeros(1, np.uint8), rank, tag=_DONE)
 
 
 def warm_up(comm: Comm) -> None:

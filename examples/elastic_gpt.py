@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 HELD_OUT = 100  # pieces, the last ones
 
@@ -50,7 +49,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     warm_up = max(1, arguments.steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min(1, (t + 1) / warm_up))
-    job = elastic.Job(model, optimizer, batch=arguments.batch, logical=arguments.logical)
+    job = elastic.Job(
+        model,
+        optimizer,
+        batch=arguments.batch,
+        logical=arguments.logical,
+        also={"schedule": schedule},
+    )
 
     def losses(batch: Tensor) -> Tensor:
         predicted = model(batch[:, :-1])
@@ -64,13 +69,13 @@ def main() -> None:
         if (step.number + 1) % arguments.evaluate == 0:
             table = job.map(held_out, lambda batch: losses(batch).sum(), batch=10)
             loss = table.sum() / (HELD_OUT * arguments.context)
-            job.log(f"step {step.number}", loss=job.framework.loss, held_out=loss)
+            job.log(f"step {step.number}", loss=job.loss, held_out=loss)
         if step.number + 1 in range(15, 15 * arguments.kill + 1, 15) and job.is_writer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if job.is_writer:
         print(model.write("def ", 200).decode(errors="replace"))
-    job.log(f"state {digest(job.framework.state())[:16]}")
+    job.log(f"state {job.hash()[:16]}")
     job.close()
 
 

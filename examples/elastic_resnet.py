@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 
 class Pictures(Images):
@@ -49,7 +48,13 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda t: min(1, (t + 1) / (WARM_UP * steps_per_pass))
     )
-    job = elastic.Job(network, optimizer, batch=arguments.batch, logical=arguments.logical)
+    job = elastic.Job(
+        network,
+        optimizer,
+        batch=arguments.batch,
+        logical=arguments.logical,
+        also={"schedule": schedule},
+    )
 
     reading = {"collate": collate, "loader_workers": arguments.loader_workers}
     for step in job.steps(pictures, passes=arguments.passes, **reading):
@@ -57,7 +62,7 @@ def main() -> None:
             step.backward(cross_entropy(network(images), labels))
         optimizer.step()
         schedule.step()
-        job.log(f"step {step.number}", loss=job.framework.loss)
+        job.log(f"step {step.number}", loss=job.loss)
         if step.number + 1 in range(2, 2 * arguments.kill + 1, 2) and job.is_writer:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -66,9 +71,7 @@ def main() -> None:
         return (network(images).argmax(1) == labels).sum()
 
     right = job.map(held_out, count_right, batch=32, **reading).sum()
-    job.log(
-        f"accuracy {100 * right / len(held_out):.2f} %  state {digest(job.framework.state())[:16]}"
-    )
+    job.log(f"accuracy {100 * right / len(held_out):.2f} %  state {job.hash()[:16]}")
     job.close()
 
 

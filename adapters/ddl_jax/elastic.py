@@ -25,8 +25,7 @@ from ddl_elastic import flat, joining, worker
 from ddl_elastic.framework import Framework, State
 from ddl_elastic.loading import read_example
 from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.object_storage import storage_at
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_jax import elastic_state
 from ddl_jax.elastic_half import Half
 from ddl_jax.elastic_pins import pin, refuse_fork, seed
@@ -82,8 +81,7 @@ def train(
         return Job(state, grad_fn, update_fn, data, **options, **reading, **saving, **more).train()
     pin(threads)
     half = _make_half(state, grad_fn, update_fn, data, collate, **constants)
-    if checkpoint:
-        options["policy"] = Policy(storage_at(checkpoint), every, keep)
+    options["policy"] = policy_find(checkpoint, every, keep)
     worker.train(
         Loop(half, **({"comm": comm} if comm else joining.join()), **options),
         {"data": data, **reading},

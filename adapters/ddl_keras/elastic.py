@@ -23,9 +23,8 @@ from ddl_elastic import flat, joining
 from ddl_elastic.framework import Framework
 from ddl_elastic.loading import count_samples, read_example
 from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.object_storage import storage_at
 from ddl_elastic.sampler import Sampler
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_keras import elastic_evaluation
 from ddl_keras.elastic_callbacks import on_writer
 from ddl_keras.elastic_half import Half
@@ -88,7 +87,7 @@ def fit(
         logical=logical,
         seed=seed,
         watchdog=watchdog,
-        policy=Policy(storage_at(checkpoint), every, keep) if checkpoint else None,
+        policy=policy_find(checkpoint, every, keep),
     )
     sampler = Sampler(count_samples(data), batch, logical, seed)
     ends = [sampler.steps(epoch + 1) for epoch in range(epochs)]

@@ -28,8 +28,7 @@ import tensorflow as tf
 import ddl_core
 from ddl_elastic import joining
 from ddl_elastic.loop import Loop
-from ddl_elastic.object_storage import storage_at
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_tensorflow.elastic_half import Half
 from ddl_tensorflow.elastic_pins import pin, seed
 
@@ -63,8 +62,7 @@ class Job(Loop):
     ) -> None:
         pin(threads)
         self._half = Half(model, optimizer, generators)
-        if checkpoint:
-            options["policy"] = Policy(storage_at(checkpoint), every, keep)
+        options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(self._half, **joined, batch=batch, logical=logical, seed=seed, **options)
 

@@ -33,6 +33,7 @@ from ddl_torch.collectives import (
     reduce_scatter_async,
 )
 from ddl_torch.optimizer import DistributedOptimizer
+from ddl_torch.serving import serve
 from ddl_torch.state import (
     allgather_object,
     broadcast_object,
@@ -79,6 +80,7 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_async",
     "scaled_warmup",
+    "serve",
     "shutdown",
     "size",
 ]

@@ -17,10 +17,13 @@ def register() -> None:
     try:
         import torch.distributed as dist
 
+        from ddl_torch import serving
+
         if dist.is_available() and not hasattr(dist.Backend, "DDL"):
             dist.Backend.register_backend("ddl", _create, extended_api=True, devices=["cpu"])
             _open_monitored_barrier(dist)
             _open_set_pg_timeout(dist)
+            serving.open_gloo_requests(dist)
     except Exception:
         logging.getLogger("ddl_torch").exception("the backend ddl is not available")
 

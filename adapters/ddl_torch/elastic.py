@@ -2,11 +2,12 @@
 
     import ddl_torch.elastic as elastic
 
-    job = elastic.Job(model, optimizer, batch=256, logical=16)
+    job = elastic.Job(model, optimizer, batch=256, logical=16, also={"schedule": schedule})
     for step in job.steps(train_set, passes=10):
         for x, y in step:                           # this process's shares of the step
             step.backward(loss_fn(model(x), y))     # instead of loss.backward()
         optimizer.step()
+        schedule.step()
 
 docs/elastic.md tells what is promised, and what a program must not do.
 """
@@ -23,8 +24,7 @@ from torch import Tensor, nn
 import ddl_core
 from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
-from ddl_elastic.object_storage import storage_at
-from ddl_elastic.saving import Policy
+from ddl_elastic.saving import policy_find
 from ddl_torch import elastic_environment, elastic_modules, elastic_state
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
@@ -49,6 +49,10 @@ class Job(Loop):
     comm                   of the processes of the job; None: those that `ddl elastic run` has
                            started, else as ddl_core.init finds them
     watchdog               seconds that the others wait for a process that hangs; 0: for ever
+    also                   what else the loop changes that has a state, by name: schedules, averaged
+                           models, gradient scalers. Checkpoints have it, and processes that join
+    checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job goes on as well;
+                           steps between two checkpoints; how many are kept
     """
 
     def __init__(
@@ -71,8 +75,7 @@ class Job(Loop):
     ) -> None:
         pin(threads)
         half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
-        if checkpoint:
-            options["policy"] = Policy(storage_at(checkpoint), every, keep)
+        options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
 
@@ -114,6 +117,7 @@ class Half(Loading):
         self._trained: list[bool] | None = None  # which of the parameters the arrays are made for
         self._gradients = Gradients([], bucket_bytes)
         self._worker = 0  # whose share is computed
+        self._has_begun = False
 
     def _look_up(self) -> None:
         """What the arrays hold. The program may freeze a parameter between two steps."""
@@ -173,6 +177,9 @@ class Half(Loading):
     # ---- the result ----
 
     def result(self) -> Share:
+        if not self._has_begun:  # what the program makes before its first step is there
+            elastic_state.check_schedule(self.optimizer, self._also.values())
+            self._has_begun = True
         self._look_up()
         return self._result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -31,6 +31,29 @@ def _named(
                 yield f"{kind}.{number}.{name}", part[name]
     for name, each in also.items():
         yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
+
+
+def check_schedule(optimizer: torch.optim.Optimizer, also: Iterable[Any]) -> None:
+    """Raises ValueError if a learning-rate schedule drives the optimizer, and none is in `also`:
+    a process that joins would begin with a new one. A schedule marks the method `step`."""
+    if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return
+    if not any(_has_schedule(each, optimizer) for each in also):
+        raise ValueError(
+            "a learning-rate schedule drives the optimizer: give it as"
+            ' also={"schedule": schedule}; nothing in `also` is one of this optimizer'
+        )
+
+
+def _has_schedule(found: Any, optimizer: torch.optim.Optimizer, depth: int = 2) -> bool:
+    """Whether it is a schedule of the optimizer, or an object that has one."""
+    if found is optimizer or depth < 0:
+        return False
+    if getattr(found, "optimizer", None) is optimizer:
+        return True
+    held = found if isinstance(found, dict | list | tuple) else getattr(found, "__dict__", {})
+    parts = held.values() if isinstance(held, dict) else held
+    return any(_has_schedule(each, optimizer, depth - 1) for each in parts)
 
 
 def write(

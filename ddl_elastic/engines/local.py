@@ -35,11 +35,13 @@ Work = Callable[[AgentSpec, Channel], None]
 class LocalEngine:
     """See ddl_elastic.engines.Engine. A context manager."""
 
-    def __init__(self, work: Work, slots: int, cores: int = 1) -> None:
+    def __init__(self, work: Work, slots: int, cores: int = 1, logs: Path | None = None) -> None:
+        """logs: the folder for what workers write, which stays; None: one of its own"""
         host = socket.gethostname()
         self._slots = [Slot(number, host, f"cpu{cores}", cores) for number in range(slots)]
         # No TemporaryDirectory: a worker that ends as programs do would remove it.
-        self._logs = tempfile.mkdtemp(prefix="ddl-elastic-")
+        self._keeps_logs = logs is not None
+        self._logs = str(logs or tempfile.mkdtemp(prefix="ddl-elastic-"))
         self._agents: dict[int, Channel] = {}  # by slot
         self._workers: dict[int, Channel] = {}  # by slot
         self._members: dict[int, int] = {}
@@ -125,7 +127,8 @@ class LocalEngine:
         self._server.close()
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
-        shutil.rmtree(self._logs, ignore_errors=True)
+        if not self._keeps_logs:
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def __enter__(self) -> LocalEngine:
         return self

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 from collections import Counter
@@ -28,11 +29,12 @@ from typing import Any
 VERSION = 1
 ROLES = ("viewer", "user", "admin")
 ACTIVE = ("waiting", "running")
-# What may follow a state. A job that has ended stays as it is.
+# What may follow a state. A job that has ended stays as it is. One that has just been asked to give
+# back its last slot may end at that moment.
 STATES = {
-    "waiting": {"running", "paused", "failed", "cancelled"},
+    "waiting": {"running", "paused", "done", "failed", "cancelled"},
     "running": {"waiting", "paused", "done", "failed", "cancelled"},
-    "paused": {"waiting", "cancelled"},
+    "paused": {"waiting", "done", "failed", "cancelled"},
     "done": set(),
     "failed": set(),
     "cancelled": set(),
@@ -105,6 +107,7 @@ class Store:
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # environments may be secret
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.set_trace_callback(on_statement)
         try:
@@ -321,6 +324,11 @@ class Store:
             found[job] = (*found.get(job, ()), slot)
         return found
 
+    def slots_owners(self) -> dict[str, tuple[int, str]]:
+        """The job and the tenant that have each slot that is given."""
+        rows = self._db.execute("SELECT slot, job, tenant FROM allocations JOIN jobs ON id = job")
+        return {slot: (job, tenant) for slot, job, tenant in rows}
+
     def _slots(self, job: int) -> list[str]:
         rows = self._db.execute("SELECT slot FROM allocations WHERE job = ? ORDER BY slot", (job,))
         return [row[0] for row in rows]
@@ -382,6 +390,13 @@ class Store:
             " AND (? IS NULL OR job = ?) ORDER BY id LIMIT ?",
             (after, tenant, tenant, job, job, limit),
         ).fetchall()
+
+    def events_last(self, job: int, limit: int = 200) -> list[tuple[int, float, int | None, str]]:
+        """The newest of a job, in order."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE job = ? ORDER BY id DESC LIMIT ?",
+            (job, limit),
+        ).fetchall()[::-1]
 
     def event_last(self) -> int:
         """The number of the last one; 0 if there is none."""

@@ -16,7 +16,7 @@ from ddl_elastic.scheduler.store import ROLES, STATES, Record, Store, StoreError
 from ddl_elastic.web.errors import Refused
 from ddl_elastic.web.history import plain
 from ddl_elastic.web.operations import LARGEST, Call, answer, operation
-from ddl_elastic.web.views import SHOWN, job_view, overview, slots_view, tenants_view
+from ddl_elastic.web.views import job_view, overview, slots_view, tenants_view
 
 AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST}
 _LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 1000}
@@ -53,7 +53,7 @@ _TENANT: Schema = {
 
 @operation("GET", "/v1/overview", {200: "Overview"})
 async def overview_get(call: Call) -> Response:
-    """Slots, jobs that have not ended and the last that have, and tenants."""
+    """Slots, tenants, and jobs: those that run, the newest that wait, the last that have ended."""
     return answer(await overview(call.service, call.caller))
 
 
@@ -73,7 +73,8 @@ async def overview_get(call: Call) -> Response:
 async def jobs_list(call: Call) -> Response:
     """Jobs, the newest first."""
     state, limit = call.query.get("state"), call.query.get("limit", 100)
-    states = SHOWN if state == "active" else (state,) if state else ()
+    active = ("running", "waiting", "paused")
+    states = active if state == "active" else (state,) if state else ()
 
     def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]]]:
         before = call.query.get("before", 0)
@@ -174,7 +175,7 @@ async def report(call: Call) -> dict[str, Any]:
     """See `job_report`."""
     service, number = call.service, call.path["job"]
     shown = await _shown(call, number)
-    events = await service.database.call(lambda store: store.events(job=number))
+    events = await service.database.call(lambda store: store.events_last(number))
     history = service.history
     live = service.live(number)
     return {
@@ -224,8 +225,8 @@ async def slots_list(call: Call) -> Response:
     sees = call.caller.sees
 
     def read(store: Store) -> set[int]:
-        running = store.jobs("running", "waiting")
-        return {record.id for record in running if sees in (None, record.tenant)}
+        owners = store.slots_owners()
+        return {job for job, tenant in owners.values() if sees in (None, tenant)}
 
     seen = await call.service.database.call(read)
     return answer({"slots": slots_view(call.service.slots(), seen)})

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ddl_elastic.web import api, metrics, openapi, streams
+from ddl_elastic.web import api, metrics, openapi, pages, streams
 from ddl_elastic.web.database import Database
 from ddl_elastic.web.errors import Refused, refusal
 from ddl_elastic.web.guard import LOOPBACK, Guard
@@ -32,7 +32,7 @@ from ddl_elastic.web.service import Live, Service, Slots
 from ddl_elastic.web.sessions import Sessions
 
 SAMPLES = 1.0  # seconds between two samples of the jobs' reports
-_ = (api, metrics, openapi, streams)  # they declare the operations
+_ = (api, metrics, openapi, pages, streams)  # they declare the operations
 
 
 def make_app(
@@ -48,9 +48,9 @@ def make_app(
     """The app over a store, which it opens itself.
 
     live    the report of a job, as `Job.report` has it; None if there is none. It may also have
-            `waiting`, why the job has no slots, and `deadline_warning`. Called often, in the
-            server's thread: it must be quick, and thread-safe
-    slots   all places: id, host, state, job or None; likewise
+            `waiting`, why the job has no slots, and `deadline_warning`. Called often, in
+            the server's thread: it must be quick, and thread-safe
+    slots   all there are; likewise
     wake    called after each change of the store, in the server's thread
     hosts   names by which this machine is reached, beside those of loopback
     secure  whether TLS is spoken
@@ -71,7 +71,7 @@ def make_app(
 
     known = tuple(name.lower() for name in (*LOOPBACK, *hosts))
     return Starlette(
-        routes=_routes(service),
+        routes=[*_routes(service), *pages.routes(service)],
         middleware=[Middleware(Guard, limits=limits, hosts=known, secure=secure)],
         exception_handlers={Refused: _refused, HTTPException: _http_error},
         lifespan=lifespan,

@@ -26,7 +26,7 @@ async def metrics(call: Call) -> Response:
         return store.jobs_page(sees, ("running",), limit=1000), tenants_view(store, service, sees)
 
     running, tenants = await service.database.call(read)
-    slots = Counter(state for _, _, state, _ in service.slots())
+    slots = Counter(slot.state for slot in service.slots())
     text = [
         *_metric(
             "slots", "gauge", "Places for workers.", [({"state": k}, v) for k, v in slots.items()]

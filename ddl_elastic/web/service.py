@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ddl_elastic.scheduler.store import Record
 from ddl_elastic.web.database import Database
@@ -17,7 +17,22 @@ from ddl_elastic.web.limits import Limits
 from ddl_elastic.web.sessions import Sessions
 
 Live = Callable[[int], Mapping[str, Any] | None]  # a job's report; thread-safe
-Slots = Callable[[], Iterable[tuple[str, str, str, int | None]]]  # id, host, state, job
+
+
+class Place(Protocol):
+    """A slot."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def state(self) -> str: ...  # free, starting, used, draining, lost
+    @property
+    def job(self) -> int | None: ...  # that has it
+
+
+Slots = Callable[[], Iterable[Place]]  # thread-safe
 
 
 @dataclass

@@ -38,9 +38,19 @@ async def overview_stream(call: Call) -> Response:
 
 @operation("GET", "/v1/jobs/{job}/report/stream", {200: ""}, kind=STREAM)
 async def report_stream(call: Call) -> Response:
-    """A job's report, each time it has changed."""
+    """A job's report, each time it has changed. After the first message, `history` has the new
+    points only."""
     await call.service.job(call.path["job"], call.caller.sees)
-    return _changes(call, "report", lambda: api.report(call))
+    seen = 0.0
+
+    async def look() -> dict[str, Any]:
+        nonlocal seen
+        found = await api.report(call)
+        found["history"] = [point for point in found["history"] if point["time"] > seen]
+        seen = max([seen, *(point["time"] for point in found["history"])])
+        return found
+
+    return _changes(call, "report", look)
 
 
 @operation(

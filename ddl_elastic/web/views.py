@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_elastic.scheduler.store import Record, Store
+from ddl_elastic.scheduler.store import STATES, Record, Store
 from ddl_elastic.web.history import plain
-from ddl_elastic.web.service import Service
+from ddl_elastic.web.service import Place, Service
 from ddl_elastic.web.sessions import Caller
 
-SHOWN = ("running", "waiting", "paused")  # on the page
-RECENT = 20  # ended jobs on the page
+ENDED = tuple(state for state, following in STATES.items() if not following)
+RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wait, have ended
 
 
 def job_view(
@@ -44,19 +45,26 @@ def job_view(
     }
 
 
-def slots_view(slots: Iterable[tuple[str, str, str, int | None]], seen: set[int]) -> list[Any]:
+def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
     """All slots; whose job a slot has is told only of jobs that are seen."""
     return [
-        {"id": name, "host": host, "state": state, "job": job if job in seen else None}
-        for name, host, state, job in slots
+        {
+            "id": slot.id,
+            "host": slot.host,
+            "state": slot.state,
+            "job": slot.job if slot.job in seen else None,
+        }
+        for slot in slots
     ]
 
 
 def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[str, Any]]:
     """Quotas, and what was used of them."""
     found = []
-    held, counts = store.slots(), store.jobs_count()
-    owners = {record.id: record.tenant for record in store.jobs("running", "waiting")}
+    held, counts = (
+        Counter(tenant for _, tenant in store.slots_owners().values()),
+        store.jobs_count(),
+    )
     for name, cap, guarantee, weight in store.tenants():
         if sees in (None, name):
             own = [(state, count, used) for tenant, state, count, used in counts if tenant == name]
@@ -66,7 +74,7 @@ def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[
                     "cap": cap,
                     "guarantee": guarantee,
                     "weight": weight,
-                    "slots": sum(len(slots) for job, slots in held.items() if owners[job] == name),
+                    "slots": held[name],
                     "jobs": {state: count for state, count, _ in own},
                     "slot_hours": sum(used for *_, used in own) / 3600,
                     "idle_share": service.history.idle(name),
@@ -80,9 +88,13 @@ async def overview(service: Service, caller: Caller) -> dict[str, Any]:
     sees = caller.sees
 
     def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]], list[Any]]:
-        records = store.jobs_page(sees, SHOWN, limit=1000)
-        ended = store.jobs_page(sees, ("done", "failed", "cancelled"), limit=RECENT)
-        return [*records, *ended], store.slots(), tenants_view(store, service, sees)
+        groups = ((("running",), RUNNING), (("waiting", "paused"), QUEUED), (ENDED, RECENT))
+        records = [
+            record
+            for states, most in groups
+            for record in store.jobs_page(sees, states, limit=most)
+        ]
+        return records, store.slots(), tenants_view(store, service, sees)
 
     records, held, tenants = await service.database.call(read)
     seen = {record.id for record in records}

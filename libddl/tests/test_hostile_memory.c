@@ -193,11 +193,46 @@ static void test_flood(void)
     pair_destroy(&p);
 }
 
+/* The peer lends two spans of a region, and offers another file for the region's number before the
+ * first one is released, and after it. */
+static void test_replaced(bool released)
+{
+    const ddl__signature signature = {{1, 2}};
+    int other = ddl__memory_file_create(BYTES);
+    pair p = pair_create();
+    ddl__arena *ours = ddl__arena_open(ddl__arena_fd(p.arenas[0]), 0);
+    ddl__link *peers = ddl__shm_link_create(p.arenas[1], 0, ours, 0, dup(p.peer), false);
+    ddl__regions *regions = ddl__regions_create();
+    char *memory = ddl__memory_alloc(regions, BYTES);
+    ddl__region region = ddl__regions_find(regions, memory);
+    memset(memory, 7, BYTES);
+    CHECK(!peers->ops->lend(peers, &region, memory, BYTES, &signature, false), "not mapped yet");
+    p.link->ops->poll(p.link);
+    for (int i = 0; i < 2; i++)
+        CHECK(peers->ops->lend(peers, &region, memory, BYTES, &signature, false), "span %d", i);
+    const char *first = p.link->ops->peek(p.link, 0, NULL, BYTES, &signature);
+    CHECK(first, "no span");
+    for (int i = 0; released && i < 2; i++)
+        CHECK(p.link->ops->release(p.link), "not released");
+    send_offer(&p, (ddl__offer){region.number, region.serial + 1, BYTES}, &other, 1);
+    p.link->ops->poll(p.link);
+    CHECK((p.link->state == DDL__LINK_OPEN) == released, "state %d", p.link->state);
+    CHECK(released || strstr(p.link->reason, "being read"), "%s", p.link->reason);
+    CHECK(released || (first[0] == 7 && first[BYTES - 1] == 7), "other bytes");
+    peers->ops->destroy(peers);
+    pair_destroy(&p);
+    close(other);
+    ddl__memory_free(memory);
+    ddl__regions_release(regions);
+}
+
 int main(void)
 {
     test_refused();
     test_several();
     test_accepted();
     test_flood();
+    test_replaced(true);
+    test_replaced(false);
     return 0;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_core.environment import SRUN_PORTS, World, detect, first_host
+from ddl_core.environment import SRUN_PORTS, World, detect, first_host, torch_served_backend
 from ddl_core.errors import InvalidArgument
 
 DDLRUN = {"DDL_RANK": "1", "DDL_SIZE": "4", "DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}
@@ -176,3 +176,10 @@ def test_host_of_rank_0() -> None:
     assert detect({**TORCHRUN, "MASTER_ADDR": "fe80::1"}).master == "fe80::1"
     assert detect({**SRUN, **elsewhere}).master == "n08"
     assert detect({**OPEN_MPI, "MASTER_ADDR": "node1"}).master is None
+
+
+def test_the_backend_that_ddl_answers_for() -> None:
+    assert torch_served_backend({}) == torch_served_backend({"DDL_TORCH_SERVE": ""}) == ""
+    assert torch_served_backend({"DDL_TORCH_SERVE": "gloo"}) == "gloo"
+    with pytest.raises(InvalidArgument, match='DDL_TORCH_SERVE is "mpi"; the only backend'):
+        torch_served_backend({"DDL_TORCH_SERVE": "mpi"})

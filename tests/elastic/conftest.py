@@ -178,18 +178,26 @@ class Jobs:
         """Their reports. Before them one worker alone does the same; all have its result."""
         cases = tuple({"passes": self.PASSES, **case} for case in cases)
         alone = [{"workers": 1, "passes": n} for n in sorted({case["passes"] for case in cases})]
-        texts = [json.dumps(case) for case in (*alone, *cases)]
-        program = Path(__file__).parent / "programs" / "train.py"
-        done = self._run([sys.executable, program, *texts], cwd=self._folder, limit=LIMIT)
-        done.expect_success()
-        self.shown = done.err
-        reports = [json.loads(line) for line in done.out.splitlines()]
+        reports = self._reports(*alone, *cases)
         expected = {
             case["passes"]: each["hash"] for case, each in zip(alone, reports, strict=False)
         }
         for case, report in zip(cases, reports[len(alone) :], strict=True):
             assert report.get("hash") == expected[case["passes"]], (case, report)
         return reports[len(alone) - 1 :]
+
+    def fail(self, case: dict[str, Any]) -> dict[str, Any]:
+        """The report of one that fails."""
+        (report,) = self._reports({"passes": self.PASSES, **case})
+        assert report["state"] == "failed"
+        return report
+
+    def _reports(self, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+        program = Path(__file__).parent / "programs" / "train.py"
+        command = [sys.executable, program, *map(json.dumps, cases)]
+        done = self._run(command, cwd=self._folder, limit=LIMIT).expect_success()
+        self.shown = done.err
+        return [json.loads(line) for line in done.out.splitlines()]
 
 
 @pytest.fixture

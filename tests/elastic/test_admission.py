@@ -100,6 +100,9 @@ def test_equal_environments() -> None:
         RuntimeError, match="rank 1 on a starts from another state than rank 0 on a"
     ):
         compare(FIRST, replace(other, state="t"))
+    first, model = ({"also.x": "1", "model": each, "slot": each} for each in "23")
+    with pytest.raises(RuntimeError, match=r"rank 0 on a: the first part that differs is model\."):
+        compare(replace(FIRST, parts=first), replace(FIRST, state="t", parts=model))
 
 
 def test_another_initial_state_by_another_environment() -> None:

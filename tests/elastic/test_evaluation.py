@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ddl_elastic import step as steps
 from ddl_elastic.evaluation import Plan, as_numbers
+from ddl_elastic.framework import digest
 from ddl_elastic.step import Step
 
 torch = pytest.importorskip("torch")
@@ -139,6 +140,19 @@ def test_the_writer(job: Any, caplog: pytest.LogCaptureFixture) -> None:
         job.log("evaluated", accuracy=0.5, loss=1 / 3)
         job.log(loss=2)
     assert caplog.messages == ["evaluated  accuracy 0.5  loss 0.333333", "loss 2"]
+
+
+def test_the_loss_and_the_hash(job: Any) -> None:
+    assert np.isnan(job.loss)
+    before = job.hash()
+    losses = []
+    for step in job.steps(torch.arange(12.0).reshape(4, 3)):
+        for x in step:
+            loss = job.framework.model(x).sum()
+            losses.append(loss.item())
+            step.backward(loss)
+    assert job.loss == (losses[0] + losses[1]) / 2
+    assert before != job.hash() == digest(job.framework.state())
 
 
 def test_evaluations_do_not_count_as_steps(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

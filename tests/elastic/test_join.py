@@ -5,7 +5,6 @@ Some die at every moment of it, by a real kill -9.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,15 @@ from ddl_core import Endpoint
 from ddl_core.errors import PeerLost
 from ddl_elastic import transfer
 from ddl_elastic.framework import State, Tensor, digest
-from ddl_elastic.reform import Standing
 
-# When a worker dies: a newcomer, or a member.
-NEWCOMERS = [
-    *("start", "warm-up", "creation, by a newcomer", "rehearsal, receiving"),
-    *("hello, by a newcomer", "receiving", "end, by a newcomer"),
-]
+# When a worker dies: a newcomer before the others have switched, or while it observes; or a member.
+NEWCOMERS = ["start", "warm-up", "creation, by a newcomer", "hello, by a newcomer"]
+OBSERVERS = ["receiving", "observing", "loading", "catching up", "arrival"]
 MEMBERS = [
-    *("creation, by a member", "rehearsal, sending", "agreement", "switch"),
-    *("hello, by a member", "sending", "end, by a member"),
+    *("creation, by a member", "agreement", "switch", "hello, by a member"),
+    *("copying", "sending", "telling"),
 ]
-SAMPLE = ["receiving", "switch"]
+SAMPLE = ["receiving", "switch", "sending"]
 
 
 def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -52,7 +48,7 @@ def test_a_death_in_a_join(jobs: Any, tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", sorted({*NEWCOMERS, *MEMBERS} - {*SAMPLE}))
+@pytest.mark.parametrize("moment", sorted({*NEWCOMERS, *OBSERVERS, *MEMBERS} - {*SAMPLE}))
 def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
     check_death(jobs, tmp_path, moment)
 
@@ -63,11 +59,28 @@ def check_death(jobs: Any, folder: Path, moment: str) -> None:
     _, report = jobs.train(case)
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
-    newcomer = died[0]["member"] == 2
-    assert newcomer == (moment in NEWCOMERS)
+    assert (died[0]["member"] == 2) == (moment not in MEMBERS)
     assert not (folder / f"die in {moment}").exists()
     joined = [each["member"] for each in events(report, "joined")]
-    assert joined == ([] if newcomer and moment != "end, by a newcomer" else [2])
+    # The others may tell that one has joined which dies at once.
+    assert joined == [2] or (moment in (*NEWCOMERS, *OBSERVERS) and joined == [])
+    assert moment not in NEWCOMERS[:3] or not joined
+
+
+def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
+    """One that lacks the state does not go on."""
+    always = ["wait in sending", "die in telling"]
+    report = jobs.fail({"workers": "2:4", "start": 2, "resize": [[3, 3]], "always": always})
+    assert sorted(each["member"] for each in events(report, "died")) == [0, 1, 2]
+    assert "NobodyIsWhole: no process is left that has the state" in report["error"]
+
+
+def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
+    """It has kept the results that it lacks, so it goes on."""
+    (tmp_path / "at loading").write_text("always die in telling")
+    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]]})
+    assert sorted(each["member"] for each in events(report, "died")) == [0, 1]
+    assert report["workers"]["2"]["state"] == "done"
 
 
 @pytest.mark.slow
@@ -94,19 +107,20 @@ def make_state() -> State:
     }
 
 
-def standings(whole: list[bool]) -> list[Standing]:
-    return [Standing(member, 0, False, (), each) for member, each in enumerate(whole)]
-
-
 @pytest.mark.parametrize("whole", [[True, False], [True, True, False, True, False]])
 def test_the_state_is_received(whole: list[bool]) -> None:
-    state, ranks = make_state(), standings(whole)
+    state = make_state()
+    senders = [rank for rank, has_state in enumerate(whole) if has_state]
+    lacking = [rank for rank, has_state in enumerate(whole) if not has_state]
     group = join([Endpoint(secret="") for _ in whole])
 
     def run(rank: int) -> Any:
         if whole[rank]:
-            return transfer.send(group[rank], ranks, state, {"next": 7})
-        return transfer.Receiver().receive(group[rank], ranks)
+            sender = transfer.Sender()
+            sender.reserve(state, len(senders))
+            sender.send(group[rank], senders, lacking, state, {"next": 7})
+            return sender.wait()
+        return transfer.Receiver().receive(group[rank], senders)
 
     for rank, found in enumerate(together(run, len(whole))):
         if not whole[rank]:
@@ -116,23 +130,24 @@ def test_the_state_is_received(whole: list[bool]) -> None:
 
 
 def test_a_piece_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, ranks = make_state(), standings([True, False])
+    state = make_state()
     first, second = join([Endpoint(secret="") for _ in range(2)])
 
-    def send_changed(comm: Any, rank: int, piece: Any) -> None:
-        digest = hashlib.sha256(piece.data).digest()
+    def send_changed(comm: Any, rank: int, piece: Any, digest: bytes) -> None:
         piece[0] ^= 1
         comm.send(piece, rank, tag=2)
         comm.send(np.frombuffer(digest, np.uint8), rank, tag=3)
 
     def run(rank: int) -> None:
         if rank == 0:
+            sender = transfer.Sender()
+            sender.send(first, [0], [1], state, {})
             with pytest.raises(PeerLost):
-                transfer.send(first, ranks, state, {})
                 first.barrier()
+            sender.wait()
         else:
             with pytest.raises(RuntimeError, match="piece 0 of the state, from rank 0, is not"):
-                transfer.Receiver().receive(second, ranks)
+                transfer.Receiver().receive(second, [0])
             second.close()
 
     monkeypatch.setattr(transfer, "send_piece", send_changed)

@@ -26,10 +26,11 @@ def pair() -> Iterator[tuple[Channel, socket.socket]]:
 def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
     reader, far = pair
     writer = Channel(far)
-    writer.send("done", steps=3, loss=0.5, digest="ab")
+    writer.send("done", steps=3, loss=0.5, digest="ab", parts={})
     writer.send_data(memoryview(b"x" * 70000))
     first = reader.receive()
-    assert (first.kind, first.fields) == ("done", {"steps": 3, "loss": 0.5, "digest": "ab"})
+    told = {"steps": 3, "loss": 0.5, "digest": "ab", "parts": {}}
+    assert (first.kind, first.fields) == ("done", told)
     assert reader.receive().data == b"x" * 70000
     assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5)
     assert reader.receive().kind == "progress"

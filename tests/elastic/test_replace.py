@@ -22,7 +22,7 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
 
 def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
     """It is ended, which is no death."""
-    case = {"workers": 2, "kill": [[5, 1]], "replace": True, "always": "wait in warm-up"}
+    case = {"workers": 2, "kill": [[5, 1]], "replace": True, "always": ["wait in warm-up"]}
     _, report = jobs.train(case)
     assert [each["kind"] for each in report["events"]] == ["died", "recovered"]
     assert report["workers"]["2"]["state"] == "ended"
@@ -35,7 +35,7 @@ def test_workers_that_die_at_once(jobs: Any) -> None:
         "kill": [[5, 1]],
         "replace": True,
         "passes": 40,
-        "always": "die in warm-up",
+        "always": ["die in warm-up"],
     }
     _, report = jobs.train(case)
     assert members(report, "died") == [1, 2, 3, 4]

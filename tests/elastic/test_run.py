@@ -122,6 +122,21 @@ def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
     assert re.search(r"rank 1 on \S+ died \(OSError: no such sample\) before it joined", done.err)
 
 
+def test_a_schedule_that_nothing_saves(run: Any) -> None:
+    done, report = run("-n", 2, PROGRAM, "--no-also")
+    assert (done.code, report["steps"]) == (1, 0)
+    assert 'give it as also={"schedule": schedule}; nothing in `also`' in done.out
+
+
+def test_final_states_that_differ(run: Any) -> None:
+    """It is said in what."""
+    done, report = run("-n", 2, PROGRAM, "--differ", "--passes", 1)
+    assert (done.code, report["state"]) == (1, "failed")
+    names = r"rank 0 on \S+ \w{64}, rank 1 on \S+ \w{64}"
+    part = "the first part that differs is the optimizer's settings"
+    assert re.search(f"final states differ: {names}; {part}. Is something that has", done.err)
+
+
 def test_nobody_is_left(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
     assert done.code == 128 + signal.SIGSEGV

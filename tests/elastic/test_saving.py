@@ -84,6 +84,33 @@ def test_a_checkpoint_of_many_parts(tmp_path: Path, ranks: int) -> None:
     assert len(checkpoint.manifests(job.storage)) == 2
 
 
+def test_steps_while_the_manifest_is_written(tmp_path: Path) -> None:
+    """It is written once, however many votes end meanwhile."""
+
+    class SlowFolder(Folder):
+        def write(self, name: str, data: bytes) -> None:
+            if name.startswith("steps-"):
+                begun.set()
+                assert goes_on.wait(60)
+            super().write(name, data)
+
+    begun, goes_on = threading.Event(), threading.Event()
+    job = Job(tmp_path, 3)
+    for saver in job.savers:
+        saver._policy = Policy(SlowFolder(tmp_path), EVERY)
+    for _ in range(EVERY + 1):
+        job.step()
+    assert begun.wait(60)
+    vote = threading.Thread(target=lambda: job.step(waits=0))
+    vote.start()
+    vote.join(0.2)  # it waited for the manifest, and then looked for its parts again
+    goes_on.set()
+    vote.join()
+    job.settle()
+    assert [saver.error for saver in job.savers] == [None] * 3
+    assert job.newest() == EVERY
+
+
 def test_what_has_not_changed_is_written_once(tmp_path: Path) -> None:
     job = Job(tmp_path, 2)
     for _ in range(2 * EVERY + 2):

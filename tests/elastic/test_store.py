@@ -68,6 +68,46 @@ def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None
         assert (record.epoch, record.changed) == (1, 12.0)
 
 
+def test_a_new_file_is_its_users_alone(store: Store, path: Path) -> None:
+    store.tenant_put("t2")
+    assert {each.stat().st_mode & 0o777 for each in path.parent.glob("store.db*")} == {0o600}
+
+
+def test_sizes_change_and_the_submission_stays_the_same(store: Store) -> None:
+    for number, spec in enumerate(({"min": 1, "max": 8, "x": 1}, {"x": 1})):
+        job = store.job_submit("t", f"scaled{number}", spec, 10.0)
+        for least in (2, 3):
+            store.job_scale(job, least, 4, 11.0)
+            found = store.job_find(job)
+            assert found and (found.spec["min"], found.spec["max"]) == (least, 4)
+            assert store.job_submit("t", f"scaled{number}", spec, 12.0) == job
+        with pytest.raises(StoreError, match="with other values"):
+            store.job_submit("t", f"scaled{number}", {**spec, "min": 3, "max": 4}, 12.0)
+    store.job_move(job, "cancelled", 13.0)
+    for wrong, why in ((job, "is cancelled"), (99, "there is no job 99")):
+        with pytest.raises(StoreError, match=why):
+            store.job_scale(wrong, 1, 2, 14.0)
+
+
+def test_jobs_and_events_are_read_by_tenant_and_page(store: Store) -> None:
+    store.tenant_put("u")
+    jobs = [store.job_submit("tu"[n % 2], str(n), {}, float(n)) for n in range(6)]
+    store.job_move(jobs[0], "cancelled", 7.0)
+    assert [each.id for each in store.jobs_page()] == jobs[::-1]
+    assert [each.id for each in store.jobs_page("t", limit=2)] == [jobs[4], jobs[2]]
+    assert [each.id for each in store.jobs_page("t", before=jobs[2])] == [jobs[0]]
+    assert [each.id for each in store.jobs_page("t", ("cancelled",))] == [jobs[0]]
+    assert {each[2] for each in store.events(tenant="u")} == set(jobs[1::2])
+    assert [each[3] for each in store.events(job=jobs[0])] == ["submitted", "cancelled"]
+    assert [each[3] for each in store.events_last(jobs[0], 1)] == ["cancelled"]
+    assert store.event_last() == store.events()[-1][0] == 7
+    assert ("t", "cancelled", 1, 0.0) in store.jobs_count()
+    assert store.job_find(99) is None
+    store.plan_write({jobs[1]: ("s1", "s2"), jobs[2]: ("s3",)}, 8.0)
+    owners = {"s1": (jobs[1], "u"), "s2": (jobs[1], "u"), "s3": (jobs[2], "t")}
+    assert store.slots_owners() == owners
+
+
 def test_a_full_disk_changes_nothing(store: Store, path: Path) -> None:
     store.close()
     with closing(Store(path)) as full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,38 @@ def test_the_model_changes_between_two_steps(change: str) -> None:
     assert [each.shape for each in share.parts[0]] == [each.shape for each in reversed(trained)]
     assert share.numbers.size == 2 + len(trained)
     assert all((each.grad is not None) == each.requires_grad for each in model.parameters())
+
+
+class Wrapped:
+    """A program's own object, which has a schedule."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.schedules = [schedule]
+        self.state_dict, self.load_state_dict = schedule.state_dict, schedule.load_state_dict
+
+
+def test_a_schedule_that_nothing_saves_is_refused() -> None:
+    """A worker that joins would begin with a new one."""
+    half = half_of(nn.Linear(3, 2))
+    schedule = torch.optim.lr_scheduler.StepLR(half.optimizer, 1)
+    message = re.escape('give it as also={"schedule": schedule}')
+    with pytest.raises(ValueError, match=message):
+        half.result()
+    average = torch.optim.swa_utils.AveragedModel(half.model)
+    other = torch.optim.lr_scheduler.StepLR(half_of(nn.Linear(3, 2)).optimizer, 1)
+    for also in ({"average": average}, {"schedule": other}, {"optimizer": half.optimizer}):
+        with pytest.raises(ValueError, match=message):
+            elastic.Half(half.model, half.optimizer, also=also).result()
+    for kept in (schedule, Wrapped(schedule)):
+        elastic.Half(half.model, half.optimizer, also={"any name": kept}).result()
+
+
+def test_schedules_made_of_schedules_are_kept() -> None:
+    half, schedules = half_of(nn.Linear(3, 2)), torch.optim.lr_scheduler
+    parts = [schedules.StepLR(half.optimizer, 1), schedules.ExponentialLR(half.optimizer, 0.9)]
+    sequence = schedules.SequentialLR(half.optimizer, parts, [3])
+    for schedule in (schedules.ChainedScheduler(parts), sequence):
+        elastic.Half(half.model, half.optimizer, also={"schedule": schedule}).result()
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])

@@ -449,7 +449,7 @@ def test_tokens_do_not_travel_over_networks_unencrypted() -> None:
 
 
 def test_headers_that_browsers_need(site: Site) -> None:
-    for path in ("/v1/jobs", "/v1/nothing", "/metrics"):
+    for path in ("/v1/jobs", "/v1/nothing", "/login", "/static/app.js"):
         headers = site.ask("GET", path).headers
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert "unsafe-inline" not in headers["content-security-policy"].split("style-src")[0]

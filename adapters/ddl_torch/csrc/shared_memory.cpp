@@ -154,6 +154,8 @@ void *Pool::take(size_t bytes)
 {
     if (!endpoint_)
         return nullptr;
+    if (freed_.count(bytes))
+        kept_.insert(bytes);
     for (auto each = idle_.rbegin(); each != idle_.rend(); ++each)
         if (each->bytes == bytes) {
             void *memory = each->memory;
@@ -188,7 +190,8 @@ void Pool::release(void *context)
 bool Pool::keep(const Block &block)
 {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!endpoint_ || block.age != age_) {
+    freed_.insert(block.bytes);
+    if (!endpoint_ || block.age != age_ || !kept_.count(block.bytes)) {
         blocks_--;
         return false;
     }

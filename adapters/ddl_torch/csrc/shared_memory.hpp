@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "ddl/ddl.h"
 
@@ -27,7 +28,8 @@ Sharing shared();
 at::Tensor empty_shared(int64_t elements, const at::TensorOptions &options);
 
 // The shared memory of one endpoint. What is freed is kept for the next tensor of its size: peers
-// have mapped it already, and it has pages.
+// have mapped it already, and it has pages. Only sizes that come again are kept: the first buckets
+// of DistributedDataParallel, which it replaces after a step, are not.
 //
 // Design notes. A forked child has copies of the memory, and frees them. It never takes the lock,
 // which another thread may have held at the fork.
@@ -71,6 +73,8 @@ class Pool : public std::enable_shared_from_this<Pool>
     std::mutex mutex_;
     ddl_endpoint *endpoint_; // null: closed
     std::deque<Idle> idle_;  // the oldest first
+    std::set<size_t> freed_; // sizes that were freed
+    std::set<size_t> kept_;  // of these, those that were allocated again
     size_t blocks_ = 0;      // in use or idle
     uint64_t age_ = 0;       // calls of renew
 };

@@ -34,6 +34,7 @@
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
 #define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
+#define DDL__FIRST_USE_LIMIT (4 * DDL__S)    /* to reach a member that is not known to be dead */
 #define DDL__PARKED_LIMIT    (600 * DDL__S)  /* for a connection to wait for its comm's creation */
 #define DDL__AWAKE_LIMIT     (DDL__MS / 10)  /* of waiting for a member without sleeping */
 #define DDL__MEMBERS_POLL    (50 * DDL__MS)  /* between checks that the members are still there */

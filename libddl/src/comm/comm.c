@@ -139,6 +139,16 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     return DDL_OK;
 }
 
+static void link_opened(void *engine, ddl__link *link, int fd)
+{
+    ddl__engine_watch(engine, link, fd);
+}
+
+static void link_failed(void *engine, ddl_status status, const char *text)
+{
+    ddl__engine_fail(engine, status, text);
+}
+
 /* Connect to all members and create the engine over the links. If there is no engine on failure,
  * the links made so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
@@ -162,6 +172,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     wireup->controls = ddl__controls_create(comm->size);
     if (!comm->slots || !wireup->links || !wireup->messages || !wireup->controls)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
+    if (ddl__first_use_is_for(comm->size) && wireup->kinds & DDL_LINK_TCP &&
+        !(wireup->first_use = comm->first_use = ddl__first_use_create(wireup)))
+        return DDL_ENOMEM;
     status = ddl__wireup_run(wireup);
     if (status != DDL_OK)
         return status;
@@ -184,7 +197,10 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
         return DDL_ESYSTEM;
     ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
                                  was_driven};
-    return ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
+    status = ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
+    ddl__first_use_events events = {comm->engine, link_opened, link_failed};
+    return status == DDL_OK && comm->first_use ? ddl__first_use_start(comm->first_use, &events)
+                                               : status;
 }
 
 /* The settings that have to be equal on all members. */
@@ -258,6 +274,33 @@ static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl
     return status;
 }
 
+/* All-gather `rows` in place. In a large comm by trees, whose edges the barrier that follows uses
+ * as well: every other pair would have its link opened for this alone. */
+static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
+                              const ddl__until *until)
+{
+    ddl__call call = {.kind = DDL__ALLGATHER,
+                      .dtype = DDL_U8,
+                      .count = (int64_t)row,
+                      .send = rows,
+                      .recv = rows,
+                      .timeout_ms = timeout_ms};
+    if (!ddl__first_use_is_for(comm->size))
+        return run_operation(comm, &call, until);
+    call.kind = DDL__GATHER;
+    call.by = DDL__ALGORITHM_TREE;
+    call.send = (char *)rows + (size_t)comm->rank * row;
+    call.recv = comm->rank == 0 ? rows : NULL;
+    ddl_status status = run_operation(comm, &call, until);
+    if (status != DDL_OK)
+        return status;
+    call.kind = DDL__BROADCAST;
+    call.uncounted = true;
+    call.count = (int64_t)row * comm->size;
+    call.send = call.recv = rows;
+    return run_operation(comm, &call, until);
+}
+
 /* Exchange which members share memory, and the settings. This is the first operation of every comm;
  * when it is complete, all members are here. `agreed`: and all have equal settings. */
 static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
@@ -275,13 +318,8 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
     for (size_t i = 0; i < size; i++)
         mine[i] = links[i] && links[i]->ops->shared;
     memcpy(mine + size, &ours, sizeof ours);
-    ddl__call call = {.kind = DDL__ALLGATHER,
-                      .dtype = DDL_U8,
-                      .count = (int64_t)row,
-                      .send = rows,
-                      .recv = rows,
-                      .timeout_ms = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1)};
-    ddl_status status = run_operation(comm, &call, until);
+    int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    ddl_status status = gather_rows(comm, rows, row, left, until);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
         memcpy(shared + i * size, rows + i * row, size);
         status = settings_compare(comm, rows + i * row + size, comm->names[i]);
@@ -319,6 +357,7 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
                                 .comm = wireup->comm,
                                 .addresses = comm->addresses,
                                 .names = comm->names,
+                                .first_use = comm->first_use,
                                 .controls = controls,
                                 .rank = comm->rank,
                                 .size = comm->size,
@@ -361,6 +400,8 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
     ddl__engine_close_links(comm->engine, status, text);
+    if (comm->first_use) /* members whose links are unopened hear it from the failure detector */
+        ddl__engine_fail(comm->engine, status, text);
 }
 
 /* Take from the environment what the caller's config leaves open. */
@@ -427,9 +468,9 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = commit_creation(comm, until);
-    ddl__controls_destroy(wireup.controls, comm->size);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
+    ddl__controls_destroy(wireup.controls, comm->size); /* their end would come before the reason */
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number && !counts)
@@ -503,8 +544,10 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
     ddl__health_close(comm->health, difference);
     if (comm->slot)
         ddl__endpoint_close_slot(comm->endpoint, comm->slot);
+    ddl__first_use_stop(comm->first_use);
     ddl__operation_times_close(comm->times);
     ddl__engine_destroy(comm->engine);
+    ddl__first_use_destroy(comm->first_use);
     ddl__operation_times_destroy(comm->times);
     ddl__slots_destroy(comm->slots);
     ddl__arena_drop(comm->arena);

@@ -30,6 +30,7 @@ struct ddl_comm {
     ddl__operation_times *times; /* of -dump_iter, or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
+    ddl__first_use *first_use; /* of a large comm over TCP; or NULL */
 };
 
 /* Create a comm within the config's limit, and while `until` allows. Comms made from it inherit the

@@ -8,12 +8,14 @@
 
 #include "base/log.h"
 #include "connect/discover.h"
+#include "connect/first_use.h"
 
 enum {
     RESERVE = 64,      /* for descriptors that the program opens meanwhile */
     LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
     SHARING = 2,       /* the link's socket, and the control connection */
     PLAIN = 3,         /* two links, and the control connection */
+    UNOPENED = 1,      /* the control connection */
     WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
 };
 
@@ -23,23 +25,25 @@ static bool may_share_memory(const ddl__address *own, const ddl__address *other,
            !strcmp(own->host, other->host);
 }
 
-static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__address *other)
+static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__address *other,
+                                  bool unopened)
 {
     const ddl__address *own = ddl__endpoint_address(endpoint);
     unsigned lanes = ddl__discover_paths(own, other).at_once * ddl__endpoint_sockets(endpoint);
-    return lanes > 1 ? 2 * lanes + WITH_LANES : PLAIN;
+    return lanes > 1 ? 2 * lanes + WITH_LANES : unopened ? UNOPENED : PLAIN;
 }
 
-/* An upper bound on the descriptors that a comm of these members needs on this rank. */
+/* An upper bound on the descriptors that a comm of these members needs on this rank: when all links
+ * are open, or as long as those of a large comm are unopened. */
 static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *addresses, int rank,
-                             int size, uint32_t kinds)
+                             int size, uint32_t kinds, bool unopened)
 {
     uint64_t needed = 0;
     for (int i = 0; i < size; i++)
         if (i != rank)
             needed += may_share_memory(&addresses[rank], &addresses[i], kinds)
                           ? SHARING
-                          : count_tcp_sockets(endpoint, &addresses[i]);
+                          : count_tcp_sockets(endpoint, &addresses[i], unopened);
     return needed;
 }
 
@@ -63,11 +67,13 @@ static uint64_t count_open_descriptors(void)
 ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
                                     int rank, int size, uint32_t kinds)
 {
-    uint64_t needed = count_needed(endpoint, addresses, rank, size, kinds);
+    uint64_t most = count_needed(endpoint, addresses, rank, size, kinds, false);
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + needed)
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + most)
         return DDL_OK;
-    uint64_t open = count_open_descriptors(), least = open + needed, want = least + RESERVE;
+    bool unopened = ddl__first_use_is_for(size);
+    uint64_t needed = count_needed(endpoint, addresses, rank, size, kinds, unopened);
+    uint64_t open = count_open_descriptors(), least = open + needed, want = open + most + RESERVE;
     if (limit.rlim_cur >= want)
         return DDL_OK;
     if (limit.rlim_max < least)

@@ -88,6 +88,12 @@ void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted);
 
+/* Give each connection of the kind DDL__CONN_FIRST_USE to `take`, those that have come already,
+ * too: it owns the descriptor, and runs under the endpoint's lock. Until the slot is closed. */
+typedef void ddl__take_fn(void *context, const ddl__accepted *accepted);
+void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__take_fn *take,
+                          void *context);
+
 /* Find a member's notice that it cannot create this comm; false if there is none. */
 bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
                                        ddl__create_failure *failure);

@@ -57,11 +57,13 @@ struct ddl__comm_slot {
     ddl__background_task task; /* run is NULL while the comm is being created */
     uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
                                   0: it has not failed */
-    bool has_cores;            /* see ddl__endpoint_grant_cores */
-    bool ready;                /* the task is to run */
-    bool ready_on_timer;       /* the task is to run when the timer expires */
-    bool asleep;               /* the task has run and waits for its fd */
-    bool busy;                 /* the task is running */
+    ddl__take_fn *take;        /* see ddl__endpoint_divert; or NULL */
+    void *take_context;
+    bool has_cores;      /* see ddl__endpoint_grant_cores */
+    bool ready;          /* the task is to run */
+    bool ready_on_timer; /* the task is to run when the timer expires */
+    bool asleep;         /* the task has run and waits for its fd */
+    bool busy;           /* the task is running */
 };
 
 /* How many comms were created over a list of members. */
@@ -147,6 +149,9 @@ void ddl__pending_maintain(ddl_endpoint *endpoint);
  * connections are held back until `control` is true. */
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
+
+/* Give the slot's connections of first use that have come to its `take`. */
+void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* The slot is closed: drop the connections that belong to it. */
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot);

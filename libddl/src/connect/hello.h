@@ -6,10 +6,11 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 6 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 7 };
 
 /* The purpose of the connection. Over TCP a pair of ranks first opens the link's own connection,
- * then its lanes, if it has any, then the connection for messages and as many lanes of that.
+ * then its lanes, if it has any, then the connection for messages and as many lanes of that. In a
+ * large comm it first opens its control connection alone.
  * Members monitor each other over control connections, which use TCP or a unix socket. */
 enum {
     DDL__CONN_TCP = 1,
@@ -18,7 +19,10 @@ enum {
     DDL__CONN_MESSAGES = 4,
     DDL__CONN_CONTROL = 5,
     DDL__CONN_RENDEZVOUS = 6,
-    DDL__CONN_CREATE_FAILURE = 7 /* a notice only: the dialer cannot create the comm */
+    DDL__CONN_CREATE_FAILURE = 7, /* a notice only: the dialer cannot create the comm */
+    DDL__CONN_PAIR = 8, /* the control connection of members whose links are opened when used: the
+                           only one of the wireup; answered as a link */
+    DDL__CONN_FIRST_USE = 9 /* one of these links; `lane` 0: of operations, 1: of messages */
 };
 
 /* The sender's settings that have to be equal in the whole job. */

@@ -60,7 +60,8 @@ static const char *find_refusal_reason(const ddl__inbound *inbound, const void *
     const ddl__hello *hello = &inbound->received.hello;
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
-    bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES;
+    bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
+               hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
     if ((tcp == inbound->local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
@@ -78,6 +79,31 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
     if (conn->inbound.have >= sizeof *hello)
         snprintf(endpoint->refusal, sizeof endpoint->refusal, "rank %u: %s", hello->from,
                  ddl__message());
+}
+
+static const ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
+{
+    const ddl__comm_slot *slot = endpoint->slots;
+    while (slot && !ddl__digest_equal(slot->comm, comm))
+        slot = slot->next;
+    return slot;
+}
+
+/* Give a proven connection of first use to its comm, if that takes it now. The descriptor is gone
+ * then, and the rest is to be dropped. */
+static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
+{
+    const ddl__hello *hello = &conn->inbound.received.hello;
+    const ddl__comm_slot *slot =
+        hello->kind == DDL__CONN_FIRST_USE ? find_slot(endpoint, hello->comm) : NULL;
+    if (!slot || !slot->take || ddl__has_ended(conn->inbound.fd))
+        return false;
+    ddl__accepted accepted = {conn->inbound.fd, -1, *hello, conn->inbound.session};
+    epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
+    conn->inbound.fd = -1;
+    slot->take(slot->take_context, &accepted);
+    ddl__session_end(&accepted.session);
+    return true;
 }
 
 /* Continue the handshake; false if the connection is to be dropped. */
@@ -98,6 +124,8 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
         return false; /* a notice only: the connection has no other use */
     }
     ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
+    if (pending_give(endpoint, conn))
+        return false;
     /* From now on only the peer's closing is of interest. */
     struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = conn->serial};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, conn->inbound.fd, &hangup);
@@ -229,20 +257,12 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
         pause_accepting(endpoint, describe_accept_error(errno));
 }
 
-static bool comm_has_slot(const ddl_endpoint *endpoint, ddl__digest comm)
-{
-    const ddl__comm_slot *slot = endpoint->slots;
-    while (slot && !ddl__digest_equal(slot->comm, comm))
-        slot = slot->next;
-    return slot;
-}
-
 /* True if the connection is the control connection of a member that has left already: its last
  * message is still in the socket. */
 static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
-           comm_has_slot(endpoint, conn->inbound.received.hello.comm);
+           find_slot(endpoint, conn->inbound.received.hello.comm);
 }
 
 static void pending_handle_event(ddl_endpoint *endpoint, uint64_t serial)
@@ -349,7 +369,8 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next) {
         ddl__pending_conn *conn = *at;
         if (!conn->proven || !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) ||
-            (conn->inbound.received.hello.kind == DDL__CONN_CONTROL && !control))
+            (conn->inbound.received.hello.kind == DDL__CONN_CONTROL && !control) ||
+            conn->inbound.received.hello.kind == DDL__CONN_FIRST_USE)
             continue;
         epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
         *accepted = (ddl__accepted){conn->inbound.fd, conn->inbound.passed,
@@ -362,13 +383,26 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     return false;
 }
 
+void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
+{
+    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
+        ddl__pending_conn *conn = *at;
+        if (conn->proven && ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) &&
+            pending_give(endpoint, conn))
+            pending_drop(endpoint, at);
+        else
+            at = &conn->next;
+    }
+}
+
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
      * drop those that came before it failed; ddl__control_dial tells others of that attempt. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
-        if (!conn->proven || (slot->task.run && !conn->peer_left) ||
+        bool parked = conn->inbound.received.hello.kind != DDL__CONN_FIRST_USE && !conn->peer_left;
+        if (!conn->proven || (slot->task.run && parked) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
             !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
             at = &conn->next;

@@ -3,7 +3,11 @@
  * only a rank of this host can be reached over the peer's abstract unix socket
  * (docs/ARCHITECTURE.md).
  *
- * A pair has one connection for the link and one for messages, which are dialed together. If the
+ * In a large comm, a pair that does not share memory has only its control connection at first,
+ * which proves the secret and shows that both are there. Its links are opened when used
+ * (first_use.h).
+ *
+ * Otherwise it has one connection for the link and one for messages, dialed together. If the
  * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
  * its lanes, the one for messages, and as many lanes of that. So the dialed rank can tell when the
  * pair is complete. */
@@ -136,7 +140,7 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
         status = peer_dial_join(w, peer, &all[peer]);
     bool checked = false;
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++) {
-        if (!all[peer].tcp)
+        if (!all[peer].tcp || all[peer].first_use)
             continue;
         if (!checked)
             status = ddl__wireup_check_members(w);
@@ -146,7 +150,7 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
         ddl__wireup_dial_path(w, peer, &all[peer], DDL__CONN_MESSAGES);
     }
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
-        if (all[peer].tcp)
+        if (all[peer].tcp && !all[peer].first_use)
             status = fail_deadline(w, peer, ddl__wireup_join_messages(w, peer, &all[peer]));
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/until.h"
 #include "connect/endpoint.h"
+#include "connect/first_use.h"
 #include "net/close_reason.h"
 #include "net/shm.h"
 #include "net/tcp.h"
@@ -15,6 +16,7 @@
 typedef struct ddl__control_dial {
     int fd;               /* -1: none yet */
     bool open;            /* both sides have it */
+    ddl__seal *seal;      /* if open: encrypts it; or NULL */
     ddl__session session; /* else, with a lower rank: hello and proof were sent */
     uint64_t after;       /* from a higher rank: the number of its link's hello. A connection with a
                              lower one is of an attempt that failed */
@@ -41,6 +43,8 @@ typedef struct ddl__wireup {
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: created by the wireup */
     ddl__control_dial *controls;   /* by rank: begun by the wireup; NULL: not wanted */
+    ddl__first_use
+        *first_use; /* opens the TCP links of a large comm when used; NULL: all are opened */
     ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or
                                that all members know */
 } ddl__wireup;

@@ -36,6 +36,8 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     bool second = hello->kind == DDL__CONN_MESSAGES;
     if (hello->kind == DDL__CONN_CONTROL)
         return "control connections come later";
+    if (hello->kind == DDL__CONN_PAIR && (!w->first_use || !w->controls))
+        return "the links of this comm are opened at once";
     const ddl__link *link = w->links[hello->from], *messages = w->messages[hello->from];
     if (hello->lane)
         return find_lane_refusal(hello, link, messages);

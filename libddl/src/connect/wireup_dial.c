@@ -110,6 +110,12 @@ static void warn_missing(const ddl__wireup *w)
              (double)(now - w->begun) * 1e-9, named > 1 ? "s" : "", missing);
 }
 
+/* Whether a member whose link is not open yet has closed its control connection. */
+static bool pair_has_ended(const ddl__wireup *w, int peer)
+{
+    return w->links[peer]->fd < 0 && ddl__has_ended(w->controls[peer].fd);
+}
+
 ddl_status ddl__wireup_check_members(const ddl__wireup *w)
 {
     ddl__create_failure failure;
@@ -138,7 +144,7 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
                                                     reason.attempt);
             return ddl__fail(reason.status, "%s", reason.text);
         }
-        if (link->state != DDL__LINK_OPEN)
+        if (link->state != DDL__LINK_OPEN || pair_has_ended(w, i))
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
                 w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");

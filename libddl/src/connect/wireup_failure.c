@@ -59,7 +59,7 @@ void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
     ddl__reason_write(&to_linked, encoded);
     for (int peer = 0; peer < w->size; peer++) {
         ddl__link *link = w->links ? w->links[peer] : NULL;
-        if (link)
+        if (link && link->fd >= 0)
             link->ops->close(link, encoded);
         else if (peer != w->rank && own && status != DDL_ETIMEDOUT && ddl__now() < end)
             send_notice(w, peer, &to_unlinked, end);

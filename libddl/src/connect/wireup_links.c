@@ -8,10 +8,8 @@
 
 #include "net/socket.h"
 
-/* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
-static void name_connection(const ddl__wireup *w, int fd, char *name, size_t size)
+void ddl__wireup_name_connection(const ddl__address *own, int fd, char *name, size_t size)
 {
-    const ddl__address *own = ddl__endpoint_address(w->endpoint);
     char ours[INET6_ADDRSTRLEN], theirs[INET6_ADDRSTRLEN];
     ddl__socket_ip(fd, false, ours);
     ddl__socket_ip(fd, true, theirs);
@@ -26,7 +24,7 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
 {
     char name[128];
     ddl__seal *seal;
-    name_connection(w, fd, name, sizeof name);
+    ddl__wireup_name_connection(ddl__endpoint_address(w->endpoint), fd, name, sizeof name);
     if (ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &seal) != DDL_OK)
         return NULL;
     if (!lane)
@@ -38,12 +36,31 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
     return link;
 }
 
+/* Create the unopened links of a pair whose control connection this is. */
+static bool make_pair(const ddl__wireup *w, int peer, const ddl__session *session, ddl__side side,
+                      int fd)
+{
+    ddl__control_dial *control = &w->controls[peer];
+    ddl__seal *seal;
+    if (ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &seal) != DDL_OK)
+        return false;
+    if (!ddl__first_use_add(w->first_use, peer, w->slots, &w->links[peer], &w->messages[peer])) {
+        ddl__seal_destroy(seal);
+        return false;
+    }
+    ddl__control_dial_close(control);
+    *control = (ddl__control_dial){.fd = fd, .open = true, .seal = seal};
+    return true;
+}
+
 bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *hello,
                             const ddl__session *session, ddl__side side, int fd, int passed,
                             uint64_t pointer)
 {
     ddl__link *link = NULL;
     uint8_t kind = hello->kind;
+    if (kind == DDL__CONN_PAIR)
+        return make_pair(w, peer, session, side, fd);
     if (ddl__is_over_tcp(kind)) {
         link = kind == DDL__CONN_TCP ? w->links[peer] : w->messages[peer];
         link = make_tcp(w, link, hello->lane, fd, session, side);
@@ -84,6 +101,8 @@ void ddl__control_dial_close(ddl__control_dial *control)
         close(control->fd);
     control->fd = -1;
     control->open = false;
+    ddl__seal_destroy(control->seal);
+    control->seal = NULL;
     ddl__session_end(&control->session);
 }
 
@@ -97,6 +116,12 @@ void ddl__controls_destroy(ddl__control_dial *controls, int size)
 void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind)
 {
     ddl__link **made = kind == DDL__CONN_MESSAGES ? &w->messages[peer] : &w->links[peer];
+    if (kind == DDL__CONN_PAIR) {
+        ddl__first_use_remove(w->first_use, peer);
+        w->messages[peer]->ops->destroy(w->messages[peer]);
+        w->messages[peer] = NULL;
+        ddl__control_dial_close(&w->controls[peer]);
+    }
     (*made)->ops->destroy(*made);
     *made = NULL;
     if (!ddl__is_over_tcp(kind))

@@ -22,6 +22,7 @@ typedef struct ddl__peer_dial {
     ddl__dial_attempt attempt;
     ddl__dial_attempt messages; /* the connection for messages, if neither has lanes */
     bool local, tcp; /* the transport that was started; tcp: messages have their own connections */
+    bool first_use;  /* tcp: only the pair's control connection, no links yet */
     bool peer_is_local; /* the peer has a unix socket on this host */
     ddl__paths paths;
     unsigned path, lanes; /* the path in use; the link's number of lanes, 0: no lanes */
@@ -31,7 +32,7 @@ typedef struct ddl__peer_dial {
 
 static inline bool ddl__is_over_tcp(uint8_t kind)
 {
-    return kind == DDL__CONN_TCP || kind == DDL__CONN_MESSAGES;
+    return kind == DDL__CONN_TCP || kind == DDL__CONN_MESSAGES || kind == DDL__CONN_PAIR;
 }
 
 static inline bool ddl__link_is_tcp(const ddl__link *link)
@@ -46,6 +47,9 @@ static inline bool ddl__link_is_tcp(const ddl__link *link)
 bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *hello,
                             const ddl__session *session, ddl__side side, int fd, int passed,
                             uint64_t pointer);
+
+/* The connection's name in messages: "eth0 10.0.0.1 to 10.0.0.2". */
+void ddl__wireup_name_connection(const ddl__address *own, int fd, char *name, size_t size);
 
 /* Destroy what ddl__wireup_make_links has created. */
 void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind);
@@ -83,6 +87,10 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w);
 ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d);
 
 /* ---- wireup_tcp.c ---- */
+
+/* Start a handshake with the peer over a path. */
+ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                     uint8_t kind, unsigned lane, ddl__path path);
 
 /* Dial over the paths in turn until one connects. */
 void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);

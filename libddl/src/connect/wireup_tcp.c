@@ -9,9 +9,8 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-/* Start a handshake with the peer over a path. */
-static ddl_status start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
-                                unsigned lane, ddl__path path)
+ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                     uint8_t kind, unsigned lane, ddl__path path)
 {
     struct sockaddr_storage to, from;
     struct sockaddr *own = NULL;
@@ -32,7 +31,7 @@ static ddl_status start_on_path(const ddl__wireup *w, int peer, ddl__dial_attemp
 static ddl_status dial_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
                                unsigned lane, ddl__path path)
 {
-    ddl_status status = start_on_path(w, peer, d, kind, lane, path);
+    ddl_status status = ddl__wireup_start_on_path(w, peer, d, kind, lane, path);
     return status == DDL_OK ? ddl__dial_await_admission(w, d) : status;
 }
 
@@ -60,7 +59,8 @@ static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_sta
 void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     while (a->attempt.fd < 0 && a->path < a->paths.n) {
-        ddl_status status = start_on_path(w, peer, &a->attempt, kind, 0, a->paths.path[a->path]);
+        ddl_status status =
+            ddl__wireup_start_on_path(w, peer, &a->attempt, kind, 0, a->paths.path[a->path]);
         if (status != DDL_OK)
             next_path(w, peer, a, status);
     }
@@ -70,9 +70,10 @@ void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ui
 static void start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl__path path = a->paths.path[a->path];
-    start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, path);
+    ddl__wireup_start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, path);
     ddl__dial_attempt control = {.fd = -1};
-    if (w->controls && start_on_path(w, peer, &control, DDL__CONN_CONTROL, 0, path) == DDL_OK)
+    if (w->controls &&
+        ddl__wireup_start_on_path(w, peer, &control, DDL__CONN_CONTROL, 0, path) == DDL_OK)
         w->controls[peer] = (ddl__control_dial){.fd = control.fd, .session = control.session};
     ddl__session_end(&control.session);
 }
@@ -83,8 +84,10 @@ void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     a->paths = ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[peer]);
     a->status = DDL_EUNREACHABLE;
     snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
-    ddl__wireup_dial_path(w, peer, a, DDL__CONN_TCP);
-    if (a->attempt.fd >= 0 && a->paths.at_once * ddl__endpoint_sockets(w->endpoint) == 1)
+    bool lanes = a->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
+    a->first_use = w->first_use && w->controls && !lanes;
+    ddl__wireup_dial_path(w, peer, a, a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP);
+    if (a->attempt.fd >= 0 && !lanes && !a->first_use)
         start_others(w, peer, a);
 }
 
@@ -132,8 +135,10 @@ static void log_paths(const ddl__wireup *w, int peer, unsigned lanes)
 
 ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    ddl_status status = join_connection(w, peer, a, DDL__CONN_TCP);
+    ddl_status status = join_connection(w, peer, a, a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP);
     ddl__paths *paths = &a->paths;
+    if (a->first_use)
+        return status;
     if (a->path >= paths->at_once) { /* none of the chosen paths works */
         paths->path[0] = paths->path[a->path < paths->n ? a->path : 0];
         paths->at_once = 1;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/forks.h"
+#include "base/log.h"
 #include "engine/frames.h"
 #include "engine/state.h"
 
@@ -29,7 +30,7 @@ static bool open_descriptors(ddl__engine *engine)
     for (int i = 0; i < engine->config.size; i++)
         for (int second = 0; second < 2; second++) {
             ddl__link *link = (second ? engine->config.messages : engine->config.links)[i];
-            if (link && !engine_watch_fd(engine, link->fd, link))
+            if (link && link->fd >= 0 && !engine_watch_fd(engine, link->fd, link))
                 return false;
         }
     return true;
@@ -107,6 +108,17 @@ void ddl__engine_created(ddl__engine *engine)
 void ddl__engine_peer_died(ddl__engine *engine, int rank)
 {
     atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);
+    ddl__wake_driver(engine);
+}
+
+void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
+{
+    if (!engine_watch_fd(engine, fd, link))
+        ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
+}
+
+void ddl__engine_wake(ddl__engine *engine)
+{
     ddl__wake_driver(engine);
 }
 

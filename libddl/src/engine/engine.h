@@ -90,6 +90,12 @@ void ddl__engine_created(ddl__engine *engine);
  * may have no room to say why, and its reason then comes a little later. Any thread. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
+/* A link that was unopened has this descriptor now: watch it. Any thread. */
+void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
+
+/* The driver is to look at its links again, if it sleeps. Any thread. */
+void ddl__engine_wake(ddl__engine *engine);
+
 /* Close all links and tell the peers why. Nothing runs on this comm, nor will. */
 void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text);
 

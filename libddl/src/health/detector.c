@@ -94,6 +94,9 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
         if (member->fate == DDL__ALIVE) {
             member->fate = DDL__LEFT;
             snprintf(member->cause, sizeof member->cause, "it left the comm");
+            ddl__first_use_gone(h->config.first_use, source->from, DDL__LINK_LEFT);
+            if (h->config.first_use)
+                ddl__engine_wake(h->engine);
         } else {
             member->may_go_on = true;
         }

@@ -244,8 +244,9 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
         ddl__control_dial *dial = &h->dials[i];
         h->members[i].conn.fd = -1;
         if (dial->open) {
-            ddl__control_conn_open(&h->members[i].conn, dial->fd, NULL);
+            ddl__control_conn_open(&h->members[i].conn, dial->fd, dial->seal);
             dial->fd = -1;
+            dial->seal = NULL;
         } else if (i < h->rank && dial->fd < 0) {
             dial_peer(h, i); /* a failed dial is repeated in join_lower */
         }

@@ -24,6 +24,7 @@ typedef struct ddl__health_config {
     ddl__digest comm;
     const ddl__address *addresses; /* by rank; addresses and names outlive the health */
     char *const *names;
+    ddl__first_use *first_use; /* is told of members that are gone; outlives the health; or NULL */
     ddl__control_dial *controls; /* by rank: the control connections that the wireup has begun */
     int rank, size;
     ddl__limits limits;

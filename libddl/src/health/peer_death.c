@@ -195,6 +195,7 @@ ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
 /* The data that the member sent may still arrive: see the design notes of health_state.h. */
 void ddl__member_start_grace(ddl__health *h, int rank)
 {
+    ddl__first_use_gone(h->config.first_use, rank, DDL__LINK_LOST);
     ddl__engine_peer_died(h->engine, rank);
     h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
     if (h->grace_rank >= 0)

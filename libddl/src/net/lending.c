@@ -74,20 +74,21 @@ bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *mem
 
 /* --------------------------------------------------------------------------------- the reader */
 
-const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes)
+const void *ddl__lending_find(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes)
 {
     if (!lending->borrowed || loan.number >= DDL__REGIONS)
         return NULL;
-    const struct ddl__borrowed *b = &lending->borrowed[loan.number];
+    struct ddl__borrowed *b = &lending->borrowed[loan.number];
     if (!b->base || b->serial != loan.serial || loan.offset > b->bytes ||
         bytes > b->bytes - loan.offset)
         return NULL;
+    b->last = span;
     return b->base + loan.offset;
 }
 
-void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, size_t bytes)
+void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes)
 {
-    if (!loan.returns || !ddl__lending_find(lending, loan, bytes))
+    if (!loan.returns || !ddl__lending_find(lending, loan, span, bytes))
         return NULL;
     struct ddl__borrowed *b = &lending->borrowed[loan.number];
     if (!b->writable && mprotect(b->base, b->bytes, PROT_READ | PROT_WRITE))
@@ -112,13 +113,17 @@ static void *map_offered(int fd, size_t bytes)
     return base;
 }
 
-/* A descriptor that is missing was dropped by the kernel: this process has too many. */
-static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer)
+/* A descriptor that is missing was dropped by the kernel: this process has too many. What takes the
+ * place of another region was freed by its owner, after its spans were released. */
+static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer,
+                               uint64_t released)
 {
     if (lending->several)
         return "came with several";
     if (offer->number >= DDL__REGIONS || !offer->serial || !offer->bytes)
         return "has a wrong number";
+    if (lending->borrowed && lending->borrowed[offer->number].last > released)
+        return "replaces one that is being read";
     return lending->fd < 0 ? NULL : ddl__memory_file_fault(lending->fd, offer->bytes);
 }
 
@@ -130,7 +135,7 @@ static void offer_accept(ddl__lending *lending, const ddl__offer *offer, ddl__ar
     if (!lending->borrowed)
         return;
     struct ddl__borrowed *b = &lending->borrowed[offer->number];
-    unmap(b); /* freed by its owner, so nothing in it is being read */
+    unmap(b);
     void *base = lending->fd < 0 ? NULL : map_offered(lending->fd, offer->bytes);
     if (!base) {
         ddl__log(DDL__INFO, "a peer's region of %llu bytes cannot be mapped: it is copied",
@@ -149,14 +154,14 @@ static void drop_fd(ddl__lending *lending)
 }
 
 bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          char reason[256])
+                          uint64_t released, char reason[256])
 {
     lending->offer[lending->received++] = byte;
     if (lending->received < sizeof lending->offer)
         return true;
     ddl__offer offer;
     memcpy(&offer, lending->offer, sizeof offer);
-    const char *fault = offer_fault(lending, &offer);
+    const char *fault = offer_fault(lending, &offer, released);
     if (fault)
         snprintf(reason, 256, "it offered %llu bytes of memory in a file that %s",
                  (unsigned long long)offer.bytes, fault);

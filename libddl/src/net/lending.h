@@ -55,9 +55,10 @@ typedef struct ddl__lending {
         unsigned char *base;
         size_t bytes;
         bool writable;
-    } * borrowed;    /* by number: what the peer has offered and we have mapped; or NULL */
-    uint64_t wanted; /* position + 1 of the span whose result is to be given back */
-    unsigned looked; /* offers that were looked for */
+        uint64_t last; /* position + 1 of the last span that was found there */
+    } * borrowed;      /* by number: what the peer has offered and we have mapped; or NULL */
+    uint64_t wanted;   /* position + 1 of the span whose result is to be given back */
+    unsigned looked;   /* offers that were looked for */
 
     /* The offer that is being received. */
     unsigned char offer[sizeof(ddl__offer)];
@@ -71,11 +72,12 @@ typedef struct ddl__lending {
 bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
                       const ddl__region *region);
 
-/* Where a lent span lies, or NULL if the peer has said nonsense. */
-const void *ddl__lending_find(const ddl__lending *lending, ddl__loan loan, size_t bytes);
+/* Where this span, its position + 1, lies; or NULL if the peer has said nonsense. It is read until
+ * it is released. */
+const void *ddl__lending_find(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
 /* The same, to store the result there; also NULL if that is not wanted, or not possible. */
-void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, size_t bytes);
+void *ddl__lending_borrow(ddl__lending *lending, ddl__loan loan, uint64_t span, size_t bytes);
 
 /* The owner wants the result of this span where it lies. False if that cannot be remembered. */
 bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region *region,
@@ -86,9 +88,10 @@ bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region 
 bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes);
 
 /* The next byte after the letter of an offer. After its last one the region is mapped, if it can
- * be, and `ours` says so. False, with the reason, if no honest peer makes such an offer. */
+ * be, and `ours` says so. `released`: the spans of this peer that were released. False, with the
+ * reason, if no honest peer makes such an offer. */
 bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          char reason[256]);
+                          uint64_t released, char reason[256]);
 
 /* Take the descriptors that came with a message. */
 void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message);

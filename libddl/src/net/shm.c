@@ -318,12 +318,12 @@ static ddl__loan loan_of(const ddl__arena_entry *e)
 }
 
 /* A span that lies neither in its entry nor in the arena. NULL if the peer has said nonsense. */
-static const void *find_elsewhere(const shm_link *s, const ddl__arena_entry *e, void *into,
-                                  size_t bytes)
+static const void *find_elsewhere(shm_link *s, const ddl__arena_entry *e, unsigned ahead,
+                                  void *into, size_t bytes)
 {
-    uint64_t span;
+    uint64_t span = s->position + ahead + 1;
     if (e->offset == DDL__ARENA_LENT)
-        return ddl__lending_find(&s->lending, loan_of(e), bytes);
+        return ddl__lending_find(&s->lending, loan_of(e), span, bytes);
     if (e->offset != DDL__ARENA_RETURNED)
         return NULL;
     memcpy(&span, e->inline_span, sizeof span);
@@ -335,7 +335,7 @@ static void *shm_borrow(ddl__link *link)
     shm_link *s = shm(link);
     const ddl__arena_entry *e = next_entry(s, 0);
     void *memory = e->offset == DDL__ARENA_LENT
-                       ? ddl__lending_borrow(&s->lending, loan_of(e), e->bytes)
+                       ? ddl__lending_borrow(&s->lending, loan_of(e), s->position + 1, e->bytes)
                        : NULL;
     link->borrowed = memory;
     s->lending.wanted = s->position + 1;
@@ -351,13 +351,13 @@ static bool is_inside(const shm_link *s, uint64_t offset, size_t bytes)
 
 /* Peek at a span that may have been lent. */
 __attribute__((noinline)) static const void *peek_long(shm_link *s, const ddl__arena_entry *e,
-                                                       void *into, size_t bytes)
+                                                       unsigned ahead, void *into, size_t bytes)
 {
     uint64_t offset = e->offset;
     if (bytes >= DDL__LEND_LEAST)
         look_for_offers(s);
     const void *elsewhere =
-        offset >= DDL__ARENA_RETURNED ? find_elsewhere(s, e, into, bytes) : NULL;
+        offset >= DDL__ARENA_RETURNED ? find_elsewhere(s, e, ahead, into, bytes) : NULL;
     if (elsewhere)
         return elsewhere;
     if (!is_inside(s, offset, bytes)) {
@@ -384,8 +384,9 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
     }
     if (e->offset == DDL__ARENA_INLINE && bytes <= DDL__ARENA_SHORT_FOR_ONE)
         return e->inline_span;
-    return bytes < DDL__LEND_LEAST && is_inside(s, e->offset, bytes) ? s->peer->bytes + e->offset
-                                                                     : peek_long(s, e, into, bytes);
+    return bytes < DDL__LEND_LEAST && is_inside(s, e->offset, bytes)
+               ? s->peer->bytes + e->offset
+               : peek_long(s, e, ahead, into, bytes);
 }
 
 /* After a lent span was read: whether the peer has closed the link. Its caller may have written
@@ -473,7 +474,8 @@ static void shm_poll(ddl__link *link)
                     link->reason[s->reason_length++] = bytes[i];
             } else if (s->lending.receiving) {
                 if (!ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
-                                          &s->peer->shared->rings[s->from].loans, link->reason))
+                                          &s->peer->shared->rings[s->from].loans, s->position,
+                                          link->reason))
                     link->state = DDL__LINK_LOST;
             } else if (bytes[i] == DDL__OFFER_LETTER) {
                 s->lending.receiving = true;

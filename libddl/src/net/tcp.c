@@ -102,6 +102,8 @@ static void empty_and_close(int fd)
 static void tcp_destroy(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
+    if (l->fd < 0)
+        ddl__tcp_adopt(l); /* a peer that has just connected is to get the leave message, too */
     tcp_close(link, NULL);
     ddl__tcp_drop(l, 0);
     empty_and_close(l->fd);
@@ -167,7 +169,7 @@ static void buffer_enlarge(int fd, int option)
 }
 
 /* All but the first are for speed or for noticing ends, and may be refused (by a unix socket). */
-static void socket_prepare(int fd, bool lane)
+void ddl__tcp_socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
                      probes = KEEPALIVE_PROBES, small = LANE_BUFFER;
@@ -184,7 +186,7 @@ static void socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal)
+static ddl__tcp_link *link_create(ddl__slots *slots)
 {
     ddl__tcp_link *l = calloc(1, sizeof *l);
     if (!l) {
@@ -192,13 +194,34 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl
         return NULL;
     }
     l->base.ops = &tcp_ops;
-    l->base.fd = l->fd = ddl__guard(fd);
-    l->seal = seal;
-    snprintf(l->name, sizeof l->name, "%s", name);
+    l->base.fd = l->fd = -1;
     l->slots = slots;
     l->examined = ddl__now();
     pthread_mutex_init(&l->lock, NULL);
-    socket_prepare(fd, false);
+    return l;
+}
+
+ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal)
+{
+    ddl__tcp_link *l = link_create(slots);
+    if (!l)
+        return NULL;
+    l->base.fd = l->fd = ddl__guard(fd);
+    l->seal = seal;
+    snprintf(l->name, sizeof l->name, "%s", name);
+    ddl__tcp_socket_prepare(fd, false);
+    return &l->base;
+}
+
+ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, void (*ask)(void *context),
+                                         void *context)
+{
+    ddl__tcp_link *l = link_create(slots);
+    if (!l)
+        return NULL;
+    l->error = ENOTCONN;
+    l->arrival.ask = ask;
+    l->arrival.context = context;
     return &l->base;
 }
 
@@ -208,9 +231,12 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;
-    const ddl__tcp_link *l = ddl__tcp_of(link);
-    if (!l->n_lanes)
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    pthread_mutex_lock(&l->lock);
+    l->near = true;
+    if (!l->n_lanes && l->fd >= 0)
         setsockopt(l->fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    pthread_mutex_unlock(&l->lock);
 }
 
 int ddl__tcp_link_socket(const ddl__link *link)
@@ -268,6 +294,6 @@ bool ddl__tcp_link_add_lane(ddl__link *link, int fd, const char *name, ddl__seal
     lane->fd = ddl__guard(fd);
     lane->seal = seal;
     snprintf(lane->name, sizeof lane->name, "%s", name);
-    socket_prepare(fd, true);
+    ddl__tcp_socket_prepare(fd, true);
     return true;
 }

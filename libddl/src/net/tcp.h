@@ -15,6 +15,17 @@ enum { DDL__LANES_MAX = 64 };
  * caller. */
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal);
 
+/* A link without a connection, which it gets when one of the two ends first sends
+ * (tcp_first_use.c). It asks for it by `ask`, once, with a lock of its own held. link->fd is -1
+ * until the driver has found the connection. NULL when out of memory (message set). */
+ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, void (*ask)(void *context),
+                                         void *context);
+
+/* Give such a link its connection, as ddl__tcp_link_create. Or say that it will never get one,
+ * since the peer has left (DDL__LINK_LEFT) or is lost. Any thread; one of the two, once. */
+void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
+void ddl__tcp_link_lapse(ddl__link *link, ddl__link_state state);
+
 /* Add a connection for the payload of long spans, likewise. Both ends add equally many, in any
  * order, before the first span and before link->fd is polled. False when out of memory or
  * descriptors (message set). */

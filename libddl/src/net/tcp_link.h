@@ -14,6 +14,11 @@
  * whether a span is long. A chunk of a later span waits in the socket of its lane, and blocks only
  * that.
  *
+ * Unopened links. A link of a large comm has no connection until one of its ends has something to
+ * send: tcp_first_use.c. Such a link looks like one whose socket is full and empty. It costs an
+ * open one nothing: the system refuses the descriptor -1, and only the paths of errors look for a
+ * connection.
+ *
  * Locks. `lock` guards the sending half, because any thread may close. It is held for non-blocking
  * system calls only. The receiving half belongs to the driver alone. */
 #ifndef DDL_NET_TCP_LINK_H
@@ -91,11 +96,25 @@ typedef struct ddl__lane {
     bool ended;
 } ddl__lane;
 
-typedef struct ddl__tcp_link {
-    ddl__link base; /* base.fd: the socket; with lanes, an epoll descriptor of all sockets */
+/* What an unopened link waits for. */
+typedef struct ddl__arrival {
+    void (*ask)(void *context); /* for the connection; NULL: it was asked for */
+    void *context;
+    atomic_int state; /* DDL__ARRIVAL_*, published with the fields below */
     int fd;
+    ddl__seal *seal;
+    ddl__link_state lapsed;
+} ddl__arrival;
+
+enum { DDL__ARRIVAL_NONE, DDL__ARRIVAL_CONNECTED, DDL__ARRIVAL_LAPSED };
+
+typedef struct ddl__tcp_link {
+    ddl__link base;  /* base.fd: the socket; with lanes, an epoll descriptor of all sockets */
+    int fd;          /* -1: unopened */
     ddl__seal *seal; /* its sending half is under the lock */
     char name[DDL__LANE_NAME];
+    ddl__arrival arrival;
+    bool near; /* to be shortened when it opens */
     ddl__slots *slots;
     unsigned n_lanes;
     ddl__lane *lanes; /* [DDL__LANES_MAX], made with the first */
@@ -161,6 +180,20 @@ static inline bool ddl__tcp_waits(const ddl__tcp_link *l)
         waits = ddl__seal_has_unsent(l->lanes[i].seal);
     return waits;
 }
+
+/* ---- tcp.c ---- */
+
+/* Set the options of a link's socket. */
+void ddl__tcp_socket_prepare(int fd, bool lane);
+
+/* ---- tcp_first_use.c ---- */
+
+/* With the lock held: an unopened link has something to send. */
+void ddl__tcp_ask(ddl__tcp_link *l);
+
+/* Called by the driver: take over the connection of an unopened link, or learn that it will never
+ * come. False if the link is still unopened. */
+bool ddl__tcp_adopt(ddl__tcp_link *l);
 
 /* ---- tcp_send.c: called with the lock held, except for the verbs ---- */
 

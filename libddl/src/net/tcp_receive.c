@@ -133,6 +133,8 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         l->event = false;
         return false;
+    } else if (l->fd < 0) {
+        return ddl__tcp_adopt(l);
     } else if (errno != EINTR) {
         lose_stream(l, errno);
     }

@@ -81,6 +81,10 @@ static void stop_unless_full(ddl__tcp_link *l)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
         return;
+    if (l->fd < 0) {
+        ddl__tcp_ask(l);
+        return;
+    }
     l->error = errno;
     ddl__tcp_stop(l);
 }

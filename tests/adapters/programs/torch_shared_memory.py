@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +47,13 @@ def libddl_files() -> list[tuple[int, int, str, int]]:
     return found
 
 
+def own_files() -> set[int]:
+    """The numbers of those that this process has made, and not only maps."""
+    descriptors = Path("/proc/self/fd")
+    links = [(os.readlink(each), each) for each in descriptors.iterdir() if os.path.lexists(each)]
+    return {each.stat().st_ino for link, each in links if "memfd:libddl" in link}
+
+
 def check_mapped_by_all(inodes: set[int], kind: str) -> None:
     """Every rank maps these files of every other one."""
     everyones: list[Any] = [None] * ddl.size()
@@ -80,7 +88,8 @@ def train(model: nn.Module) -> torch.Tensor:
     return torch.cat(flat).clone()
 
 
-def train_ddp(shared: bool) -> torch.Tensor:
+def train_ddp(choice: bool | str) -> torch.Tensor:
+    shared, before = bool(choice), own_files()
     model = DistributedDataParallel(Network(), gradient_as_bucket_view=True, bucket_cap_mb=1)
     result = train(model)
     found = {mapping(p.grad.data_ptr()) for p in model.parameters() if p.grad is not None}
@@ -88,6 +97,8 @@ def train_ddp(shared: bool) -> torch.Tensor:
     assert (0 not in inodes) if shared else inodes == {0}, found
     if shared:  # results were stored there
         check_mapped_by_all(inodes, "rw-s")
+    if choice is True:
+        assert own_files() - before == inodes, "the first buckets were kept"
     return result
 
 
@@ -105,11 +116,14 @@ def train_fsdp(shared: bool) -> torch.Tensor:
         model = Network()
         for layer in model.layers:
             fully_shard(layer)
-        result = train(fully_shard(model))
+        fully_shard(model)
+        train(model)
+        allocated.clear()
+        result = train(model)
     finally:
         _fsdp_collectives.DefaultAllocMixin.allocate = allocate  # type: ignore[method-assign]
     assert (0 not in allocated) if shared else allocated == {0}, allocated
-    assert len(allocated) <= 8, "the memory of freed buffers is not used again"
+    assert len(allocated) <= 4, "the memory of freed buffers is not used again"
     if shared:
         check_mapped_by_all(allocated, "r")
     return result
@@ -119,7 +133,7 @@ def training() -> None:
     results = []
     for choice in (False, True, "all"):
         ddl.init(shared_memory=choice)
-        results.append((train_ddp(bool(choice)), train_fsdp(bool(choice))))
+        results.append((train_ddp(choice), train_fsdp(bool(choice))))
         elsewhere = torch.ones(MIB)
         assert (mapping(elsewhere.data_ptr())[1] != 0) == (choice == "all")
         ddl.shutdown()

@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 
 import ddl_core
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 
 def main() -> None:
@@ -35,7 +34,7 @@ def main() -> None:
             step.backward(cross_entropy(model(x), y))
         optimizer.step()
         assert step.recovery is None, step.recovery
-    told = {"state": digest(job.framework.state()), "members": job.group.members}
+    told = {"state": job.hash(), "members": job.group.members}
     print(json.dumps(told))
     job.close()
 

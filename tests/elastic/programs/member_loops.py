@@ -44,13 +44,13 @@ class Loop:
         self._sums = [torch.zeros_like(each) for each in self._parameters]
         self._steps = 0
         schedules = torch.optim.lr_scheduler
-        self._schedule: Any = schedules.StepLR(optimizer, 5, 0.9)
+        self.schedule: Any = schedules.StepLR(optimizer, 5, 0.9)
         if kind == "schedule":
             parts = (
                 schedules.LinearLR(optimizer, 0.1, 1, 3),
                 schedules.ExponentialLR(optimizer, 0.9),
             )
-            self._schedule = schedules.SequentialLR(optimizer, [*parts], [3])
+            self.schedule = schedules.SequentialLR(optimizer, [*parts], [3])
         self._scaler = torch.amp.GradScaler("cpu", 2.0**127, growth_interval=2)
         self._scaler.scale(torch.zeros(()))  # makes its state, also where there is no share
         mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
@@ -79,7 +79,7 @@ class Loop:
             self._scaler.update()
         else:
             self._optimizer.step()
-        self._schedule.step()
+        self.schedule.step()
         if self._kind == "average":
             self._average.update_parameters(self._model)
 

@@ -222,6 +222,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         buffers=case.get("buffers", "average"),
         bucket_bytes=case.get("bucket_bytes", elastic.BUCKET_BYTES),
         watchdog=case.get("watchdog", 0),
+        also={"schedule": loop.schedule},
     )
     deaths = Deaths(case, path, log)
     deaths.group = job.group
@@ -243,7 +244,7 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
             if step.recovery:
                 log("adopted", step.number)
                 deaths.at("adopt", step.number)
-        log("commit", step.number, job.framework.loss, time.monotonic())
+        log("commit", step.number, job.loss, time.monotonic())
         deaths.at("apply", step.number)
         loop.update()
         if step.recovery:

@@ -2,6 +2,7 @@
 
 While there is a file "die in MOMENT", the first process that comes to this moment is killed, and
 each one if the file is "always die in MOMENT"; it waits for ever if it is "always wait in MOMENT".
+A file "at MOMENT" names a file that is made at this moment.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import change, joining, membership, transfer
+from ddl_elastic import change, joining, membership, observer, step, transfer
 
 
 def die_once(moment: str) -> None:
+    with suppress(FileNotFoundError):
+        Path(Path(f"at {moment}").read_text()).touch()
     if Path(f"always wait in {moment}").exists():
         threading.Event().wait()
     if Path(f"always die in {moment}").exists():
@@ -52,26 +55,9 @@ def by(kind: str, is_new: bool) -> str:
     return f"{kind}, by a {'newcomer' if is_new else 'member'}"
 
 
-class Rehearsal(threading.local):
-    """Whether this thread is in one."""
-
-    is_on = False
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            self.is_on = True
-            try:
-                return function(*arguments)
-            finally:
-                self.is_on = False
-
-        return run
-
-    def name(self, moment: str) -> str:
-        return f"rehearsal, {moment}" if self.is_on else moment
-
-
-rehearsal = Rehearsal()
+def by_member(moment: str) -> Callable[..., str]:
+    """Of a step of one that does not observe."""
+    return lambda held, *_: "no moment" if isinstance(held, observer.ObservedStep) else moment
 
 
 def install() -> None:
@@ -82,8 +68,16 @@ def install() -> None:
     member.voted = after(member.voted, agreed)
     member.switch = after(member.switch, lambda *_: "switch")
     change.gather = before(change.gather, lambda _, own, *__: by("hello", not own.whole))
-    transfer.send_piece = after(transfer.send_piece, lambda *_: rehearsal.name("sending"))
-    transfer.receive_piece = after(transfer.receive_piece, lambda *_: rehearsal.name("receiving"))
-    transfer.rehearse = rehearsal.around(transfer.rehearse)
-    change.join_rehearsal = rehearsal.around(change.join_rehearsal)
-    change.assign_shares = before(change.assign_shares, lambda job, _: by("end", job.is_new))
+    transfer.Sender._copy = before(transfer.Sender._copy, lambda *_: "copying")
+    transfer.send_piece = before(transfer.send_piece, lambda *_: "sending")
+    step.Step._tell_kind = before(step.Step._tell_kind, by_member("telling"))
+    watching = observer.Observer
+    transfer.receive_piece = after(transfer.receive_piece, lambda *_: "receiving")
+    watching._take_part = after(watching._take_part, lambda *_: "observing")
+    watching.receive = after(watching.receive, lambda *_: "loading")
+    watching.take = before(watching.take, lambda *_: "catching up")
+    watching.take = after(watching.take, arrived)
+
+
+def arrived(observed: Any, number: int) -> str:
+    return "no moment" if observed._group.observes else "arrival"

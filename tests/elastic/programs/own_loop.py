@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,6 +25,8 @@ def main() -> None:
     parser.add_argument("--members", default="1")
     parser.add_argument("--watchdog", type=float, default=10.0)
     parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--differ", action="store_true", help="the workers' learning rates")
+    parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
     for _ in range(arguments.times):
@@ -38,15 +39,26 @@ def train(arguments: argparse.Namespace) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(150, 8), torch.randint(3, (150,)))
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    job = elastic.Job(model, optimizer, batch=24, logical=12, watchdog=arguments.watchdog)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
+    job = elastic.Job(
+        model,
+        optimizer,
+        batch=24,
+        logical=12,
+        watchdog=arguments.watchdog,
+        also={"schedule": schedule} if arguments.also else None,
+    )
     for step in job.steps(data, passes=arguments.passes):
         for x, y in step:
             if arguments.strike and step.number == 5 and job.group.member in struck:
                 strike(arguments.strike, job.group, "")
             step.backward(nn.functional.cross_entropy(model(x), y))
         optimizer.step()
+        schedule.step()
+        if arguments.differ:
+            optimizer.param_groups[0]["lr"] = 0.01 * (1 + job.group.member)
     if job.is_writer:
-        print(f"state {digest(job.framework.state())}")
+        print(f"state {job.hash()}")
     job.close()
 
 

@@ -160,8 +160,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         threads=case.get("threads", 1),
         **{name: case[name] for name in ("checkpoint", "every", "keep") if name in case},
     )
-    if "always" in case:
-        Path(f"always {case['always']}").touch()
+    for each in case.get("always", []):
+        Path(f"always {each}").touch()
     if "die" in case:
         Path(f"die in {case['die']}").touch()
     try:

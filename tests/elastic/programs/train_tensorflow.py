@@ -66,7 +66,7 @@ def main(case: dict[str, Any]) -> None:
         for x, kind, y in step:
             step.backward(compute(x, kind, y, job.random_seed), weight=len(y))
         optimizer.apply(job.gradients, model.trainable_variables)
-        losses.append(job.framework.loss)
+        losses.append(job.loss)
     print("losses", losses[-1] < losses[0], flush=True)
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from conftest import free_port
 
@@ -18,6 +18,13 @@ from ddl_elastic.scheduler.store import Store
 from ddl_elastic.web.app import make_app
 from ddl_elastic.web.limits import Limits
 from ddl_elastic.web.server import make_server
+
+
+class Place(NamedTuple):
+    id: str
+    host: str
+    state: str
+    job: int | None
 
 
 @dataclass
@@ -31,8 +38,8 @@ class FakeCluster:
     def live(self, job: int) -> dict[str, Any] | None:
         return self.reports.get(job)
 
-    def slots(self) -> list[tuple[str, str, str, int | None]]:
-        return list(self.places)
+    def slots(self) -> list[Place]:
+        return [Place(*each) for each in self.places]
 
     def wake(self) -> None:
         self.woken += 1

@@ -1,0 +1,117 @@
+"""Answering requests for the backend "gloo" by ddl, for programs that know no other backend for
+CPUs."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from ddl_torch._autoload import cpu_backend
+
+_GLOO, _DDL = "gloo", "ddl"
+
+_log = logging.getLogger("ddl_torch")
+_chosen: str | None = None  # by `serve`; "": nothing; None: the environment says it
+
+
+def serve(backend: str | None) -> None:
+    """Have ddl answer every later request of this process for the backend "gloo".
+
+    Then init_process_group("gloo"), new_group(backend="gloo"), "cpu:gloo,cuda:nccl", and no
+    backend on a machine without accelerators, make groups of ddl. So programs that ask for Gloo by
+    name use libddl unchanged. torch.distributed.get_backend tells the name that was asked for, and
+    get_backend_config the one that serves. Tensors of accelerators stay with the backend that the
+    program chose.
+
+    backend: "gloo", or None: serve no request, the default. DDL_TORCH_SERVE=gloo in the environment
+    does the same as serve("gloo"); a call counts more.
+
+    All ranks make the same choice, before torch.distributed is initialised. Raises
+    ddl_core.errors.InvalidArgument for another name, and InvalidState where a group of Gloo exists.
+    """
+    global _chosen
+    from ddl_core.errors import InvalidArgument
+
+    if backend not in (_GLOO, None):
+        raise InvalidArgument(f'backend: {backend!r} is neither "gloo" nor None')
+    if backend == _GLOO:
+        import torch.distributed as dist
+
+        _refuse_gloo_groups(dist)
+    _chosen = backend or ""
+
+
+def open_gloo_requests(dist: Any) -> None:
+    """Have torch.distributed ask here before it creates a process group."""
+    c10d = dist.distributed_c10d
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def _new_process_group_helper(
+        size: int, rank: int, ranks: list[int], backend: Any, *rest: Any, **options: Any
+    ) -> Any:
+        devices = _served_devices(dist, backend)
+        if devices is None:
+            return original(size, rank, ranks, backend, *rest, **options)
+        serving = ",".join(f"{device}:{name}" for device, name in devices.items())
+        serving = dist.Backend(_DDL if list(devices) == ["cpu"] else serving)
+        group, store = original(size, rank, ranks, serving, *rest, **options)
+        if group in c10d._world.pg_map:  # this process is a member
+            c10d._world.pg_map[group] = (dist.Backend(backend), store)
+        if rank == 0 and not ranks:
+            _log.warning("ddl answers the %d ranks' requests for the backend gloo", size)
+        return group, store
+
+    c10d._new_process_group_helper = _new_process_group_helper
+
+
+def _served_devices(dist: Any, backend: Any) -> dict[str, str] | None:
+    """The backend for each kind of device, with ddl for the CPU; None: the request is not for
+    Gloo, or it is not to be served."""
+    if str(backend) != dist.Backend.UNDEFINED and _GLOO not in str(backend):
+        return None
+    if not _is_serving():
+        return None
+    devices = dict(dist.distributed_c10d.BackendConfig(backend).get_device_backend_map())
+    if devices.get("cpu") != _GLOO:
+        return None
+    if ":" not in str(backend):  # then Gloo's devices are named that may not exist
+        devices = {device: name for device, name in devices.items() if _exists(device)}
+    return {**devices, "cpu": _DDL}
+
+
+def _exists(device: str) -> bool:
+    import torch
+
+    return device == "cpu" or bool(getattr(torch, device).is_available())
+
+
+def _is_serving() -> bool:
+    if _chosen is not None:
+        return _chosen == _GLOO
+    try:
+        from ddl_core import adapter
+    except ImportError:  # Gloo works without libddl
+        _log.exception("DDL_TORCH_SERVE was not read")
+        return False
+    return adapter.torch_served_backend() == _GLOO
+
+
+def _refuse_gloo_groups(dist: Any) -> None:
+    from ddl_core.errors import InvalidState
+
+    groups = dist.distributed_c10d._world.pg_map
+    names = [group.group_name for group in groups if _cpu_backend_name(group) == _GLOO]
+    if names:
+        raise InvalidState(
+            f"a process group of Gloo exists already, named {', '.join(names)}: call"
+            ' ddl_torch.serve("gloo") before init_process_group, or set DDL_TORCH_SERVE=gloo'
+        )
+
+
+def _cpu_backend_name(group: Any) -> str:
+    try:
+        return str(cpu_backend(group).name())
+    except RuntimeError:  # it has none for the CPU
+        return ""

@@ -1,0 +1,409 @@
+/* Design notes.
+ *
+ * Both ends of a pair may need a link at the same time, and each that has something to send dials.
+ * The higher rank decides: while it dials itself it answers DDL_INPROGRESS, and the lower one then
+ * waits for that connection. The lower rank takes a connection whatever it does itself, and drops
+ * its own. So exactly one connection becomes the link, at both ends.
+ *
+ * `lock` guards the state of every pair. A link gets its connection under it, or lapses: whichever
+ * comes first. A thread of the comm dials, one link after the other, with the lock released. The
+ * thread that has read the dialer's proof accepts (ddl__first_use_accept, under the endpoint's
+ * lock); it never waits for anything, so no ranks wait for each other. Locks of links, of the
+ * endpoint and of the failure detector come before `lock`, never after it. Nothing is sent before
+ * both ends have proven the secret, as at any connection (handshake.h).
+ *
+ * A member that dies or leaves while its link is being opened: data is only ever sent over a
+ * connection that its receiver has taken before. So a link that nobody dials lapses at once. One
+ * that this rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later: the answer may be
+ * on its way, and data behind it. A peer that cannot be reached, and is not found dead either, ends
+ * the comm after DDL__FIRST_USE_LIMIT. */
+#include "connect/first_use.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "base/time_limits.h"
+#include "connect/wireup_state.h"
+#include "net/socket.h"
+
+enum { LEAST_SIZE = 9 };
+
+typedef enum use_state {
+    NOT_ADDED, /* this rank shares memory with the peer, or all links were opened */
+    UNUSED,
+    ASKED,   /* this rank is to dial */
+    DIALING, /* it dials */
+    AWAITED, /* the peer dials */
+    ENDED    /* open, or lapsed */
+} use_state;
+
+/* One link of one pair. */
+typedef struct link_use {
+    ddl__first_use *use;
+    ddl__link *link;
+    int peer;
+    use_state state;
+    ddl__link_state gone; /* DDL__LINK_OPEN: it is not */
+    int64_t gone_at;
+} link_use;
+
+struct ddl__first_use {
+    ddl__wireup wireup; /* for dialing only: has neither links nor a deadline */
+    ddl__first_use_events events;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool started, stop;
+    link_use **asked; /* in order; a link is asked for once */
+    unsigned first_asked, n_asked;
+    link_use uses[]; /* [2 * rank + (1 for messages)] */
+};
+
+bool ddl__first_use_is_for(int size)
+{
+    return size >= LEAST_SIZE;
+}
+
+ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
+{
+    size_t n = 2 * (size_t)wireup->size;
+    ddl__first_use *use = calloc(1, sizeof *use + n * sizeof *use->uses);
+    if (!use || !(use->asked = calloc(n, sizeof(link_use *)))) {
+        free(use);
+        ddl__fail(DDL_ENOMEM, "no memory for %zu links", n);
+        return NULL;
+    }
+    use->wireup = (ddl__wireup){.endpoint = wireup->endpoint,
+                                .slot = wireup->slot,
+                                .comm = wireup->comm,
+                                .addresses = wireup->addresses,
+                                .rank = wireup->rank,
+                                .size = wireup->size};
+    for (size_t i = 0; i < n; i++)
+        use->uses[i] = (link_use){.use = use, .peer = (int)(i / 2)};
+    pthread_mutex_init(&use->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&use->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return use;
+}
+
+void ddl__first_use_destroy(ddl__first_use *use)
+{
+    if (!use)
+        return;
+    pthread_cond_destroy(&use->changed);
+    pthread_mutex_destroy(&use->lock);
+    free(use->asked);
+    free(use);
+}
+
+/* A link has something to send. */
+static void link_asks(void *context)
+{
+    link_use *u = context;
+    ddl__first_use *use = u->use;
+    pthread_mutex_lock(&use->lock);
+    if (u->state == UNUSED) {
+        u->state = ASKED;
+        use->asked[use->n_asked++] = u;
+        pthread_cond_broadcast(&use->changed);
+    }
+    pthread_mutex_unlock(&use->lock);
+}
+
+bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__link **link,
+                        ddl__link **messages)
+{
+    link_use *u = &use->uses[2 * peer];
+    *link = ddl__tcp_link_create_unopened(slots, link_asks, &u[0]);
+    *messages = *link ? ddl__tcp_link_create_unopened(slots, link_asks, &u[1]) : NULL;
+    if (*link && !*messages) {
+        (*link)->ops->destroy(*link);
+        *link = NULL;
+    }
+    if (!*link)
+        return false;
+    u[0].link = *link;
+    u[1].link = *messages;
+    u[0].state = u[1].state = UNUSED;
+    return true;
+}
+
+void ddl__first_use_remove(ddl__first_use *use, int peer)
+{
+    use->uses[2 * peer].state = use->uses[2 * peer + 1].state = NOT_ADDED;
+}
+
+/* Under the lock: the link has its connection. */
+static void use_open(link_use *u, int fd, ddl__seal *seal)
+{
+    const ddl__wireup *w = &u->use->wireup;
+    char name[128];
+    ddl__wireup_name_connection(ddl__endpoint_address(w->endpoint), fd, name, sizeof name);
+    ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s", w->rank, u->peer,
+             w->addresses[u->peer].host, name);
+    u->state = ENDED;
+    ddl__tcp_link_connect(u->link, fd, name, seal);
+    u->use->events.opened(u->use->events.context, u->link, fd);
+}
+
+/* Under the lock. */
+static void use_lapse(link_use *u, ddl__link_state state)
+{
+    u->state = ENDED;
+    ddl__tcp_link_lapse(u->link, state);
+}
+
+void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state)
+{
+    if (!use)
+        return;
+    pthread_mutex_lock(&use->lock);
+    for (link_use *u = &use->uses[2 * peer]; u < &use->uses[2 * peer + 2]; u++)
+        if (u->state == DIALING && u->gone == DDL__LINK_OPEN) {
+            u->gone = state;
+            u->gone_at = ddl__now();
+        } else if (u->state == UNUSED || u->state == ASKED || u->state == AWAITED) {
+            use_lapse(u, state);
+        }
+    pthread_mutex_unlock(&use->lock);
+}
+
+/* -------------------------------------------------------------------------------------- dialing */
+
+/* Whether to go on dialing. */
+static bool use_goes_on(link_use *u)
+{
+    pthread_mutex_lock(&u->use->lock);
+    bool waits = u->gone == DDL__LINK_OPEN || ddl__now() < u->gone_at + DDL__LEFT_AFTER;
+    bool goes_on = u->state == DIALING && !u->use->stop && waits;
+    pthread_mutex_unlock(&u->use->lock);
+    return goes_on;
+}
+
+/* Wait for an answer; false when there is no point in it any more. */
+static bool use_await(link_use *u, int fd, int64_t deadline)
+{
+    while (use_goes_on(u) && ddl__now() < deadline) {
+        int64_t next = ddl__now() + DDL__MEMBERS_POLL;
+        if (ddl__await(fd, POLLIN, next < deadline ? next : deadline))
+            return true;
+    }
+    ddl__fail(DDL_ETIMEDOUT, "it does not answer");
+    return false;
+}
+
+/* The peer's endpoint has admitted us: receive the answer of its comm. DDL_INPROGRESS: the peer
+ * dials itself. */
+static ddl_status receive_answer(link_use *u, const ddl__dial_attempt *d)
+{
+    const ddl__job *job = ddl__endpoint_job(u->use->wireup.endpoint);
+    ddl__hello answer;
+    if (!use_await(u, d->fd, DDL__NEVER))
+        return DDL_ETIMEDOUT;
+    if (!ddl__recv_all(d->fd, &answer, sizeof answer, ddl__now() + DDL__ADDRESS_LIMIT))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    if (ddl__hello_check(&answer) != DDL_OK)
+        return DDL_EREFUSED;
+    if (!ddl__answer_is_proven(job, &d->session, DDL__AUTH_MEMBER, &answer))
+        return ddl__fail(DDL_EREFUSED, "its answer was altered in transit");
+    ddl__sanitize_text(answer.text, sizeof answer.text);
+    if (answer.status == DDL_OK || answer.status == DDL_INPROGRESS)
+        return (ddl_status)answer.status;
+    return ddl__fail(DDL_EREFUSED, "%s", answer.text);
+}
+
+/* Dial over one path, up to the answer of the peer's comm. */
+static ddl_status dial_on_path(link_use *u, ddl__path path, ddl__dial_attempt *d)
+{
+    ddl__wireup within = u->use->wireup;
+    unsigned second = u == &u->use->uses[2 * u->peer + 1];
+    within.deadline = ddl__now() + DDL__S;
+    ddl_status status =
+        ddl__wireup_start_on_path(&within, u->peer, d, DDL__CONN_FIRST_USE, second, path);
+    if (status != DDL_OK)
+        return status;
+    if (!use_await(u, d->fd, ddl__now() + DDL__ADDRESS_LIMIT))
+        return DDL_ETIMEDOUT;
+    within.deadline = ddl__now() + DDL__ADDRESS_LIMIT;
+    status = ddl__dial_await_admission(&within, d);
+    return status == DDL_OK ? receive_answer(u, d) : status;
+}
+
+static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d)
+{
+    const ddl__wireup *w = &u->use->wireup;
+    ddl__paths paths =
+        ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[u->peer]);
+    ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
+    for (unsigned i = 0; i < paths.n && status != DDL_OK && status != DDL_INPROGRESS; i++) {
+        ddl__dial_cancel(d);
+        if (use_goes_on(u))
+            status = dial_on_path(u, paths.path[i], d);
+    }
+    return status;
+}
+
+/* Under the lock: what an attempt has led to. False if it is to be repeated. */
+static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d)
+{
+    ddl__seal *seal;
+    const ddl__job *job = ddl__endpoint_job(u->use->wireup.endpoint);
+    if (u->state != DIALING) /* the peer's connection has come */
+        return true;
+    if (status == DDL_OK &&
+        ddl__session_seal(job, &d->session, d->fd, DDL__DIALER, &seal) == DDL_OK) {
+        use_open(u, d->fd, seal);
+        d->fd = -1;
+        return true;
+    }
+    if (u->gone != DDL__LINK_OPEN) {
+        use_lapse(u, u->gone);
+        return true;
+    }
+    if (status == DDL_INPROGRESS)
+        u->state = AWAITED;
+    return status == DDL_INPROGRESS || u->use->stop;
+}
+
+/* Under the lock: wait a little before the next attempt. */
+static void use_pause(link_use *u)
+{
+    int64_t at = ddl__now() + DDL__MEMBERS_POLL;
+    struct timespec until = {at / DDL__S, at % DDL__S};
+    while (!u->use->stop && u->state == DIALING && ddl__now() < at)
+        pthread_cond_timedwait(&u->use->changed, &u->use->lock, &until);
+}
+
+static void use_fail(const link_use *u)
+{
+    const ddl__wireup *w = &u->use->wireup;
+    char text[DDL__MESSAGE_MAX];
+    snprintf(text, sizeof text, "rank %d on %s cannot be reached by rank %d on %s: %.200s", u->peer,
+             w->addresses[u->peer].host, w->rank, w->addresses[w->rank].host, ddl__message());
+    u->use->events.failed(u->use->events.context, DDL_EPEER, text);
+}
+
+/* Under the lock, which is released meanwhile. */
+static void use_dial(link_use *u)
+{
+    ddl__first_use *use = u->use;
+    int64_t limit = ddl__now() + DDL__FIRST_USE_LIMIT;
+    bool settled = false;
+    u->state = DIALING;
+    while (!settled) {
+        ddl__dial_attempt d = {.fd = -1};
+        pthread_mutex_unlock(&use->lock);
+        ddl_status status = dial_paths(u, &d);
+        pthread_mutex_lock(&use->lock);
+        settled = use_settle(u, status, &d);
+        ddl__dial_cancel(&d);
+        if (status == DDL_ETIMEDOUT) /* it was reached, and the failure detector watches it */
+            limit = ddl__now() + DDL__FIRST_USE_LIMIT;
+        if (!settled && ddl__now() > limit) {
+            use_lapse(u, DDL__LINK_LOST);
+            pthread_mutex_unlock(&use->lock);
+            use_fail(u);
+            pthread_mutex_lock(&use->lock);
+            return;
+        }
+        if (!settled)
+            use_pause(u);
+    }
+}
+
+static void *dial_asked(void *context)
+{
+    ddl__first_use *use = context;
+    pthread_mutex_lock(&use->lock);
+    while (!use->stop)
+        if (use->first_asked == use->n_asked)
+            pthread_cond_wait(&use->changed, &use->lock);
+        else if (use->asked[use->first_asked]->state == ASKED)
+            use_dial(use->asked[use->first_asked++]);
+        else
+            use->first_asked++;
+    pthread_mutex_unlock(&use->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------- accepting
+ */
+
+/* Under the lock: why the connection is refused, or NULL. */
+static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hello)
+{
+    const ddl__wireup *w = &use->wireup;
+    if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
+        hello->from >= (uint32_t)w->size || hello->lane > 1)
+        return "its rank or size does not fit this comm";
+    use_state state = use->uses[2 * hello->from + hello->lane].state;
+    return state == NOT_ADDED ? "the links of this pair were opened at once"
+           : state == ENDED   ? "this link was opened before"
+                              : NULL;
+}
+
+/* For ddl__endpoint_divert: answer a connection, and make it a link if it is wanted. */
+static void accept_link(void *context, const ddl__accepted *accepted)
+{
+    ddl__first_use *use = context;
+    const ddl__hello *hello = &accepted->hello;
+    const ddl__job *job = ddl__endpoint_job(use->wireup.endpoint);
+    ddl__seal *seal = NULL;
+    pthread_mutex_lock(&use->lock);
+    const char *refusal = find_refusal(use, hello);
+    link_use *u = refusal ? NULL : &use->uses[2 * hello->from + hello->lane];
+    bool decides = u && use->wireup.rank > u->peer && u->state == DIALING;
+    if (u && !decides &&
+        ddl__session_seal(job, &accepted->session, accepted->fd, DDL__DIALED, &seal) != DDL_OK)
+        refusal = ddl__message();
+    ddl__hello answer = ddl__hello_answer(hello,
+                                          refusal   ? DDL_EREFUSED
+                                          : decides ? DDL_INPROGRESS
+                                                    : DDL_OK,
+                                          refusal);
+    ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
+    bool sent = ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now());
+    if (sent && !refusal && !decides) {
+        use_open(u, accepted->fd, seal);
+        pthread_cond_broadcast(&use->changed);
+    } else {
+        ddl__seal_destroy(seal);
+        close(accepted->fd);
+    }
+    pthread_mutex_unlock(&use->lock);
+}
+
+ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events *events)
+{
+    use->events = *events;
+    int error = ddl__thread_start(&use->thread, dial_asked, use);
+    if (error)
+        return ddl__fail(DDL_ESYSTEM, "no thread to open links: %s", strerror(error));
+    use->started = true;
+    ddl__endpoint_divert(use->wireup.endpoint, use->wireup.slot, accept_link, use);
+    return DDL_OK;
+}
+
+void ddl__first_use_stop(ddl__first_use *use)
+{
+    if (!use || !use->started)
+        return;
+    pthread_mutex_lock(&use->lock);
+    use->stop = true;
+    pthread_cond_broadcast(&use->changed);
+    pthread_mutex_unlock(&use->lock);
+    pthread_join(use->thread, NULL);
+    use->started = false;
+}

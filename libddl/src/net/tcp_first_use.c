@@ -1,0 +1,74 @@
+/* TCP links that get their connection when one of the two ends first sends.
+ *
+ * The sender asks for the connection (connect/first_use.h dials it); the other end gets it
+ * unasked. Another thread leaves it in `arrival`, and the driver takes it over at the next send,
+ * receive or event that the descriptor -1 has made fail. Only the driver changes `fd` and `seal`:
+ * under the lock, since any thread may close. What was queued is sent then. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/forks.h"
+#include "net/tcp_link.h"
+
+void ddl__tcp_ask(ddl__tcp_link *l)
+{
+    void (*ask)(void *context) = l->arrival.ask;
+    if (!ask || l->closed) /* a farewell opens no connection */
+        return;
+    l->arrival.ask = NULL;
+    ask(l->arrival.context);
+}
+
+void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    ddl__tcp_socket_prepare(fd, false);
+    l->arrival.fd = ddl__guard(fd);
+    l->arrival.seal = seal;
+    snprintf(l->name, sizeof l->name, "%s", name);
+    atomic_store_explicit(&l->arrival.state, DDL__ARRIVAL_CONNECTED, memory_order_release);
+}
+
+void ddl__tcp_link_lapse(ddl__link *link, ddl__link_state state)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    l->arrival.lapsed = state;
+    atomic_store_explicit(&l->arrival.state, DDL__ARRIVAL_LAPSED, memory_order_release);
+}
+
+static void link_lapse(ddl__tcp_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    ddl__tcp_stop(l);
+    pthread_mutex_unlock(&l->lock);
+    if (l->arrival.lapsed == DDL__LINK_LOST)
+        ddl__tcp_lose(l, "", "it ended before it was connected with this rank");
+    else
+        l->base.state = l->arrival.lapsed;
+}
+
+static void link_open(ddl__tcp_link *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->base.fd = l->fd = l->arrival.fd;
+    l->seal = l->arrival.seal;
+    l->error = 0;
+    bool near = l->near;
+    ddl__tcp_push(l);
+    pthread_mutex_unlock(&l->lock);
+    if (near)
+        ddl__tcp_link_shorten(&l->base);
+    l->event = true;
+}
+
+bool ddl__tcp_adopt(ddl__tcp_link *l)
+{
+    int state = atomic_load_explicit(&l->arrival.state, memory_order_acquire);
+    if (l->base.state != DDL__LINK_OPEN || state == DDL__ARRIVAL_NONE)
+        return false;
+    if (state == DDL__ARRIVAL_CONNECTED)
+        link_open(l);
+    else
+        link_lapse(l);
+    return true;
+}

@@ -1,0 +1,286 @@
+/* The TCP links of a large comm are opened when used. Here all comms count as large. Ranks are
+ * processes. */
+#include <dirent.h>
+
+#include "connect/wireup_state.h"
+#include "processes.h"
+#include "survivors.h"
+
+enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
+
+typedef struct board {
+    atomic_int arrived;
+} board;
+
+static board *b;
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
+
+/* Where this process dies, or fails, while a link is being opened. */
+typedef enum moment {
+    NEVER,
+    BEFORE_DIALING,
+    AFTER_DIALING,
+    BEFORE_ANSWERING,
+    AFTER_ANSWERING,
+    CANNOT_DIAL
+} moment;
+static atomic_int dies;
+
+static void die_at(moment at)
+{
+    if (atomic_load(&dies) == (int)at)
+        raise(SIGKILL);
+}
+
+bool __wrap_ddl__first_use_is_for(int size);
+bool __wrap_ddl__first_use_is_for(int size)
+{
+    return size > 1;
+}
+
+ddl_status __real_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path);
+ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path);
+ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path)
+{
+    die_at(BEFORE_DIALING);
+    if (atomic_load(&dies) == CANNOT_DIAL)
+        return ddl__fail(DDL_EUNREACHABLE, "no route");
+    ddl_status status = __real_ddl__wireup_start_on_path(w, peer, d, kind, lane, path);
+    die_at(AFTER_DIALING);
+    return status;
+}
+
+bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer)
+{
+    if (label == DDL__AUTH_MEMBER)
+        die_at(BEFORE_ANSWERING);
+    return __real_ddl__answer_prove(job, session, label, answer);
+}
+
+void __real_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
+void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
+void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal)
+{
+    die_at(AFTER_ANSWERING);
+    __real_ddl__tcp_link_connect(link, fd, name, seal);
+}
+
+/* The `n`th barrier of `size` ranks, without libddl. */
+static void meet(int n, int size)
+{
+    double end = seconds() + 40;
+    atomic_fetch_add(&b->arrived, 1);
+    while (atomic_load(&b->arrived) < n * size) {
+        CHECK(seconds() < end, "not all come");
+        usleep(200);
+    }
+}
+
+/* The TCP connections of this process. */
+static int count_connections(void)
+{
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    CHECK(folder, "no /proc");
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        struct sockaddr_storage peer;
+        socklen_t length = sizeof peer;
+        n += !getpeername(atoi(entry->d_name), (struct sockaddr *)&peer, &length) &&
+             peer.ss_family != AF_UNIX;
+    }
+    closedir(folder);
+    return n;
+}
+
+static void exchange(ddl_comm *comm, int peer)
+{
+    int32_t out = ddl_comm_rank(comm), in = -1;
+    ddl_work *sending;
+    OK(ddl_send(comm, &out, 1, DDL_I32, peer, 0, NULL, &sending));
+    OK(ddl_recv(comm, &in, 1, DDL_I32, peer, 0, NULL, NULL, NULL));
+    OK(ddl_work_wait(sending, -1));
+    CHECK(in == peer, "%d from %d", in, peer);
+}
+
+/* Ranks that have sent each other nothing are joined by their control connection only. */
+static int opens_what_is_used(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), step = 1, near = 0;
+    for (int i = 1; i < size; i++) /* the creation's trees and its barrier use these */
+        near += !(i & (i - 1)) || !((size - i) & (size - i - 1));
+    meet(step++, size);
+    int before = count_connections();
+    CHECK(before == size - 1 + near, "rank %d has %d connections", rank, before);
+    meet(step++, size);
+    if (rank < 2)
+        exchange(comm, 1 - rank);
+    if (rank < 2)
+        exchange(comm, 1 - rank);
+    meet(step++, size);
+    CHECK(count_connections() == before + (rank < 2), "rank %d: %d, not %d", rank,
+          count_connections(), before);
+    meet(step++, size);
+    int32_t ours[MANY] = {0}, theirs[MANY];
+    OK(ddl_alltoall(comm, ours, theirs, 1, DDL_I32, NULL, NULL));
+    meet(step++, size);
+    CHECK(count_connections() <= 2 * (size - 1) + (rank < 2), "rank %d has %d connections", rank,
+          count_connections());
+    meet(step++, size);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Both ends of all pairs open their link at the same moment. */
+static int both_open(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    for (int i = 0; i < TWINS; i++) {
+        ddl_comm *twin;
+        OK(ddl_comm_duplicate(comm, &config, &twin));
+        for (int round = 1; round < size; round++) {
+            meet(i * (size - 1) + round, size);
+            exchange(twin, rank ^ round);
+        }
+        OK(ddl_barrier(twin, NULL, NULL));
+        ddl_comm_destroy(twin);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* The victim dies while it opens its link with rank 0, or rank 0 with it. All others learn who has
+ * died, and go on. */
+static int dies_opening(ddl_comm *comm, moment at, bool victim_dials)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = 0;
+    ddl_comm *next;
+    meet(1, SIZE);
+    if (rank == VICTIM)
+        atomic_store(&dies, (int)at);
+    meet(2, SIZE);
+    if (rank == VICTIM && victim_dials)
+        ddl_send(comm, &word, 1, DDL_I32, 0, 0, NULL, NULL);
+    if (rank == VICTIM)
+        pause();
+    ddl_status status = DDL_OK;
+    if (rank == 0 && !victim_dials)
+        status = ddl_send(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL);
+    if (rank == 0 && status == DDL_OK)
+        status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
+    if (rank != 0)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 2 on "), "rank %d: %d %s", rank,
+          status, ddl_last_error());
+    OK(ddl_comm_shrink(comm, &config, &next));
+    if (ddl_comm_rank(next) < 2)
+        exchange(next, 1 - ddl_comm_rank(next));
+    OK(ddl_barrier(next, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_comm_destroy(next);
+    return 0;
+}
+
+static int dies_before_dialing(ddl_comm *comm)
+{
+    return dies_opening(comm, BEFORE_DIALING, true);
+}
+
+static int dies_after_dialing(ddl_comm *comm)
+{
+    return dies_opening(comm, AFTER_DIALING, true);
+}
+
+static int dies_before_answering(ddl_comm *comm)
+{
+    return dies_opening(comm, BEFORE_ANSWERING, false);
+}
+
+static int dies_after_answering(ddl_comm *comm)
+{
+    return dies_opening(comm, AFTER_ANSWERING, false);
+}
+
+/* A member is gone, or stands still, when its link is first used. */
+static int absent(ddl_comm *comm, int signal, const char *said)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = 0;
+    meet(1, SIZE);
+    if (rank == VICTIM && signal)
+        raise(signal);
+    if (rank == VICTIM) {
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    ddl_status status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 2 on ") &&
+              strstr(ddl_last_error(), said),
+          "rank %d: %d %s", rank, status, ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int is_killed(ddl_comm *comm)
+{
+    return absent(comm, SIGKILL, "");
+}
+
+static int leaves(ddl_comm *comm)
+{
+    return absent(comm, 0, "left the comm");
+}
+
+/* No way leads to a member that lives. */
+static int is_out_of_reach(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = 0;
+    meet(1, SIZE);
+    if (rank == 0)
+        atomic_store(&dies, CANNOT_DIAL);
+    ddl_status status = rank == 0 ? ddl_send(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL)
+                                  : ddl_recv(comm, &word, 1, DDL_I32, 0, 0, NULL, NULL, NULL);
+    while (status == DDL_OK)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 2 on ") &&
+              strstr(ddl_last_error(), "cannot be reached by rank 0 on "),
+          "rank %d: %d %s", rank, status, ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const process_test tests[] = {
+    {"opens what is used", opens_what_is_used, 0, true},
+    {"both open", both_open, 0, true},
+    {"dies before dialing", dies_before_dialing, 1 << VICTIM, true},
+    {"dies after dialing", dies_after_dialing, 1 << VICTIM, true},
+    {"dies before answering", dies_before_answering, 1 << VICTIM, true},
+    {"dies after answering", dies_after_answering, 1 << VICTIM, true},
+    {"is killed", is_killed, 1 << VICTIM, true},
+    {"leaves", leaves, 0, true},
+    {"is out of reach", is_out_of_reach, 0, true},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
+    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "no shared memory");
+    for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (int size = SIZE; size <= MANY; size += MANY - SIZE) {
+            if (!is_asked_for(&tests[t], argc, argv) || (size == MANY && t > 0))
+                continue;
+            atomic_store(&b->arrived, 0);
+            run_process_test(&tests[t], size, DDL_LINK_TCP);
+        }
+    return 0;
+}

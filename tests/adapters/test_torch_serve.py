@@ -1,0 +1,125 @@
+"""ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+LINE = "ddl answers the 2 ranks' requests for the backend gloo"
+
+# What a program does that never heard of ddl; `serving` is the backend that it gets.
+UNCHANGED = """
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+serving = sys.argv[1]
+
+def train():
+    torch.manual_seed(1)
+    model = DistributedDataParallel(torch.nn.Linear(5, 3, dtype=torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        x = torch.full((4, 5), dist.get_rank() + step, dtype=torch.float64)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach_())
+    return loss.item()
+
+def check(group=None):
+    assert dist.get_backend(group) == "gloo"
+    assert dist.get_backend_config(group).startswith(f"cpu:{serving}"), dist.get_backend_config()
+    own = group or dist.group.WORLD
+    assert own._get_backend(torch.device("cpu")).name() == serving
+    total = torch.ones(3) * (dist.get_rank(group) + 1)
+    dist.all_reduce(total, group=group)
+    size = dist.get_world_size(group)
+    assert total.tolist() == [size * (size + 1) / 2] * 3
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+check()
+check(dist.new_group())
+check(dist.new_group(backend="gloo", timeout=timedelta(days=10_000)))
+single = dist.new_group([1], backend="GLOO")
+if rank == 1:
+    check(single)
+else:
+    assert single is dist.GroupMember.NON_GROUP_MEMBER
+dist.monitored_barrier()
+parts = [None, None]
+dist.all_gather_object(parts, {"rank": rank})
+assert parts == [{"rank": 0}, {"rank": 1}]
+mixed = dist.new_group(backend="cpu:gloo,cuda:gloo")
+assert dist.get_backend_config(mixed) == f"cpu:{serving},cuda:gloo"
+assert mixed._get_backend(torch.device("cpu")).name() == serving
+assert mixed._get_backend(torch.device("cuda")).name() == "gloo"
+print("loss", train().hex())
+dist.destroy_process_group()
+"""
+
+CALLS = """
+import torch
+import torch.distributed as dist
+import ddl_torch
+from ddl_core.errors import InvalidArgument, InvalidState
+
+def name(group=None):
+    return (group or dist.group.WORLD)._get_backend(torch.device("cpu")).name()
+
+def refused(call, kind):
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{call} raised nothing")
+
+for wrong in ("nccl", "", 3):
+    assert f"{wrong!r} is neither" in refused(lambda: ddl_torch.serve(wrong), InvalidArgument)
+dist.init_process_group("gloo")
+assert name() == "gloo"
+said = refused(lambda: ddl_torch.serve("gloo"), InvalidState)
+assert "a process group of Gloo exists already" in said and "before init_process_group" in said
+assert name(dist.new_group()) == "gloo"
+dist.destroy_process_group()
+
+ddl_torch.serve("gloo")
+dist.init_process_group()  # for the CPU, Gloo is the default
+assert (name(), dist.get_backend_config()) == ("ddl", "cpu:ddl")
+ddl_torch.serve("gloo")  # there is no group of Gloo
+ddl_torch.init()  # uses the group that serves
+assert (ddl_torch.rank(), ddl_torch.size()) == (dist.get_rank(), 2)
+dist.destroy_process_group()
+
+ddl_torch.serve(None)
+dist.init_process_group("gloo")
+assert name() == "gloo"
+print("done")
+dist.destroy_process_group()
+"""
+
+
+def test_unchanged_program(ddlrun: Run) -> None:
+    """By the environment; with the losses of Gloo, which it gets without."""
+    served = ddlrun(2, UNCHANGED, "ddl", env={"DDL_TORCH_SERVE": "gloo"}, limit=180)
+    gloo = ddlrun(2, UNCHANGED, "gloo", limit=180)
+    losses = {served.expect_success().lines(r)[-1] for r in (0, 1)}
+    assert losses == {gloo.expect_success().lines(r)[-1] for r in (0, 1)}
+    assert (served.err.count(LINE), gloo.err.count("requests for")) == (1, 0), served.err
+
+
+def test_calls(ddlrun: Run) -> None:
+    """By `serve`, which refuses where Gloo is in use, and what it does not know."""
+    ended = ddlrun(2, CALLS, limit=180).expect_success()
+    assert ended.out.count("done") == 2
+    assert ended.err.count(LINE) == 1, ended.err

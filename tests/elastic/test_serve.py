@@ -1,0 +1,163 @@
+"""`ddl serve`: real jobs, which it starts, resizes, pauses and ends, and which outlive it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import DDL, PROGRAM, Serving, holders, is_alive, kill, wait_for
+
+STEPS = ("--steps", 150)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    made = Serving(tmp_path_factory.mktemp("serving"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The final state of one undisturbed worker."""
+    command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]
+    done = run_program(command, cwd=tmp_path_factory.mktemp("alone"), limit=240).expect_success()
+    return str(done.out.split("state ")[1].strip())
+
+
+def test_a_job_that_nobody_disturbs(serving: Serving, alone: str) -> None:
+    job = serving.submit(*STEPS, max=2)
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+    result = serving.folder_of(job).result()
+    assert (result["state"], result["report"]["steps"]) == ("done", 150)
+    assert result["report"]["hash"] == alone
+    assert len(serving.pids(job)) == 2
+    wait_for(lambda: not serving.store.slots() and not serving.store.intents())
+    assert serving.record(job).used > 0
+
+
+def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, max=3, min=0)
+    serving.wait_for_size(job, 3)
+    wait_for(lambda: len(serving.pids(job)) == 3)
+    serving.move(job, "paused")
+    wait_for(lambda: not serving.store.intents())
+    assert not any(map(is_alive, serving.pids(job)))
+    result = serving.folder_of(job).result()
+    assert result["state"] == "paused"
+    # Its state was written when it was asked to pause, so no step is computed twice.
+    steps = result["report"]["steps"]
+    assert (serving.folder_of(job).checkpoints / "0" / f"steps-{steps:012}.json").exists()
+    serving.move(job, "waiting")
+    serving.wait_for_size(job, 3)
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+    assert len(serving.pids(job)) == 6
+
+
+def test_a_higher_tier_takes_slots_and_a_worker_dies(
+    serving: Serving, alone: str, tmp_path: Path
+) -> None:
+    """Nobody restarts but the one that died."""
+    go, go_urgent = tmp_path / "go", tmp_path / "go urgent"
+    job = serving.submit(*STEPS, "--go", go)
+    serving.wait_for_size(job, 4)
+    wait_for(lambda: len(serving.pids(job)) == 4)
+    urgent = serving.submit(*STEPS, "--go", go_urgent, min=3, tier=1)
+    serving.wait_for_size(job, 1)
+    serving.wait_for_size(urgent, 3)
+    before = serving.pids(job)
+    wait_for(lambda: sum(map(is_alive, before)) == 1)
+    assert len(serving.pids(job)) == 4
+    wait_for(lambda: len(serving.pids(urgent)) == 3)
+    kill(serving.pids(urgent)[1])
+    wait_for(lambda: len(serving.pids(urgent)) == 4)
+    go_urgent.touch()
+    serving.wait(urgent, "done")
+    serving.wait_for_size(job, 4)
+    wait_for(lambda: len(serving.pids(job)) == 7)
+    go.touch()
+    serving.wait(job, "done")
+    assert sum(map(is_alive, before)) == 0 and serving.pids(job)[:4] == before
+    assert serving.state(job) == serving.state(urgent) == alone
+    report = serving.folder_of(urgent).result()["report"]
+    assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == ["SIGKILL"]
+
+
+def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, max=2)
+    wait_for(lambda: len(serving.pids(job)) == 2)
+    quick = serving.submit(*STEPS, max=1)
+    wait_for(lambda: serving.pids(quick))
+    serving.kill()
+    wait_for(lambda: serving.folder_of(quick).result().get("state") == "done")
+    assert serving.record(quick).state == "running"
+    serving.start()
+    serving.wait(quick, "done")
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == serving.state(quick) == alone
+    assert len(serving.pids(job)) == 2 and len(serving.pids(quick)) == 1
+
+
+def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_path: Path) -> None:
+    """It goes on from its newest checkpoint."""
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, "--every", 5, max=1)
+    saved = serving.folder_of(job).checkpoints / "0"
+    wait_for(lambda: list(saved.glob("steps-*.json")))
+    for pid in holders(serving.folder_of(job).path / "lock"):
+        kill(pid)
+    wait_for(lambda: len(serving.pids(job)) == 2)
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+
+
+def test_cancelled(serving: Serving, tmp_path: Path) -> None:
+    job = serving.submit("--go", tmp_path / "never", max=2)
+    wait_for(lambda: len(serving.pids(job)) == 2)
+    serving.move(job, "cancelled")
+    wait_for(lambda: not serving.store.intents())
+    assert not any(map(is_alive, serving.pids(job)))
+    assert serving.record(job).state == "cancelled"
+
+
+def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import torch\nraise OSError('no such sample')\n")
+    jobs = {
+        serving.submit(command=["missing.py"]): "missing.py: there is no such program",
+        serving.submit(command=[]): "its specification is wrong: command is",
+        serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
+        serving.submit(folder="/does/not/exist"): "No such file or directory",
+    }
+    for job, why in jobs.items():
+        serving.wait(job, "failed")
+        texts = [text for _, _, of, text in serving.store.events() if of == job]
+        assert any(text.startswith("failed: ") for text in texts)
+        assert re.search(why, " ".join(texts)), (why, texts)
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*DDL, "serve", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, done.stderr
+
+    assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
+    code, told = run("--store", "missing/a.db")
+    assert code == 1 and "ddl: --store missing/a.db: unable to open" in told
