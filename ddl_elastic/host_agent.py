@@ -23,6 +23,7 @@ from ddl_elastic.messages import Channel, Message
 from ddl_launch import frames
 
 REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
+CUT = 1.0  # seconds in which all connections to one that is gone end
 
 # A connection to the job, whose greeting has these fields. Raises Refused.
 Dial = Callable[[dict[str, Any]], socket.socket]
@@ -64,7 +65,7 @@ class HostAgent:
         self._control: Channel | None = None
         self._offered: dict[int, socket.socket] = {}  # by slot
         self._places: dict[int, _Place] = {}  # by slot
-        self._look_at = 0.0
+        self._look_at = self._cut_at = 0.0
         self._alone_since = self._dial_at = 0.0
         self._is_over = False
 
@@ -108,14 +109,30 @@ class HostAgent:
                 self._take(message)
         for place in list(self._places.values()):
             if place.link and place.link in ready:
-                for message in place.link.poll():
-                    place.memory.ordered(message)
-                    with suppress(OSError):  # the worker is about to end
-                        place.handle.channel.send(message.kind, **message.fields)
+                self._hear_coordinator(place, place.link)
+        if self._cut_at and time.monotonic() > self._cut_at + CUT:
+            raise EOFError("a connection to it is cut")
         if self._connection and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + frames.TICK
             if frames.is_silent(self._connection):
                 raise EOFError("its host does not answer")
+
+    def _hear_coordinator(self, place: _Place, link: Channel) -> None:
+        """What it tells a worker. Raises ValueError."""
+        try:
+            for message in link.poll():
+                place.memory.ordered(message)
+                with suppress(OSError):  # the worker is about to end
+                    place.handle.channel.send(message.kind, **message.fields)
+        except EOFError:
+            self._cut(place)
+
+    def _cut(self, place: _Place) -> None:
+        """The agent's own connection is about to tell why: the job is over, or its coordinator is
+        gone."""
+        if place.link:
+            place.link.close()
+            place.link, self._cut_at = None, time.monotonic()
 
     def _take(self, message: Message) -> None:
         if message.kind == "start" and message.fields["slot"] in self._offered:
@@ -170,12 +187,16 @@ class HostAgent:
     # ---- without a coordinator ----
 
     def _lose(self, why: str) -> None:
-        if self._control is None:
+        if self._control is None or self._is_over:
             return
-        if self._places:
+        with suppress(OSError, EOFError, ValueError):  # it may have said so
+            ready = select.select([self._control], [], [], 0)[0]
+            if ready:
+                self._is_over = any(each.kind == "over" for each in self._control.poll())
+        if self._places and not self._is_over:
             print(f"ddl elastic agent: the job's coordinator is gone: {why}", file=sys.stderr)
         self._control.close()
-        self._control = self._connection = None
+        self._control, self._connection, self._cut_at = None, None, 0.0
         for connection in self._offered.values():
             connection.close()
         self._offered.clear()
@@ -263,8 +284,8 @@ class HostAgent:
                 else:
                     link.send(message.kind, **message.fields)
                     heard = True
-            except OSError as error:
-                self._lose(str(error))
+            except OSError:
+                self._cut(place)
         place.memory.told(message, heard)
 
     def _note_ends(self) -> None:

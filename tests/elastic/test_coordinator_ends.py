@@ -79,7 +79,7 @@ def resumed(job: Job) -> subprocess.Popen[str]:
 
 
 def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None:
-    """A worker is killed, and replaced; and one more joins."""
+    """One more worker joins by it. Everything has ended in the end."""
     with started(tmp_path) as job:
         run = job.run_program("-n", "2:3", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
         agents = [job.agent(0, 2), job.agent(0, 2)]
@@ -103,6 +103,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
     assert not list((tmp_path / "ddl-elastic").iterdir())
 
 
+@pytest.mark.slow
 def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
     with started(tmp_path) as job:
         run = job.run_program("-n", "2", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
@@ -118,6 +119,7 @@ def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
         wait_until(lambda: all_ended(pids))
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
     """It would train once more, for which its workers have to be told of each other."""
     with started(tmp_path) as job:
