@@ -74,7 +74,7 @@ void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl
 }
 
 /* The `n`th barrier of `size` ranks, without libddl. */
-static void meet(int n, int size)
+static void reach_step(int n, int size)
 {
     double end = seconds() + 40;
     atomic_fetch_add(&b->arrived, 1);
@@ -116,24 +116,24 @@ static int opens_what_is_used(ddl_comm *comm)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), step = 1, near = 0;
     for (int i = 1; i < size; i++) /* the creation's trees and its barrier use these */
         near += !(i & (i - 1)) || !((size - i) & (size - i - 1));
-    meet(step++, size);
+    reach_step(step++, size);
     int before = count_connections();
     CHECK(before == size - 1 + near, "rank %d has %d connections", rank, before);
-    meet(step++, size);
+    reach_step(step++, size);
     if (rank < 2)
         exchange(comm, 1 - rank);
     if (rank < 2)
         exchange(comm, 1 - rank);
-    meet(step++, size);
+    reach_step(step++, size);
     CHECK(count_connections() == before + (rank < 2), "rank %d: %d, not %d", rank,
           count_connections(), before);
-    meet(step++, size);
+    reach_step(step++, size);
     int32_t ours[MANY] = {0}, theirs[MANY];
     OK(ddl_alltoall(comm, ours, theirs, 1, DDL_I32, NULL, NULL));
-    meet(step++, size);
+    reach_step(step++, size);
     CHECK(count_connections() <= 2 * (size - 1) + (rank < 2), "rank %d has %d connections", rank,
           count_connections());
-    meet(step++, size);
+    reach_step(step++, size);
     ddl_comm_destroy(comm);
     return 0;
 }
@@ -146,7 +146,7 @@ static int both_open(ddl_comm *comm)
         ddl_comm *twin;
         OK(ddl_comm_duplicate(comm, &config, &twin));
         for (int round = 1; round < size; round++) {
-            meet(i * (size - 1) + round, size);
+            reach_step(i * (size - 1) + round, size);
             exchange(twin, rank ^ round);
         }
         OK(ddl_barrier(twin, NULL, NULL));
@@ -163,10 +163,10 @@ static int dies_opening(ddl_comm *comm, moment at, bool victim_dials)
     int rank = ddl_comm_rank(comm);
     int32_t word = 0;
     ddl_comm *next;
-    meet(1, SIZE);
+    reach_step(1, SIZE);
     if (rank == VICTIM)
         atomic_store(&dies, (int)at);
-    meet(2, SIZE);
+    reach_step(2, SIZE);
     if (rank == VICTIM && victim_dials)
         ddl_send(comm, &word, 1, DDL_I32, 0, 0, NULL, NULL);
     if (rank == VICTIM)
@@ -214,7 +214,7 @@ static int absent(ddl_comm *comm, int signal, const char *said)
 {
     int rank = ddl_comm_rank(comm);
     int32_t word = 0;
-    meet(1, SIZE);
+    reach_step(1, SIZE);
     if (rank == VICTIM && signal)
         raise(signal);
     if (rank == VICTIM) {
@@ -244,7 +244,7 @@ static int is_out_of_reach(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int32_t word = 0;
-    meet(1, SIZE);
+    reach_step(1, SIZE);
     if (rank == 0)
         atomic_store(&dies, CANNOT_DIAL);
     ddl_status status = rank == 0 ? ddl_send(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL)
