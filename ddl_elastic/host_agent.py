@@ -21,6 +21,7 @@ from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.memory import Memory
 from ddl_elastic.messages import Channel, Message
 from ddl_launch import frames
+from ddl_launch.witness import ID
 
 REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
 CUT = 1.0  # seconds in which all connections to one that is gone end
@@ -79,6 +80,8 @@ class HostAgent:
             for place in list(self._places.values()):
                 self._hear_worker(place, ready)
             self._note_ends()
+            ended = self._engine.witnessed()
+            self._guard(lambda: self._tell_witnessed(ended))  # noqa: B023
             if self._control:
                 self._guard(self._report)
         return 0 if self._is_over else self._give_up()
@@ -93,7 +96,7 @@ class HostAgent:
             raise Refused(f"the job sent {error}") from None
 
     def _select(self) -> list[Any]:
-        waits_for: list[Any] = [*self._engine.channels()]
+        waits_for: list[Any] = [*self._engine.channels(), self._engine.witness]
         waits_for += [self._control] if self._control else []
         for place in self._places.values():
             waits_for += [place.link] if place.link else []
@@ -139,10 +142,17 @@ class HostAgent:
             self._start(**message.fields)
         elif message.kind == "halt":
             self._halt(**message.fields)
+        elif message.kind == "witnessed" and len(message.fields["endpoint"]) == 2 * ID:
+            self._engine.spread(bytes.fromhex(message.fields["endpoint"]))
         elif message.kind == "over":
             self._is_over = True
         else:
             raise ValueError(f"a message {message.kind!r} with {message.fields}")
+
+    def _tell_witnessed(self, endpoints: list[bytes]) -> None:
+        for endpoint in endpoints if self._control else []:
+            assert self._control
+            self._control.send("witnessed", endpoint=endpoint.hex())
 
     def _start(self, slot: int, member: int, threads: int) -> None:
         link = Channel(self._offered.pop(slot))

@@ -65,6 +65,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "halt": {"slot": int, "grace": float},
     "gone": {"slot": int, "code": int, "ordered": bool},
     "log": {"slot": int},  # then bytes that its worker has written
+    "witnessed": {"endpoint": str},  # of libddl, whose process has ended; then to all other agents
     "over": {},  # the job has ended, and the agents with it
     # what an agent remembers of a worker, to a coordinator that comes later; see memory.py
     "standing": {

@@ -215,6 +215,11 @@ class DialedEngine:
             agent.logged = self._place(agent, fields["slot"]).slot.id
         elif message.kind == "gone":
             self._free(self._place(agent, fields["slot"]), fields["code"], fields["ordered"])
+        elif message.kind == "witnessed":
+            for other in self._agents.values():
+                if other is not agent:
+                    with contextlib.suppress(OSError):  # it is about to be lost
+                        other.channel.send("witnessed", **fields)
         elif message.kind == "failed":
             raise ValueError(f"an error: {fields['error']}")
         else:
