@@ -85,7 +85,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
         agents = [job.agent(0, 2), job.agent(0, 2)]
         paused(run, 2)
         pids = [pid for agent in agents for pid in workers_of(agent)]
-        assert len(pids) >= 6  # fork servers, agents of slots, and workers
+        assert len(pids) >= 5  # a fork server, two agents of slots, and two workers
         run.kill()
         run.wait()
         another = resumed(job)
