@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import secrets
 import signal
@@ -20,14 +19,16 @@ from ddl_elastic.cli_agent import (
     parse_address,
     read_token,
 )
-from ddl_elastic.control import Control, ControlError, scale
-from ddl_elastic.coordinator import Coordinator, JobFailed
+from ddl_elastic.cli_resume import add_resume, check, run_job
+from ddl_elastic.control import ControlError, scale
+from ddl_elastic.coordinator import Coordinator
 from ddl_elastic.engines import AgentSpec, Program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.job import parse_workers
+from ddl_elastic.job_file import JobFile
 from ddl_elastic.messages import Channel
 from ddl_elastic.progress import Progress
 from ddl_elastic.staff import Size
@@ -149,6 +150,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=_run)
     add_agent(commands)
+    add_resume(commands)
     scaled = commands.add_parser(
         "scale",
         help="have a job that runs on this machine have more or fewer workers",
@@ -181,22 +183,13 @@ def _run(arguments: argparse.Namespace) -> int:
         progress = _progress(arguments)
     with engine as opened, progress:
         job = Coordinator(opened, size, arguments.threads, progress)
-        try:
-            with _control(arguments.name, secret, job):
-                job.run(lambda: program.wait_for_end(job))
-            code = 0
-        except JobFailed as error:
-            code = error.code
-            if str(error):
-                progress.event(str(error))
-        except KeyboardInterrupt:
-            code = 128 + signal.SIGINT
-        finally:
-            if arguments.report:
-                text = json.dumps(job.report(), indent=1) + "\n"
-                _check("--report", arguments.report, lambda: arguments.report.write_text(text))
+        file = None
+        if isinstance(opened, DialedEngine):
+            where = (address[0], opened.port)
+            file = JobFile(where, token, opened.job, secret, arguments.threads, order, size)
+        code = run_job(job, arguments.name, secret, file, progress, arguments.report)
     if traces:
-        _check("--trace", arguments.trace, lambda: job.write_trace(arguments.trace, traces))
+        check("--trace", arguments.trace, lambda: job.write_trace(arguments.trace, traces))
     return code
 
 
@@ -257,13 +250,6 @@ def _progress(arguments: argparse.Namespace) -> Progress:
     return Progress(shown=not arguments.quiet, output=sys.stdout)
 
 
-def _control(name: str, secret: str, job: Coordinator) -> Control:
-    try:
-        return Control(name, secret, job.staff.resize)
-    except (ControlError, OSError) as error:
-        raise CommandError(f"--name {name}: {error}") from None
-
-
 def _scale(arguments: argparse.Namespace) -> int:
     try:
         scale(arguments.job, arguments.workers)
@@ -283,10 +269,3 @@ def _size(arguments: argparse.Namespace) -> Size:
         raise CommandError(str(error)) from None
     places = high if _is_remote(arguments) else environment.cores() // threads
     return Size(max(low, min(high, places)), low, high, arguments.replace)
-
-
-def _check(option: str, path: Path, write: Callable[[], object]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise CommandError(f"{option} {path}: {error.strerror}") from None

@@ -13,6 +13,7 @@ from typing import Protocol
 from ddl_elastic import dialing, environment
 from ddl_elastic.engines import Program
 from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.host_agent import Refused
 from ddl_launch.errors import CommandError, LaunchError
 
 _DESCRIPTION = """\
@@ -31,7 +32,8 @@ The program has to be there on this machine too, under the same path. Make the t
   (umask 077; head -c 32 /dev/urandom | base64 > job.token)
 and copy it to all machines. It is never sent; nothing is encrypted.
 
-exit code: 0: the job is over; 1: it could not be joined; 2: wrong usage
+exit code: 0: the job is over; 1: it could not be joined; 2: wrong usage; if its coordinator is gone
+for good: that of the first worker here that has failed
 """
 
 _PORTS = range(1 << 16)
@@ -65,7 +67,8 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="S",
         type=float,
         default=60.0,
-        help="seconds to wait for a job that does not listen yet (default: 60)",
+        help="seconds to wait for a job that does not listen yet, or whose coordinator is gone when"
+        " none of the workers here trains (default: 60)",
     )
     agent.set_defaults(run=_run)
 
@@ -146,10 +149,9 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"-n {slots} --cores {cores}: both are at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        dialing.serve(address, token, slots, cores, arguments.wait)
-    except dialing.Refused as error:
+        return dialing.serve(address, token, slots, cores, arguments.wait)
+    except Refused as error:
         print(f"ddl elastic agent: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    return 0

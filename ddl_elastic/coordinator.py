@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic import timeline
-from ddl_elastic.engines import AgentSpec, Engine, Event
+from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.framework import Digest
 from ddl_elastic.messages import Channel, Message
 from ddl_elastic.metrics import Rate
+from ddl_elastic.rebuilding import Rebuilding, replay, unknown
 from ddl_elastic.staff import Size, Staff, Worker
 
 TICK = 0.05  # seconds between two looks at the engine
@@ -48,9 +49,15 @@ class Shows:
 
 
 class Coordinator:
-    """Runs one job on an engine."""
+    """Runs one job on an engine.
 
-    def __init__(self, engine: Engine, size: int | Size, threads: int, shows: Shows) -> None:
+    returns  seconds in which the agents of a job that runs already may come back: its coordinator
+             is gone, and this one takes its place. 0: it is a new job
+    """
+
+    def __init__(
+        self, engine: Engine, size: int | Size, threads: int, shows: Shows, returns: float = 0.0
+    ) -> None:
         self._engine, self._threads, self._shows = engine, threads, shows
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
         self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
@@ -71,7 +78,8 @@ class Coordinator:
             epoch=self._next_epoch,
             tell=self._tell,
         )
-        while len(self.workers) < self.staff.target and self._start():
+        self._rebuilding = Rebuilding(returns) if returns else None
+        while not returns and len(self.workers) < self.staff.target and self._start():
             pass
 
     def _start(self) -> bool:
@@ -138,6 +146,13 @@ class Coordinator:
     def alive(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.state != "ended"]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers have ended. Raises JobFailed if no agent has come back."""
+        if self._rebuilding and self._rebuilding.is_too_late:
+            raise JobFailed("no agent of the job has come back: it has ended, or is out of reach")
+        return not self.alive() and not self._rebuilding
+
     def require(self) -> list[Worker]:
         """Those who are alive. Raises JobFailed if nobody is."""
         alive = self.alive()
@@ -173,8 +188,13 @@ class Coordinator:
         for event in self._engine.events(0):
             if event.kind == "agent ended":
                 self._end(self.workers[event.member], event)
-        self._connect()
-        self.staff.look(self._steps)
+            elif event.kind == "worker found" and event.handle:
+                self._find(event.handle)
+        if self._rebuilding and self._rebuilding.is_complete(self.workers):
+            self._rebuild(self._rebuilding)
+        if not self._rebuilding:
+            self._connect()
+            self.staff.look(self._steps)
         self._show_recoveries()
         for worker in self.workers:
             self._show_output(worker)
@@ -213,6 +233,8 @@ class Coordinator:
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]
+        elif message.kind == "standing" and worker.state == "returning":
+            self._take_back(worker, fields)
         elif not self.staff.take(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
 
@@ -256,6 +278,44 @@ class Coordinator:
                     attempt=epoch,
                 )
 
+    # ---- in the place of a coordinator that is gone ----
+
+    def _find(self, handle: Handle) -> None:
+        """A worker of the job is there, and its agent is about to tell its standing."""
+        self._know(handle.member)
+        output = self._engine.logs(handle, follow=True)
+        self.workers[handle.member] = Worker(handle.member, handle, output, "returning")
+        # It may have been given up, when only its agent's connection was lost.
+        self._rebuilding = self._rebuilding or Rebuilding(0.0)
+        self._rebuilding.begin()
+
+    def _know(self, highest: int) -> None:
+        """There is a worker of this number, and of all lower ones."""
+        while len(self.workers) <= highest:
+            self.workers.append(unknown(len(self.workers)))
+
+    def _take_back(self, worker: Worker, standing: dict[str, Any]) -> None:
+        """What an agent remembers of it. Raises ValueError."""
+        assert self._rebuilding
+        self._know(self._rebuilding.take(worker.member, standing))
+        self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
+        for message in replay(standing):
+            self._take(worker, message)
+        worker.state = standing["state"]
+        self.staff.take_back(worker, standing["trainings"])
+
+    def _rebuild(self, rebuilding: Rebuilding) -> None:
+        """All are there that will be: the job goes on."""
+        self._rebuilding = None
+        for member in rebuilding.members:
+            worker = self.workers[member]
+            worker.joined = worker.joined or worker.state != "ended"
+            if worker.state in ("warmed", "admitted"):  # it has joined since
+                worker.state = "running"
+        self.staff.plan_is_under_way(rebuilding.plan, rebuilding.planned)
+        there = [worker.name for worker in self.alive()]
+        self._tell("returned", None, f"the coordinator is back: it has found {', '.join(there)}")
+
     def stop(self, worker: Worker, cause: str) -> None:
         """Kill it, for this cause."""
         worker.cause = worker.cause or cause
@@ -266,6 +326,11 @@ class Coordinator:
             worker.handle.channel.send(kind, **fields)
 
     def _end(self, worker: Worker, event: Event) -> None:
+        channel = worker.handle.channel
+        with suppress(EOFError, OSError, ValueError):  # what it has told at last
+            while select.select([channel], [], [], 0)[0]:
+                for message in channel.poll():
+                    self._take(worker, message)
         worker.code = event.code
         if not worker.cause:
             code = event.code

@@ -340,8 +340,7 @@ class Loop:
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
         self.framework.free(reference)
-        if self.is_writer:
-            self.reporter.admitted(asdict(step.first))
+        self.reporter.admitted(asdict(step.first))
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:

@@ -65,6 +65,19 @@ FIELDS: dict[str, dict[str, type]] = {
     "halt": {"slot": int, "grace": float},
     "gone": {"slot": int, "code": int, "ordered": bool},
     "log": {"slot": int},  # then bytes that its worker has written
+    "witnessed": {"endpoint": str},  # of libddl, whose process has ended; then to all other agents
+    "over": {},  # the job has ended, and the agents with it
+    # what an agent remembers of a worker, to a coordinator that comes later; see memory.py
+    "standing": {
+        "state": str,
+        "epoch": int,
+        "group": int,
+        "members": list,
+        "plan": int,
+        "planned": list,
+        "trainings": int,
+        "told": list,
+    },
 }
 
 
@@ -153,6 +166,14 @@ def _unpack(kind: bytes, data: bytes) -> Message:
     name = fields.pop("kind", None)
     _check(name, fields)
     return Message(name, fields)
+
+
+def checked(kind: Any, fields: Any) -> Message:
+    """A message that was told by another one. Raises ValueError."""
+    if not isinstance(fields, dict):
+        raise ValueError(f"a message {kind!r} with {fields!r}")
+    _check(kind, fields)
+    return Message(kind, fields)
 
 
 def _check(kind: Any, fields: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ def _show(error: BaseException) -> None:
 
 def wait_for_end(coordinator: Coordinator) -> None:
     """Until all workers have ended. Raises JobFailed with the exit code, if that is not 0."""
-    while coordinator.alive():
+    while not coordinator.is_over:
         coordinator.wait()
     coordinator.compare()
     # One that died while others trained on does not count.

@@ -58,7 +58,8 @@ class Reporter:
             self._channel.offer("progress", **self._progress(step, loss))
 
     def admitted(self, bits: dict[str, Any]) -> None:
-        """What this worker, the first one, has computed: others have to compute the same."""
+        """What the first worker has computed: others have to compute the same. All tell it, so that
+        it is known as long as one of them lives."""
         if self._channel:
             self._channel.send("admitted", bits=bits)
 

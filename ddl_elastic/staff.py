@@ -7,7 +7,7 @@ and void when a member tells so, or one of them has ended: then there is another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,8 @@ class Worker:
     handle: Handle
     output: Iterator[bytes]
     # Then "ready", "running", "done" or "ended". Of a newcomer, before it is "running": "warming",
-    # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left".
+    # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left". "returning":
+    # its agent has come back, and has not told yet how far it is.
     state: str = "starting"
     address: str = ""
     pid: int = 0
@@ -156,6 +157,20 @@ class Staff:
                 worker,
                 f"{FAILURES} workers in a row have ended before they joined: no more are started",
             )
+
+    def take_back(self, worker: Worker, trainings: int) -> None:
+        """An agent has come back with it."""
+        self._trainings = max(self._trainings, trainings)
+        worker.joined = worker.state in ("running", "done")
+        if worker.joined:
+            self._first = self._first or worker.bits
+
+    def plan_is_under_way(self, number: int, members: Collection[int]) -> None:
+        """That an earlier coordinator has made; 0: none is."""
+        if number:
+            self._plan, self._planned, self._map = number, {*members}, ()
+        if not self.size.replace:
+            self.target = sum(each.joined for each in self.workers)
 
     # ---- what workers tell ----
 

@@ -55,12 +55,14 @@ class Handle:
 class Event:
     """Something has happened to a slot, or to the agent in it."""
 
-    kind: Literal["slot added", "slot lost", "slot draining", "agent ended"]
+    # "worker found": an agent has come back with it, on the handle
+    kind: Literal["slot added", "slot lost", "slot draining", "agent ended", "worker found"]
     slot: Slot
     member: int = -1
     code: int = 0  # of the worker, as subprocess has it: -9 for SIGKILL
     ordered: bool = False  # `stop` has ended it
     cause: str = ""  # where the code does not tell it
+    handle: Handle | None = None
 
 
 class Engine(Protocol):

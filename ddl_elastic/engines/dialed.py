@@ -36,7 +36,8 @@ _NEWCOMERS = 256  # connections that have not, at a time
 _SLOTS = 4096  # of an agent
 # What the agents of a job have to say of themselves, and what one of their slots.
 AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
-SLOT_HELLO = {"agent": str, "slot": int, "nonce": str}
+# `member`: of the worker that is in it; -1: none.
+SLOT_HELLO = {"agent": str, "slot": int, "member": int, "nonce": str}
 
 
 def job_secret(token: str, job: str) -> str:
@@ -81,6 +82,7 @@ class DialedEngine:
     token    what agents have to know
     program  what their workers run
     refused  called with the text of what an agent did wrong, or was refused for
+    job      a job that agents may be part of already; "": a new one
     """
 
     def __init__(
@@ -89,11 +91,13 @@ class DialedEngine:
         token: str,
         program: Program,
         refused: Callable[[str], None] = lambda _text: None,
+        job: str = "",
     ) -> None:
         if not token:
             raise ValueError("the token is empty; anybody could join the job")
         self._token, self._refused = token, refused
-        self._settings = {"job": secrets.token_hex(16), **asdict(program)}
+        self.job = job or secrets.token_hex(16)
+        self._settings = {"job": self.job, **asdict(program)}
         self._listener = socket.create_server(address, backlog=1024)
         self._listener.setblocking(False)
         self._newcomers: list[_Newcomer] = []
@@ -148,6 +152,8 @@ class DialedEngine:
 
     def close(self) -> None:
         for agent in self._agents.values():
+            with contextlib.suppress(OSError):
+                agent.channel.send("over")
             agent.channel.close()
         for place in self._places:
             if place.connection:
@@ -209,6 +215,11 @@ class DialedEngine:
             agent.logged = self._place(agent, fields["slot"]).slot.id
         elif message.kind == "gone":
             self._free(self._place(agent, fields["slot"]), fields["code"], fields["ordered"])
+        elif message.kind == "witnessed":
+            for other in self._agents.values():
+                if other is not agent:
+                    with contextlib.suppress(OSError):  # it is about to be lost
+                        other.channel.send("witnessed", **fields)
         elif message.kind == "failed":
             raise ValueError(f"an error: {fields['error']}")
         else:
@@ -294,8 +305,10 @@ class DialedEngine:
         nonce = bytes.fromhex(hello["nonce"])
         answer = frames.proven(frames.GO, self._settings, nonce, self._token)
         if types is AGENT_HELLO:
-            if hello["agent"] in self._agents or not 1 <= hello["slots"] <= _SLOTS:
+            if not 1 <= hello["slots"] <= _SLOTS:
                 raise ValueError(f"a greeting {hello!r}")
+            if hello["agent"] in self._agents:
+                self._lose(hello["agent"], "it has dialed again")
             agent = self._agents[hello["agent"]] = _Agent(connection, Channel(connection), [])
             for number in range(hello["slots"]):
                 agent.places.append(len(self._places))
@@ -307,9 +320,19 @@ class DialedEngine:
             place = self._place(self._agents[hello["agent"]], hello["slot"])
             if place.connection or place.member >= 0:
                 raise ValueError(f"slot {hello['slot']} a second time")
-            place.connection, place.slot = connection, replace(place.slot, state="free")
-            self._events.append(Event("slot added", place.slot))
+            if hello["member"] >= 0:
+                self._find(place, connection, hello["member"])
+            else:
+                place.connection, place.slot = connection, replace(place.slot, state="free")
+                self._events.append(Event("slot added", place.slot))
         connection.sendall(answer)
+
+    def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
+        """A worker, which was started before the agent has come back."""
+        place.member, place.worker = member, Channel(connection)
+        connection.settimeout(None)
+        handle = Handle(place.slot, member, place.worker)
+        self._events.append(Event("worker found", place.slot, member, handle=handle))
 
     def _log(self, member: int) -> Path:
         return self._logs / f"worker{member}.log"

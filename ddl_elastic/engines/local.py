@@ -26,10 +26,12 @@ from ddl_elastic import agent, environment
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
 from ddl_elastic.engines.logs import follow_log
 from ddl_elastic.messages import Channel
-from ddl_launch.witness import Witness
+from ddl_launch.witness import ID, Witness
 
 # What a worker does, with its spec and its channel to the job.
 Work = Callable[[AgentSpec, Channel], None]
+
+_SPREAD = b"ended "  # to the fork server; then an endpoint
 
 
 class LocalEngine:
@@ -45,7 +47,7 @@ class LocalEngine:
         self._agents: dict[int, Channel] = {}  # by slot
         self._workers: dict[int, Channel] = {}  # by slot
         self._members: dict[int, int] = {}
-        self._server, far = socket.socketpair()
+        self._server, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
         self._pid = os.fork()
@@ -85,6 +87,25 @@ class LocalEngine:
     def channels(self) -> list[Channel]:
         """Those that `events` waits for."""
         return list(self._agents.values())
+
+    @property
+    def witness(self) -> socket.socket:
+        """On which there is something when `witnessed` has something to tell."""
+        return self._server
+
+    def witnessed(self) -> list[bytes]:
+        """Endpoints of libddl whose processes, workers of this engine, have ended since the last
+        call."""
+        found = []
+        with suppress(BlockingIOError, ConnectionError):
+            while endpoint := self._server.recv(ID, socket.MSG_DONTWAIT):
+                found.append(endpoint)
+        return found
+
+    def spread(self, endpoint: bytes) -> None:
+        """The process of this endpoint, of another engine, has ended."""
+        with suppress(OSError):  # the fork server has ended
+            self._server.send(_SPREAD + endpoint)
 
     def stop(self, handle: Handle, grace: float) -> None:
         with suppress(KeyError, OSError):  # it has ended already
@@ -146,7 +167,12 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # Not epoll, which a child would share: it closes what it has inherited.
         selector = selectors.PollSelector()
-        witness = Witness(selector)
+
+        def tell(endpoint: bytes) -> None:
+            with suppress(OSError):  # nobody reads it, or the engine is gone
+                control.send(endpoint, socket.MSG_DONTWAIT)
+
+        witness = Witness(selector, tell)
         selector.register(control, selectors.EVENT_READ)
         children: list[int] = []
         serves = True
@@ -157,7 +183,9 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
                     continue
                 text, files, _, _ = socket.recv_fds(control, 4096, 2)
                 serves = bool(text)
-                if serves:
+                if text.startswith(_SPREAD):
+                    witness.spread(text.removeprefix(_SPREAD))
+                elif serves:
                     children.append(_fork_agent(text.decode(), files, work, control, witness))
             children = [child for child in children if not os.waitpid(child, os.WNOHANG)[0]]
         for child in children:

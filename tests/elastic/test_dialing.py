@@ -40,7 +40,7 @@ class Job:
         self.processes: list[subprocess.Popen[str]] = []
         self.address = ""
 
-    def _start(self, host: int, *words: object) -> subprocess.Popen[str]:
+    def start(self, host: int, *words: object) -> subprocess.Popen[str]:
         inside = ["ip", "netns", "exec", self.hosts[host]] if self.hosts else []
         process = subprocess.Popen(
             [*inside, *DDL, *map(str, words)],
@@ -55,8 +55,11 @@ class Job:
 
     def run(self, slots: int, *words: object) -> subprocess.Popen[str]:
         """The job, which waits for so many slots."""
+        return self.run_program("-n", slots, PROGRAM, *words)
+
+    def run_program(self, *words: object) -> subprocess.Popen[str]:
         where = ["--listen", 0, "--token-file", self.token, "--report", "report.json"]
-        job = self._start(0, "run", *where, "-n", slots, PROGRAM, *words)
+        job = self.start(0, "run", *where, *words)
         assert job.stderr
         for line in job.stderr:
             if found := PORT.search(line):
@@ -64,9 +67,9 @@ class Job:
                 return job
         pytest.fail("it does not say where it listens")
 
-    def agent(self, host: int, slots: int) -> subprocess.Popen[str]:
+    def agent(self, host: int, slots: int, *words: object) -> subprocess.Popen[str]:
         where = ["--join", self.address, "--token-file", self.token]
-        return self._start(host, "agent", *where, "-n", slots)
+        return self.start(host, "agent", *where, "-n", slots, *words)
 
     def report(self) -> dict[str, Any]:
         return json.loads((self.folder / "report.json").read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -164,6 +165,24 @@ def test_an_agent_that_is_killed_takes_its_slots_along(tmp_path: Path) -> None:
             wait_until(lambda: not Path(f"/proc/{pid}").exists())
         with dial_in(engine.port, tmp_path, 1):  # another takes its place
             wait_until(lambda: [slot.state for slot in engine.slots()][2:] == ["free"])
+
+
+def test_agents_are_witnesses_for_each_other(tmp_path: Path) -> None:
+    """A worker that is killed on one host is known to have ended on another one."""
+    order = Program(str(WORKER.with_name("witnessed_worker.py")), [], "", ["json"])
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, order, print) as engine,
+        dial_in(engine.port, tmp_path, 1),
+        dial_in(engine.port, tmp_path, 1),
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * 2)
+        handles = [engine.start(slot, AgentSpec(n, 1)) for n, slot in enumerate(engine.slots())]
+        pids = [handle.channel.receive().fields["pid"] for handle in handles]
+        os.kill(pids[1], signal.SIGKILL)
+        assert ended(engine).member == 1
+        told = handles[0].channel
+        wait_until(lambda: bool(engine.slots() and select.select([told], [], [], 0)[0]))
+        assert told.receive().fields["text"] == "01" * 16
 
 
 def test_an_agent_with_another_token_is_refused(tmp_path: Path) -> None:

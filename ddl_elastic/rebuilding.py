@@ -1,0 +1,92 @@
+"""How a coordinator finds out about a job that runs already: from what its agents remember.
+
+It waits for the members of the youngest group that it hears of. Until they are there, or the time
+for that is over, it makes no plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from ddl_elastic.engines import Handle, Slot
+from ddl_elastic.messages import Channel, Message, checked
+from ddl_elastic.staff import Worker
+
+OTHERS = 5.0  # seconds for the others, when a first worker is there
+_MOST = 1 << 16  # workers of a job in all its life
+_TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
+
+
+class Rebuilding:
+    """What is known so far. `seconds`: for the first worker to be there."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until, self._has_begun = time.monotonic() + seconds, False
+        self._group = self.plan = 0
+        self.members: Collection[int] = ()  # of the youngest group
+        self.planned: Collection[int] = ()  # of a plan that may be under way
+
+    @property
+    def is_too_late(self) -> bool:
+        return not self._has_begun and time.monotonic() > self._until
+
+    def begin(self) -> None:
+        """A worker is there."""
+        if not self._has_begun:
+            self._has_begun, self._until = True, time.monotonic() + OTHERS
+
+    def take(self, member: int, standing: dict[str, Any]) -> int:
+        """Of a member. Returns the highest number of a worker in it. Raises ValueError."""
+        named: list[int] = [*standing["members"], *standing["planned"], member]
+        if not all(type(each) is int and 0 <= each < _MOST for each in named):
+            raise ValueError(f"members {named}")
+        if standing["group"] > self._group:
+            self._group, self.members = standing["group"], standing["members"]
+        if standing["plan"] > self.plan:
+            self.plan, self.planned = standing["plan"], standing["planned"]
+        if self.plan <= self._group:  # the group has switched to it
+            self.plan, self.planned = 0, ()
+        return max(named)
+
+    def is_complete(self, workers: Sequence[Worker]) -> bool:
+        """Whether nobody is to be waited for."""
+        if not self._has_begun:
+            return False
+        if time.monotonic() > self._until:
+            return True
+        returning = any(worker.state == "returning" for worker in workers)
+        return not returning and all(is_known(workers[each]) for each in self.members)
+
+
+def replay(standing: dict[str, Any]) -> Iterator[Message]:
+    """What the worker has told. Raises ValueError."""
+    for each in standing["told"]:
+        if not (isinstance(each, list) and len(each) == 2 and each[0] in _TOLD):
+            raise ValueError(f"a standing with {each!r}")
+        yield checked(*each)
+
+
+def unknown(member: int) -> Worker:
+    """One whose agent has not come back. It may have ended long ago."""
+    slot = Slot(-1, "an unknown host", "", 0, "lost")
+    return Worker(member, Handle(slot, member, _NOBODY), iter(()), "ended")
+
+
+def is_known(worker: Worker) -> bool:
+    """Whether an agent has told of it."""
+    return worker.handle.slot.id >= 0
+
+
+class _Nobody(Channel):
+    """Where nobody is."""
+
+    def __init__(self) -> None:
+        """Has no connection."""
+
+    def send(self, kind: str, **fields: Any) -> None:
+        raise BrokenPipeError("this worker is not there")
+
+
+_NOBODY = _Nobody()

@@ -1,0 +1,143 @@
+"""The coordinator of a job on hosts is killed: the steps go on, and another one takes its place; or
+nobody does, and the job comes to its end without."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_dialing import DDL, LIMIT, PROGRAM, Job, started, state
+
+PASSES = ["--passes", "200"]
+PAUSE = ["--strike", "pause", "--members"]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The final state of one undisturbed worker."""
+    folder = tmp_path_factory.mktemp("alone")
+    words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
+    return state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        time.sleep(0.05)
+
+
+def workers_of(agent: subprocess.Popen[str]) -> list[int]:
+    """All processes below this one."""
+    found = [agent.pid]
+    for pid in found:
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        found += [int(each) for each in children.read_text().split()]
+    return found[1:]
+
+
+def paused(run: subprocess.Popen[str], count: int) -> None:
+    assert run.stdout
+    lines = [run.stdout.readline() for _ in range(count)]
+    assert all("paused" in line for line in lines), lines
+
+
+def all_ended(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def shown(process: subprocess.Popen[str], pattern: str) -> str:
+    """The first line on stderr with it."""
+    assert process.stderr
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if re.search(pattern, line):
+            return line
+    pytest.fail("".join(lines))
+
+
+def resumed(job: Job) -> subprocess.Popen[str]:
+    process = job.start(0, "resume", "--report", "report.json", "job")
+    shown(process, "the coordinator is back: it has found rank 0 on .*, rank 1 on .*")
+    return process
+
+
+def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None:
+    """One more worker joins by it. Everything has ended in the end."""
+    with started(tmp_path) as job:
+        run = job.run_program("-n", "2:3", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
+        agents = [job.agent(0, 2), job.agent(0, 2)]
+        paused(run, 2)
+        pids = [pid for agent in agents for pid in workers_of(agent)]
+        assert len(pids) >= 5  # a fork server, two agents of slots, and two workers
+        run.kill()
+        run.wait()
+        another = resumed(job)
+        scale = job.start(0, "scale", "job", 3)
+        assert scale.wait(LIMIT) == 0
+        (tmp_path / "go").touch()
+        shown(another, r"rank \d on .* has joined")
+        out, err = another.communicate(timeout=LIMIT)
+        assert another.returncode == 0, err
+        assert state(out) == alone == job.report()["hash"]
+        assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+        wait_until(lambda: all_ended(pids))
+    report = job.report()
+    assert (report["state"], report["steps"]) == ("done", 1250)
+    assert not list((tmp_path / "ddl-elastic").iterdir())
+
+
+@pytest.mark.slow
+def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
+    with started(tmp_path) as job:
+        run = job.run_program("-n", "2", "--name", "job", PROGRAM, *PASSES, *PAUSE, "0,1")
+        agents = [job.agent(0, 1, "--wait", 2), job.agent(0, 1, "--wait", 2)]
+        paused(run, 2)
+        pids = [pid for agent in agents for pid in workers_of(agent)]
+        run.kill()
+        (tmp_path / "go").touch()
+        outs = [agent.communicate(timeout=LIMIT) for agent in agents]
+        assert [agent.returncode for agent in agents] == [0, 0], outs
+        assert state("".join(out for out, _ in outs)) == alone
+        assert all("the job's coordinator is gone" in err for _, err in outs)
+        wait_until(lambda: all_ended(pids))
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
+    """It would train once more, for which its workers have to be told of each other."""
+    with started(tmp_path) as job:
+        run = job.run_program("-n", "1", "--name", "job", PROGRAM, "--times", 2, *PAUSE, "0")
+        agent = job.agent(0, 1, "--wait", 2)
+        paused(run, 1)
+        pids = workers_of(agent)
+        run.kill()
+        (tmp_path / "go").touch()
+        _, err = agent.communicate(timeout=LIMIT)
+        assert agent.returncode == 1
+        assert "no coordinator of the job has come for 2 s, which rank 0 needs to go on" in err
+        wait_until(lambda: all_ended(pids))
+
+
+def test_a_job_that_has_ended_is_no_job(run_program: Any, tmp_path: Path) -> None:
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    done = run_program([*DDL, "resume", "job"], cwd=tmp_path, env=env, limit=LIMIT)
+    assert done.code == 2
+    assert "job: there is no such job, but: none" in done.err
+    assert os.listdir(tmp_path / "ddl-elastic") == []

@@ -1,0 +1,136 @@
+"""What an agent remembers of a worker, and what another coordinator makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddl_elastic.memory import Memory
+from ddl_elastic.messages import Message, checked
+from ddl_elastic.rebuilding import Rebuilding, is_known, replay, unknown
+
+
+def told(memory: Memory, kind: str, heard: bool = True, **fields: Any) -> None:
+    memory.told(checked(kind, fields), heard)
+
+
+def ordered(memory: Memory, kind: str, **fields: Any) -> None:
+    memory.ordered(checked(kind, fields))
+
+
+def connected(member: int = 0) -> Memory:
+    """One of two that have begun."""
+    memory = Memory(member)
+    told(memory, "ready", address="ab", pid=7)
+    ordered(memory, "connect", members=[0, 1], addresses=["ab", "cd"], attempt=3)
+    told(memory, "begin", steps=9, batch=4, logical=2)
+    return memory
+
+
+def plan(number: int, members: list[int]) -> dict[str, Any]:
+    empty: dict[str, Any] = {"newcomers": [], "addresses": [], "speeds": []}
+    return {"plan": number, "members": members, **empty}
+
+
+def progress(memory: Memory, step: int, heard: bool = True) -> None:
+    told(memory, "progress", heard, step=step, loss=0.5, shares=step, busy=0.1)
+
+
+def test_the_last_message_of_a_kind_counts() -> None:
+    memory = connected()
+    progress(memory, 1)
+    progress(memory, 2, heard=False)
+    standing = memory.standing()
+    assert [message.kind for message in replay(standing)] == ["ready", "begin", "progress"]
+    assert [*replay(standing)][-1].fields["step"] == 2
+    assert (standing["state"], standing["group"], standing["members"]) == ("running", 3, [0, 1])
+    assert (standing["epoch"], standing["plan"], standing["trainings"]) == (3, 0, 1)
+
+
+def test_events_are_kept_if_nobody_has_heard_them() -> None:
+    memory = connected()
+    recovery = {"step": 4, "died": [1], "adopted": 1, "seconds": 0.1}
+    told(memory, "recovered", **recovery)
+    told(memory, "recovered", heard=False, **{**recovery, "step": 5})
+    told(memory, "line", heard=False, text="seen")
+    assert [message.kind for message in memory.unheard] == ["recovered", "line"]
+    assert memory.unheard[0].fields["step"] == 5
+
+
+@pytest.mark.parametrize("end", ["void", "switched"])
+def test_a_plan_is_under_way_until_it_is_void_or_done(end: str) -> None:
+    memory = connected()
+    ordered(memory, "plan", **plan(8, [0, 1, 2]))
+    standing = memory.standing()
+    assert (standing["epoch"], standing["plan"], standing["planned"]) == (8, 8, [0, 1, 2])
+    if end == "void":
+        told(memory, "void", plan=8)
+    else:
+        told(memory, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
+    standing = memory.standing()
+    assert (standing["epoch"], standing["plan"]) == (8, 0)
+    assert standing["members"] == ([0, 1] if end == "void" else [0, 1, 2])
+
+
+def test_who_needs_a_coordinator() -> None:
+    memory = Memory(0)
+    assert memory.is_waiting
+    memory = connected()
+    assert not memory.is_waiting
+    progress(memory, 8)
+    told(memory, "done", steps=9, loss=0.1, digest="ab", parts={})
+    assert not memory.is_waiting and memory.has_trained
+    told(memory, "begin", steps=18, batch=4, logical=2)  # the next call of Loop.steps
+    assert memory.state == "running"
+    told(memory, "ready", address="ab", pid=7)  # it trains once more
+    assert memory.is_waiting
+
+
+def test_the_youngest_group_counts() -> None:
+    """Member 1 has seen the switch, and member 0 has not told of it yet."""
+    older, newer = connected(0), connected(1)
+    ordered(older, "plan", **plan(8, [0, 1, 2]))
+    ordered(newer, "plan", **plan(8, [0, 1, 2]))
+    told(newer, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
+    for order in ([older, newer], [newer, older]):
+        rebuilding = Rebuilding(60.0)
+        assert max(rebuilding.take(each.member, each.standing()) for each in order) == 2
+        assert (rebuilding.members, rebuilding.plan) == ([0, 1, 2], 0)
+
+
+def test_nobody_comes() -> None:
+    rebuilding = Rebuilding(-1.0)
+    assert rebuilding.is_too_late
+    rebuilding.begin()
+    assert not rebuilding.is_too_late
+
+
+def test_members_that_are_not_there_are_waited_for() -> None:
+    rebuilding = Rebuilding(60.0)
+    assert not rebuilding.is_complete([])
+    rebuilding.begin()
+    rebuilding.take(0, connected(0).standing())
+    workers = [unknown(0), unknown(1)]
+    assert not is_known(workers[0]) and not rebuilding.is_complete(workers)
+    with pytest.raises(BrokenPipeError):
+        workers[0].handle.channel.send("exit")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"told": [["connect", {}]]},
+        {"told": [["ready", {"address": 1, "pid": 2}]]},
+        {"told": [["ready", []]]},
+        {"told": ["ready"]},
+        {"members": [-1]},
+        {"members": ["0"]},
+        {"planned": [1 << 40]},
+    ],
+)
+def test_a_wrong_standing_is_refused(wrong: dict[str, Any]) -> None:
+    standing = {**connected().standing(), **wrong}
+    with pytest.raises(ValueError):
+        Rebuilding(60.0).take(0, standing)
+        list[Message](replay(standing))
