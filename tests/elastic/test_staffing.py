@@ -69,6 +69,7 @@ def test_no_place_for_another_worker() -> None:
 
 def test_a_death_in_a_program_that_trains_again() -> None:
     job = Job()
+    job.staff.begun(16)
     job.staff.connected()
     job.lose()
     job.staff.look(3)
