@@ -56,7 +56,8 @@ static bool fits(const fixture *h, const ddl__hello *hello, bool local)
            hello->flags == right.flags && ddl__digest_equal(hello->endpoint, right.endpoint) &&
            (hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
             (local ? hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC
-                   : hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES));
+                   : hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
+                         hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE));
 }
 
 /* Send in pieces, with descriptors. False if one came with a piece that ends before byte `end`: the
