@@ -5,6 +5,7 @@ Some die at every moment of it, by a real kill -9.
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,10 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
 
 
 def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
-    """It has kept the results that it lacks, so it goes on."""
-    (tmp_path / "at loading").write_text('{"always die in telling": ""}')
-    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]]})
+    """It has kept the results that it lacks, so it goes on. Many steps are left when it loads."""
+    deaths = {f"die in voting, member {member}": "" for member in (0, 1)}
+    (tmp_path / "at loading").write_text(json.dumps(deaths))
+    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 3]], "passes": 60})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1]
     assert report["workers"]["2"]["state"] == "done"
 

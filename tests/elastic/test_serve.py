@@ -209,4 +209,4 @@ def test_wrong_usage(tmp_path: Path) -> None:
 
     assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
     code, told = run("--store", "missing/a.db")
-    assert code == 1 and "ddl: --store missing/a.db: unable to open" in told
+    assert code == 1 and "ddl: --store missing/a.db: [Errno 2] No such file" in told
