@@ -217,6 +217,7 @@ class ObservedStep(Step):
         return iter(())
 
     def _await(self) -> None:
+        self._group.is_awaited = True
         raise InPerson
 
     def _is_whole(self) -> bool:

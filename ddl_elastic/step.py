@@ -72,6 +72,7 @@ class Group:
     observes: bool = False  # this rank's program is not where the others' are
     sender: Sender = field(default_factory=Sender)
     sends_at: int | None = None  # the number of the step before which the state is to be sent
+    is_awaited: bool = False  # the others wait for this rank's program, its thread has told them
 
     @property
     def workers(self) -> int:
@@ -225,10 +226,13 @@ class Step:
 
     def _tell_kind(self) -> None:
         """Those who observe learn whether they can take part in this step as they are."""
-        trains = np.array([self._trains])
-        self._group.comm.allreduce(trains, op="min")
-        if not trains[0]:
-            self._await()
+        if not self._group.is_awaited:
+            trains = np.array([self._trains])
+            self._group.comm.allreduce(trains, op="min")
+            if trains[0]:
+                return
+        self._group.is_awaited = False
+        self._await()
 
     def _await(self) -> None:
         """All programs are to come here. Those who lack the state cannot, if it was not sent since
@@ -305,6 +309,7 @@ class Step:
         """Go on with the survivors: in this comm of these ranks, if it is made already."""
         self._settle()
         group = self._group
+        group.is_awaited = False
         if comm is None:
             comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
         decision = decide(ranks, comm.rank, group.workers)

@@ -8,14 +8,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAM = Path(__file__).parent / "programs" / "calls.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
 STEPS = 7  # of the first call
 
 
-def test_the_last_ones_have_joined_in_a_later_call(run_program: Any, tmp_path: Path) -> None:
-    """The first two are killed."""
+@pytest.mark.parametrize("late", [0, 0.5])
+def test_the_last_ones_have_joined_in_a_later_call(
+    run_program: Any, tmp_path: Path, late: float
+) -> None:
+    """The first two are killed. One that still observes when the others evaluate comes to that."""
 
     def run(*words: str) -> tuple[str, list[dict[str, Any]]]:
         command = [*DDL, "--report", tmp_path / "report.json", *words]
@@ -24,7 +29,8 @@ def test_the_last_ones_have_joined_in_a_later_call(run_program: Any, tmp_path: P
         return found, json.loads((tmp_path / "report.json").read_text())["events"]
 
     expected, _ = run("-n", "1", str(PROGRAM))
-    found, events = run("-n", "2", str(PROGRAM), "--kills", f"{STEPS}:0,{2 * STEPS}:1")
+    kills = f"{STEPS}:0,{2 * STEPS}:1"
+    found, events = run("-n", "2", str(PROGRAM), "--kills", kills, "--late", str(late))
     assert found == expected
     joined = {each["member"]: each["step"] for each in events if each["kind"] == "joined"}
     assert {2, 3} == {*joined}, events

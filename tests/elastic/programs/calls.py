@@ -1,6 +1,7 @@
 """Calls `job.steps` several times, with evaluations between the steps and between the calls; for
 `ddl elastic run`. Prints the hash of the final state and of what was evaluated between the calls.
 
+The state comes to a newcomer so many seconds late (`--late`): until then it observes.
 A member of `--kills STEP:MEMBER,...` is killed by itself, from this step on, once another one has
 shares too.
 """
@@ -11,11 +12,14 @@ import argparse
 import hashlib
 import os
 import signal
+import time
+from typing import Any
 
 import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
+from ddl_elastic import transfer
 from ddl_elastic.framework import digest
 
 
@@ -23,7 +27,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=40)
     parser.add_argument("--kills", default="")
+    parser.add_argument("--late", type=float, default=0.0)
     arguments = parser.parse_args()
+    receive = transfer.Receiver.receive
+
+    def receive_late(*own: Any) -> Any:
+        time.sleep(arguments.late)
+        return receive(*own)
+
+    transfer.Receiver.receive = receive_late
     kills = [tuple(map(int, each.split(":"))) for each in arguments.kills.split(",") if each]
     torch.manual_seed(1)
     data = torch.utils.data.TensorDataset(torch.randn(150, 8), torch.randint(3, (150,)))
