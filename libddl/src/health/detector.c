@@ -14,24 +14,15 @@
 #include "base/thread.h"
 #include "health/witness.h"
 
-enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64, RANK_BITS = 16 };
+enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64 };
 
-static void register_conn(ddl__health *h, int rank, int operation)
+void ddl__member_register(ddl__health *h, int rank, int operation)
 {
     const ddl__control_conn *conn = &h->members[rank].conn;
     struct epoll_event event = {.events = EPOLLRDHUP | (h->eager ? EPOLLIN : 0),
-                                .data.u64 = h->serial << RANK_BITS | (unsigned)rank};
+                                .data.u64 = h->serial << DDL__RANK_BITS | (unsigned)rank};
     if (conn->fd >= 0)
         epoll_ctl(h->detector->epoll, operation, conn->fd, &event);
-}
-
-void ddl__health_poll_eagerly(ddl__health *h)
-{
-    if (h->eager)
-        return;
-    h->eager = true;
-    for (int i = 0; i < h->size; i++)
-        register_conn(h, i, EPOLL_CTL_MOD);
 }
 
 /* ------------------------------------------------------------------------------------- messages */
@@ -41,6 +32,12 @@ typedef struct message_source {
     int from;
 } message_source;
 
+/* Whether a reason has come from another member. */
+static bool is_told(const char *text, size_t length)
+{
+    return memmem(text, length, "(told by ", 9);
+}
+
 static void receive_dead(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     int32_t status;
@@ -49,8 +46,7 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
     memcpy(&status, content, sizeof status);
     const char *text = (const char *)content + sizeof status;
     int length = (int)(bytes - sizeof status);
-    bool is_relayed = memmem(text, (size_t)length, "(told by ", 9);
-    if (status < 0 && is_relayed)
+    if (status < 0 && is_told(text, (size_t)length))
         ddl__health_end(h, (ddl_status)status, "%.*s", length, text);
     else if (status < 0)
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
@@ -116,11 +112,11 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
     case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
     case DDL__ANSWER_NAME: ddl__names_receive_answer(h, content, bytes); break;
     }
-    pthread_cond_broadcast(&h->detector->changed);
+    if (message != DDL__HEARTBEAT)
+        pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* Receive a member's messages, and handle the end of its connection. */
-static void member_poll(ddl__health *h, int rank)
+void ddl__member_poll(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
     message_source source = {h, rank};
@@ -138,61 +134,6 @@ static void member_poll(ddl__health *h, int rank)
     ddl__control_conn_close(&member->conn);
 }
 
-/* ----------------------------------------------------------------------------------- heartbeats */
-
-ddl__position ddl__health_position(const ddl__health *h, int64_t now)
-{
-    ddl__position position = {{{0, 0}}, 0, 0};
-    ddl__record last;
-    if (!ddl__record_last(ddl__engine_recorder(h->engine), &last))
-        return position;
-    position.last = last.signature;
-    position.ended = last.ended != 0;
-    if (!last.ended)
-        position.waiting_ms = (uint32_t)((now - last.submitted) / 1000000);
-    return position;
-}
-
-static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
-{
-    ddl__member *member = &h->members[rank];
-    member->silent_ns += elapsed;
-    double s = (double)member->silent_ns * 1e-9;
-    if (member->silent_ns >= h->limits.dead) {
-        ddl__member_mark_dead(h, rank, DDL__SILENT, "silent for %.1f s", s);
-        ddl__member_expel(h, rank);
-    } else if (member->silent_ns >= h->limits.suspect && !member->suspect) {
-        member->suspect = true;
-        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", h->names[h->rank], h->names[rank],
-                 s);
-    }
-}
-
-static void send_heartbeats(ddl__health *h, int64_t now)
-{
-    ddl__position own = ddl__health_position(h, now);
-    /* If this process was stopped, that time does not count as the others' silence. */
-    int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
-    h->last_beat = now;
-    h->next_beat = now + h->limits.heartbeat;
-    for (int i = 0; i < h->size; i++) {
-        ddl__member *member = &h->members[i];
-        if (member->conn.fd < 0)
-            continue;
-        member_poll(h, i);
-        if (member->fate != DDL__ALIVE) {
-            ddl__control_conn_flush(&member->conn); /* the last message may still be queued */
-            continue;
-        }
-        /* Before the creation's deadline the member may not monitor this rank yet. */
-        if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
-            member_check_silence(h, i, elapsed < most ? elapsed : most);
-        member->heard_since_beat = false;
-        if (ddl__control_conn_flush(&member->conn))
-            ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, sizeof own);
-    }
-}
-
 void ddl__health_announce(ddl__health *h)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
@@ -203,7 +144,12 @@ void ddl__health_announce(ddl__health *h)
     ddl__notice notice = {.status = snapshot.status};
     snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
     ddl__health_poll_eagerly(h);
-    ddl__health_broadcast(h, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+    bool was_told = is_told(notice.text, strlen(notice.text));
+    for (int i = 0; i < h->size; i++)
+        if (i != h->rank && h->members[i].fate == DDL__ALIVE &&
+            !(was_told && ddl__member_is_far(h, i)))
+            ddl__control_conn_send(&h->members[i].conn, DDL__DEAD, &notice,
+                                   ddl__notice_bytes(&notice));
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
@@ -239,8 +185,8 @@ static void handle_event(ddl__detector *detector, uint64_t id)
         return;
     }
     for (ddl__health *h = detector->comms; h; h = h->next)
-        if (h->serial == id >> RANK_BITS) {
-            member_poll(h, (int)(id & ((1 << RANK_BITS) - 1)));
+        if (h->serial == id >> DDL__RANK_BITS) {
+            ddl__member_poll(h, (int)(id & ((1 << DDL__RANK_BITS) - 1)));
             return;
         }
 }
@@ -249,7 +195,7 @@ static void handle_event(ddl__detector *detector, uint64_t id)
 static void health_check(ddl__health *h, int64_t now)
 {
     if (now >= h->next_beat - h->limits.heartbeat / 4) {
-        send_heartbeats(h, now);
+        ddl__heartbeats_send(h, now);
         ddl__operations_check(h, now);
         ddl__names_check(h, now);
     }
@@ -300,13 +246,12 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
     int64_t now = ddl__now();
     pthread_mutex_lock(&detector->lock);
     h->serial = detector->serial++;
-    h->last_beat = h->next_beat = now;
     h->grace_poll_at = DDL__NEVER;
     h->grace_rank = -1;
     h->next = detector->comms;
     detector->comms = h;
     for (int i = 0; i < h->size; i++) {
-        register_conn(h, i, EPOLL_CTL_ADD);
+        ddl__member_register(h, i, EPOLL_CTL_ADD);
         if (i != h->rank && ddl__witness_saw(detector->witness, &h->config.addresses[i].endpoint))
             ddl__member_confirm(h, i);
         if (h->members[i].fate == DDL__KILLED || h->members[i].fate == DDL__DISCONNECTED)
@@ -314,9 +259,7 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
         if (h->members[i].fate == DDL__KILLED)
             ddl__member_announce_end(h, i);
     }
-    send_heartbeats(
-        h,
-        now); /* before the program continues: members monitor a rank from its first message on */
+    ddl__heartbeats_start(h, now);
     ddl__health_settle(h);
     if (!h->announced)
         ddl__health_announce(h);

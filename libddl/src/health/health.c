@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/forks.h"
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "health/health_state.h"
@@ -215,6 +216,7 @@ static void health_free(ddl__health *h)
         free(h->members[i].verdict);
     }
     ddl__controls_destroy(h->dials, h->size);
+    ddl__close_guarded(h->arrivals);
     free(h->trace_dir);
     free(h->members);
     free(h);
@@ -234,6 +236,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     h->detector = detector;
     h->config = *config;
     h->dials = config->controls;
+    h->arrivals = -1;
     h->engine = config->engine;
     h->rank = config->rank;
     h->size = config->size;

@@ -1,16 +1,16 @@
 /* health_state.h - the internals of the failure detector, shared by its files: health.c (opening
- * and closing), detector.c (the thread: heartbeats and messages), peer_death.c (the evidence of a
- * member's death, and its consequences), last_operations.c and named_waits.c (waiting operations,
- * by order and by name), agreement.c (the survivors' agreement), health_report.c,
- * flight_recorder.c.
+ * and closing), detector.c (the thread, and messages), heartbeats.c (heartbeats and silence),
+ * peer_death.c (the evidence of a member's death, and its consequences), last_operations.c and
+ * named_waits.c (waiting operations, by order and by name), agreement.c (the survivors' agreement),
+ * health_report.c, flight_recorder.c.
  *
  * Design notes.
  *
  * The detector has one thread for each endpoint. It is not the thread that drives operations, since
  * a step of a large operation may take longer than a heartbeat. Once per heartbeat it wakes, sends
- * a message to each member and reads what has arrived. In between only the end of a connection
- * wakes it, so the arrival of a heartbeat wakes no thread. When a comm is dead or is being shrunk,
- * its messages are read as they arrive.
+ * a message to each member (in a large comm to some) and reads what has arrived. In between only
+ * the end of a connection wakes it, so the arrival of a heartbeat wakes no thread. When a comm is
+ * dead or is being shrunk, its messages are read as they arrive.
  *
  * `lock` guards everything here. Functions of an engine may be called under it: the engine's locks
  * come after it, and the engine never calls the detector. ddl__health_end only notes that a comm is
@@ -130,6 +130,9 @@ struct ddl__health {
     bool monitored;           /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
+    unsigned beats;    /* counts them */
+    int far_beats;     /* see near_members.h */
+    int arrivals;      /* in a large comm: an epoll set of all connections; else -1 */
     bool eager;        /* messages are read as they arrive */
     bool announced;    /* the members were sent the comm's death */
     ddl__end end;      /* noted by ddl__health_end, to be settled */
@@ -179,6 +182,9 @@ static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg m
 
 /* ---- detector.c ---- */
 
+/* An event's number is its comm's serial, and the rank in this many lowest bits. */
+enum { DDL__RANK_BITS = 16 };
+
 /* The detector of the endpoint with this id; created for the endpoint's first comm. `witness` is
  * the name of the launcher's socket, or NULL. For ddl__endpoint_attach. */
 void *ddl__detector_create(const ddl__digest *endpoint, const void *witness);
@@ -188,13 +194,31 @@ void ddl__detector_destroy(void *detector);
 void ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void ddl__detector_remove(ddl__health *health);
 
-/* Under the lock: read messages as they arrive, from now on. */
-void ddl__health_poll_eagerly(ddl__health *health);
-
-/* Under the lock: if the comm is dead, send DEAD to all members, once. */
+/* Under the lock: if the comm is dead, send DEAD to all members, once. A rank that was told itself
+ * tells only those that are near: whoever told it tells all, and if it dies, all know that. */
 void ddl__health_announce(ddl__health *health);
 
-/* Under the lock: this rank's last operation. */
+/* Under the lock: receive a member's messages, and handle the end of its connection. */
+void ddl__member_poll(ddl__health *health, int rank);
+
+/* Under the lock: change how the thread waits for this member, by an operation of epoll_ctl. */
+void ddl__member_register(ddl__health *health, int rank, int operation);
+
+/* ---- heartbeats.c; all under the lock ---- */
+
+/* Begin, before the program continues: members monitor a rank from its first message on. */
+void ddl__heartbeats_start(ddl__health *health, int64_t now);
+
+/* Read what has arrived, check who is silent, and send the heartbeats that are due. */
+void ddl__heartbeats_send(ddl__health *health, int64_t now);
+
+/* True if the two send each other heartbeats less often than at every beat. */
+bool ddl__member_is_far(const ddl__health *health, int rank);
+
+/* Read messages as they arrive, from now on. */
+void ddl__health_poll_eagerly(ddl__health *health);
+
+/* This rank's last operation. */
 ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
 /* ---- peer_death.c; all under the lock ---- */

@@ -1,0 +1,135 @@
+/* Heartbeats: sends them, reads what has arrived, and measures the silence of members. Near members
+ * (near_members.h) hear from each other at every beat, the others every far_beats. Silence counts
+ * from the moment at which the next message is due, so near members find a silent one first and
+ * tell all others. This stays so when the comm is dead: every message then wakes a thread, and
+ * heartbeats of all pairs would take the processor from the creation of the next comm.
+ *
+ * The connections of a large comm have an epoll set of their own, which is read at every beat: it
+ * shows which of them have something to read. Heartbeats still wake no thread. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/clock.h"
+#include "base/forks.h"
+#include "base/log.h"
+#include "health/health_state.h"
+#include "health/near_members.h"
+
+enum { EVENTS = 64 };
+
+ddl__position ddl__health_position(const ddl__health *h, int64_t now)
+{
+    ddl__position position = {{{0, 0}}, 0, 0};
+    ddl__record last;
+    if (!ddl__record_last(ddl__engine_recorder(h->engine), &last))
+        return position;
+    position.last = last.signature;
+    position.ended = last.ended != 0;
+    if (!last.ended)
+        position.waiting_ms = (uint32_t)((now - last.submitted) / 1000000);
+    return position;
+}
+
+bool ddl__member_is_far(const ddl__health *h, int rank)
+{
+    return h->far_beats > 1 && !ddl__is_near(h->rank, rank, h->size);
+}
+
+/* How long a member's next message may take without counting as silence. */
+static int64_t member_interval(const ddl__health *h, int rank)
+{
+    return ddl__member_is_far(h, rank) ? (h->far_beats - 1) * h->limits.heartbeat : 0;
+}
+
+void ddl__health_poll_eagerly(ddl__health *h)
+{
+    if (h->eager)
+        return;
+    h->eager = true;
+    for (int i = 0; i < h->size; i++)
+        ddl__member_register(h, i, EPOLL_CTL_MOD);
+}
+
+static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
+{
+    ddl__member *member = &h->members[rank];
+    member->silent_ns += elapsed;
+    double s = (double)member->silent_ns * 1e-9;
+    int64_t overdue = member->silent_ns - member_interval(h, rank);
+    if (overdue >= h->limits.dead) {
+        ddl__member_mark_dead(h, rank, DDL__SILENT, "silent for %.1f s", s);
+        ddl__member_expel(h, rank);
+    } else if (overdue >= h->limits.suspect && !member->suspect) {
+        member->suspect = true;
+        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", h->names[h->rank], h->names[rank],
+                 s);
+    }
+}
+
+/* Read what has arrived since the last beat. */
+static void read_arrivals(ddl__health *h)
+{
+    struct epoll_event events[EVENTS];
+    int n = h->arrivals < 0 ? 0 : EVENTS;
+    for (int i = 0; h->arrivals < 0 && i < h->size; i++)
+        ddl__member_poll(h, i);
+    for (int left = h->size; n == EVENTS && left > 0; left -= n) {
+        n = epoll_wait(h->arrivals, events, EVENTS, 0);
+        for (int i = 0; i < n; i++)
+            ddl__member_poll(h, events[i].data.fd);
+    }
+}
+
+/* The two of a pair have their turn at the same number of beats after they began. */
+static bool has_turn(const ddl__health *h, int rank)
+{
+    unsigned turn = h->beats + (unsigned)h->rank + (unsigned)rank;
+    return !h->beats || !ddl__member_is_far(h, rank) || turn % (unsigned)h->far_beats == 0;
+}
+
+void ddl__heartbeats_send(ddl__health *h, int64_t now)
+{
+    ddl__position own = ddl__health_position(h, now);
+    /* If this process was stopped, that time does not count as the others' silence. */
+    int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
+    h->last_beat = now;
+    h->next_beat = now + h->limits.heartbeat;
+    read_arrivals(h);
+    for (int i = 0; i < h->size; i++) {
+        ddl__member *member = &h->members[i];
+        if (member->conn.fd < 0)
+            continue;
+        bool has_room = ddl__control_conn_flush(&member->conn);
+        if (member->fate != DDL__ALIVE) /* the last message may still be queued */
+            continue;
+        /* Before the creation's deadline the member may not monitor this rank yet. */
+        if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
+            member_check_silence(h, i, elapsed < most ? elapsed : most);
+        member->heard_since_beat = false;
+        if (has_room && has_turn(h, i))
+            ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, sizeof own);
+    }
+    h->beats++;
+}
+
+/* Collect in one set what all connections receive. Without a descriptor for it they are read one by
+ * one. */
+static void watch_arrivals(ddl__health *h)
+{
+    h->arrivals = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
+    for (int i = 0; h->arrivals >= 0 && i < h->size; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = i};
+        if (h->members[i].conn.fd >= 0)
+            epoll_ctl(h->arrivals, EPOLL_CTL_ADD, h->members[i].conn.fd, &event);
+    }
+}
+
+void ddl__heartbeats_start(ddl__health *h, int64_t now)
+{
+    h->last_beat = now;
+    h->far_beats = ddl__far_beats(h->size, h->limits.heartbeat);
+    if (h->far_beats > 1)
+        watch_arrivals(h);
+    ddl__heartbeats_send(h, now);
+}
