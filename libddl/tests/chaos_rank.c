@@ -29,6 +29,7 @@ static const char *url;
 static int rank, size;
 static uint32_t links;
 static int32_t ones[VAST], sums[VAST];
+static int32_t *lent[2]; /* buffers of ddl_alloc */
 
 static void say(const char *format, ...)
 {
@@ -44,6 +45,12 @@ static void say(const char *format, ...)
 }
 
 /* ----------------------------------------------------------------------------------- operations */
+
+static void check_all(const int32_t *values, int64_t n, int32_t want)
+{
+    for (int64_t i = 0; i < n; i++)
+        CHECK(values[i] == want, "element %lld is %d, not %d", (long long)i, values[i], want);
+}
 
 static ddl_status right(ddl_status status, int64_t n, int32_t want)
 {
@@ -72,6 +79,33 @@ static ddl_status large(ddl_comm *comm)
 static ddl_status vast(ddl_comm *comm)
 {
     return all_reduce(comm, VAST);
+}
+
+static void fill(int32_t *values)
+{
+    for (int64_t i = 0; i < LARGE; i++)
+        values[i] = 1;
+}
+
+/* Buffers that peers read: they are only read, whoever dies. */
+static ddl_status lent_apart(ddl_comm *comm)
+{
+    fill(lent[0]);
+    ddl_status status = ddl_allreduce(comm, lent[0], lent[1], LARGE, DDL_I32, DDL_SUM, NULL, NULL);
+    check_all(lent[0], LARGE, 1);
+    if (status == DDL_OK)
+        check_all(lent[1], LARGE, ddl_comm_size(comm));
+    return status;
+}
+
+/* A buffer that peers read and store the result in. */
+static ddl_status lent_in_place(ddl_comm *comm)
+{
+    fill(lent[0]);
+    ddl_status status = ddl_allreduce(comm, lent[0], lent[0], LARGE, DDL_I32, DDL_SUM, NULL, NULL);
+    if (status == DDL_OK)
+        check_all(lent[0], LARGE, ddl_comm_size(comm));
+    return status;
 }
 
 enum { WORKERS = 6, ORDERED = LARGE / 16 };
@@ -212,6 +246,8 @@ typedef struct operation {
 static const operation operations[] = {{"small", small},
                                        {"large", large},
                                        {"vast", vast},
+                                       {"lent", lent_apart},
+                                       {"lent-in-place", lent_in_place},
                                        {"ordered", ordered},
                                        {"broadcast", broadcast},
                                        {"reduce", reduce},
@@ -274,6 +310,23 @@ static bool release(ddl__link *link)
     return held;
 }
 
+static bool lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
+                 const ddl__signature *signature, bool returns)
+{
+    bool is_lent = real->lend(to, region, memory, bytes, signature, returns);
+    if (is_lent)
+        step();
+    return is_lent;
+}
+
+static bool give_back(ddl__link *link, size_t bytes, const ddl__signature *signature)
+{
+    bool is_given = real->give_back(link, bytes, signature);
+    if (is_given)
+        step();
+    return is_given;
+}
+
 static void die_at(ddl_comm *comm, int number)
 {
     ddl__link *const *all = ddl__engine_links(comm->engine);
@@ -283,6 +336,8 @@ static void die_at(ddl_comm *comm, int number)
     counted.publish = publish;
     counted.send_user = send_user;
     counted.release = release;
+    counted.lend = real->lend ? lend : NULL;
+    counted.give_back = real->give_back ? give_back : NULL;
     steps_left = number;
     for (int peer = 0; peer < size; peer++)
         if (all[peer])
@@ -347,7 +402,9 @@ static int fail_and_go_on(ddl_comm *comm, const operation *op, int linger_ms, in
 /* The victim dies at one of the operation's steps; if it has fewer steps, no rank dies. */
 static int die_within(ddl_comm *comm, const operation *op, int number)
 {
-    ddl_status status = barrier(comm);
+    ddl_status status = op->run(comm); /* peers map what is lent at its first use */
+    if (status == DDL_OK)
+        status = barrier(comm);
     bool victim = rank == size - 1;
     if (victim)
         die_at(comm, number);
@@ -501,6 +558,8 @@ int main(int argc, char **argv)
 
     usleep((useconds_t)setting(argc, argv, "pause_ms") * 1000);
     OK(ddl_endpoint_create(NULL, &endpoint));
+    for (int i = 0; i < 2; i++)
+        OK(ddl_alloc(endpoint, LARGE * sizeof *lent[i], (void **)&lent[i]));
     int cycles = setting(argc, argv, "cycles"), times = setting(argc, argv, "times");
     if (cycles)
         return cycle(endpoint, op, cycles, argv);

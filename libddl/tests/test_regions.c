@@ -137,6 +137,18 @@ bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, vo
     return __real_ddl__lending_returned(lending, span, place, bytes);
 }
 
+/* As the comm's report tells. */
+static long long lent_bytes(ddl_comm *comm)
+{
+    char report[1 << 13];
+    size_t length;
+    long long bytes;
+    OK(ddl_comm_report(comm, report, sizeof report, &length));
+    const char *at = strstr(report, "\"lent_bytes\": ");
+    CHECK(at && sscanf(at, "\"lent_bytes\": %lld", &bytes) == 1, "%s", report);
+    return bytes;
+}
+
 /* Once buffers are known, nothing goes through the arena: every rank lends its operands, or blocks,
  * to the two others, and its results too, unless it stores them where they are wanted. */
 static int without_arena(ddl_comm *comm)
@@ -162,6 +174,10 @@ static int without_arena(ddl_comm *comm)
             CHECK(right || round < ROUNDS - 1, "operation %d: %d lent, %d returned", cases[i].what,
                   lent, returned);
         }
+    long long before = lent_bytes(comm);
+    OK(run(comm, GATHER, false, &m, ELEMENTS, DDL_F32, DDL_SUM));
+    long long block = ELEMENTS / SIZE * (long long)sizeof(float), told = lent_bytes(comm) - before;
+    CHECK(told == (shared ? 2 * block : 0), "%lld bytes are lent, blocks of %lld", told, block);
     ddl_order_destroy(ordered);
     ddl_comm_destroy(comm);
     return 0;

@@ -44,7 +44,7 @@ static int stalls(ddl_comm *comm)
         CHECK(length == strlen(text), "%zu, %zu", length, strlen(text));
         HAS("\"pending\": [\n{\"operation\": \"all-reduce(f32, 10, sum)\", \"sequence\": 2");
         HAS("\"missing\": [2]");
-        HAS("\"scratch_bytes\": 0, ");
+        HAS("\"lent_bytes\": 0, \"scratch_bytes\": 0, ");
         HAS("\"state\": \"alive\", \"cause\": \"\"");
         HAS("\"operation\": \"barrier\", \"sequence\": 1, \"ended\": true");
         OK(ddl_comm_trace(comm, text, TEXT, &length));

@@ -4,8 +4,10 @@
     python tests/chaos/run.py --short            a fixed sample, in 100 seconds
     python tests/chaos/run.py --only kill,steps  some of it (see PARTS)
     python tests/chaos/run.py --table docs/reliability.md   put the table of times into this page
+    python tests/chaos/run.py --short --only kill,stop --ranks 16,48   other numbers of ranks
 
-The matrix is fault x operation x link (shm, tcp) x ranks (2, 4). Times are from just before the
+The matrix is fault x operation x link (shm, tcp) x ranks (2, 4, or as --ranks says for the faults
+of signals and for those that stop a process). Times are from just before the
 fault to the error in a survivor's hands. A dead process must be known within 0.2 s and a silent one
 within 4 s. Since the machine may be overloaded, a probe beside it all notes how late it was woken;
 where that may be the cause of a late answer, three times the worst such delay within the case is
@@ -41,8 +43,18 @@ from job import DEAD_S, SILENT_S, Build, Case, Outcome, Probe, Wrong
 from lab import Lab
 
 OPERATIONS = [
-    *("small", "large", "vast", "ordered", "broadcast", "reduce", "reduce-scatter", "all-gather"),
-    *("all-to-all", "barrier", "messages", "named", "asynchronous", "idle", "elsewhere"),
+    *("small", "large", "vast", "lent", "lent-in-place", "ordered", "broadcast", "reduce"),
+    *(
+        "reduce-scatter",
+        "all-gather",
+        "all-to-all",
+        "barrier",
+        "messages",
+        "named",
+        "asynchronous",
+        "idle",
+        "elsewhere",
+    ),
 ]
 BY_STEPS = OPERATIONS[: OPERATIONS.index("messages") + 1]
 VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in turn
@@ -75,8 +87,11 @@ def every_step(build: Build, probe: Probe, case: Case, stride: int) -> list[Outc
 class Plan:
     """What there is to do: tasks that compute, one after the other, and tasks that mostly wait."""
 
-    def __init__(self, build: Build, probe: Probe, only: Sequence[str], short: bool) -> None:
+    def __init__(
+        self, build: Build, probe: Probe, only: Sequence[str], short: bool, ranks: Sequence[int]
+    ) -> None:
         self.build, self.probe, self.only, self.short = build, probe, only, short
+        self.ranks = ranks
         self.busy: list[Task] = []
         self.waiting: list[Task] = []
         self._fill()
@@ -87,12 +102,18 @@ class Plan:
         tasks.append(lambda: guarded(lambda: run(self.build, self.probe, case, *more), case))
 
     def _matrix(self, fault: str) -> Iterator[tuple[str, str, int]]:
-        for operation, link, size in itertools.product(OPERATIONS, ("shm", "tcp"), (2, 4)):
+        for operation, link, size in itertools.product(OPERATIONS, ("shm", "tcp"), self.ranks):
             if size == 2 and (operation == "elsewhere" or fault == "two"):
                 continue
             if operation == "vast" and (link, size) != VAST_DIFFERS:
                 continue
-            if self.short and fault not in ("kill", "stop") and (operation, size) != ("large", 4):
+            if operation.startswith("lent") and link != "shm":
+                continue
+            if (
+                self.short
+                and fault not in ("kill", "stop")
+                and (operation, size) != ("large", max(self.ranks))
+            ):
                 continue  # how it died makes no difference to most
             yield operation, link, size
 
@@ -115,8 +136,11 @@ class Plan:
         short, only = self.short, self.only
         if "steps" in only:
             chosen = (
-                ["small", "large", "ordered"] if short else [o for o in BY_STEPS if o != "vast"]
+                ["small", "large", "lent-in-place", "ordered"]
+                if short
+                else [o for o in BY_STEPS if o != "vast"]
             )
+            chosen = [o for o in chosen if link == "shm" or not o.startswith("lent")]
             cases = list(itertools.product(chosen, (4,) if short else (2, 4)))
             if link == VAST_DIFFERS[0]:
                 cases.append(("vast", VAST_DIFFERS[1]))
@@ -221,7 +245,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for fault, name in NAMES.items():
-        for link, size in itertools.product(("shm", "tcp"), (2, 4)):
+        sizes = sorted({o.case.size for o in outcomes})
+        for link, size in itertools.product(("shm", "tcp"), sizes):
             found = [
                 o
                 for o in outcomes
@@ -253,6 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     parser.add_argument("--short", action="store_true", help="a fixed sample, in 100 seconds")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, as in 16,48")
     parser.add_argument("--table", type=Path, help="the page to put the table of times into")
     arguments = parser.parse_args()
     only = arguments.only.split(",")
@@ -262,7 +288,8 @@ def main() -> int:
     probe = Probe(build, times=4 if arguments.short else 1)
     start = time.monotonic()
     try:
-        plan = Plan(build, probe, only, arguments.short)
+        ranks = [int(n) for n in arguments.ranks.split(",")]
+        plan = Plan(build, probe, only, arguments.short, ranks)
         with contextlib.ExitStack() as stack:
             if cuts := plan.cuts():
                 plan.add_cuts(stack.enter_context(Lab(sum(size for _, size, _ in cuts), None)))

@@ -82,10 +82,11 @@ void ddl__report_json(ddl_comm *comm, ddl__text *to)
     ddl__text_quote(to, snapshot.text);
     ddl__text_add(
         to,
-        ", \"operations\": %llu, \"bytes\": %llu, \"scratch_bytes\": %llu, \"submitted\": "
-        "%llu, \"pending\": [",
+        ", \"operations\": %llu, \"bytes\": %llu, \"lent_bytes\": %llu, \"scratch_bytes\": %llu"
+        ", \"submitted\": %llu, \"pending\": [",
         (unsigned long long)counters.operations, (unsigned long long)counters.bytes,
-        (unsigned long long)snapshot.scratch, (unsigned long long)counters.pending);
+        (unsigned long long)snapshot.lent, (unsigned long long)snapshot.scratch,
+        (unsigned long long)counters.pending);
     bool any = add_pending(ddl__engine_recorder(comm->engine), to);
     add_named(comm, !any, to);
     ddl__text_add(to, "], ");

@@ -172,7 +172,8 @@ ddl__snapshot ddl__engine_snapshot(ddl__engine *engine)
         .moves = atomic_load_explicit(&engine->moves, memory_order_relaxed),
         .passes = atomic_load_explicit(&engine->passes, memory_order_relaxed),
         .scratch =
-            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream)};
+            ddl__stream_scratch(&engine->ordered) + ddl__stream_scratch(&engine->named.stream),
+        .lent = ddl__stream_lent(&engine->ordered) + ddl__stream_lent(&engine->named.stream)};
     if (snapshot.status != DDL_OK)
         snprintf(snapshot.text, sizeof snapshot.text, "%s", engine->message);
     pthread_mutex_unlock(&engine->lock);

@@ -107,6 +107,7 @@ typedef struct ddl__snapshot {
     uint64_t moves;             /* steps that operations have made */
     uint64_t passes;            /* passes in which messages moved: a long message takes many */
     uint64_t scratch;           /* bytes of scratch memory that the engine keeps for plans */
+    uint64_t lent;              /* bytes that peers have read or stored where they lie */
     char text[DDL__MESSAGE_MAX];
 } ddl__snapshot;
 ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);

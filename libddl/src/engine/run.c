@@ -153,6 +153,8 @@ __attribute__((noinline)) static bool lend_rest(ddl__runner *runner, ddl_work *w
         loan_outcome outcome = lend(runner, work, step, memory, bytes);
         if (outcome == LOAN_MADE) {
             work->published++;
+            unsigned long long before = atomic_load_explicit(&runner->lent, memory_order_relaxed);
+            atomic_store_explicit(&runner->lent, before + bytes, memory_order_relaxed);
             continue;
         }
         unsigned n = count_others(runner, ddl__next_targets(runner, work, step));

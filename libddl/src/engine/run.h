@@ -18,6 +18,7 @@ typedef struct ddl__runner {
     bool among_frames; /* messages share the links: see frames.h */
     const ddl__kernels *kernels;
     ddl__regions *regions; /* of the endpoint; NULL: nothing is lent */
+    atomic_ullong lent;    /* bytes of spans without bytes; any thread may read it */
     ddl__link **zero_copy; /* links that send user memory, to be flushed */
     unsigned n_zero_copy;
     ddl__link **targets; /* room for size links */

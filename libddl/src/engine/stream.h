@@ -81,4 +81,10 @@ static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
     return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);
 }
 
+/* Bytes that peers have read, or stored, where they lie (net/lending.h). Any thread. */
+static inline uint64_t ddl__stream_lent(const ddl__stream *stream)
+{
+    return atomic_load_explicit(&stream->runner.lent, memory_order_relaxed);
+}
+
 #endif
