@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -70,11 +70,12 @@ fuzz: ## fuzz everything that is parsed from the network and from peers' memory,
 test-py: $(VENV)/test.stamp ## run the Python tests
 	@$(stages) py
 
-test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests and PyTorch's own tests of its backends; fifteen minutes
+test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests and PyTorch's own tests of its backends; eighteen minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k torch
 	@mkdir -p build
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
 test-jax: $(VENV)/test.stamp ## test the JAX adapter, with the slow tests; five minutes
 	$(pip) install equinox flax
@@ -82,6 +83,9 @@ test-jax: $(VENV)/test.stamp ## test the JAX adapter, with the slow tests; five 
 
 test-tensorflow: $(VENV)/test.stamp ## test the TensorFlow and Keras adapters, with the slow tests; ten minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k 'tensorflow or keras'
+
+test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Caffe and others, in environments of their own; twenty minutes
+	@$(VENV)/bin/python tests/heritage.py $(FRAMEWORKS)
 
 test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
@@ -104,7 +108,7 @@ test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and co
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, forty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic --ignore tests/elastic/test_bits.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py --ignore tests/elastic/test_bits.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 
 soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800
@@ -140,9 +144,17 @@ format: $(VENV)/test.stamp ## format the sources
 	$(VENV)/bin/ruff check --fix .
 	find libddl ddl_core ddl_launch adapters bench examples tests -name '*.[ch]' -o -name '*.[ch]pp' | xargs $(VENV)/bin/clang-format -i
 
-docs: $(VENV)/docs.stamp ## generate the reference pages in build/docs
+docs-serve: docs ## build the site, and serve it at http://localhost:8000
+	$(VENV)/bin/python -m http.server --bind 127.0.0.1 --directory build/docs
+
+docs: $(VENV)/docs.stamp ## build the site in build/docs
 	@command -v doxygen >/dev/null || { echo 'make: no doxygen (Debian: doxygen)' >&2; exit 1; }
 	@$(stages) docs
+	@echo 'the site: file://$(CURDIR)/build/docs/index.html'
+
+test-docs: docs ## build the site, and test it in headless Chromium; a minute
+	$(pip) install selenium pytest
+	@$(VENV)/bin/pytest -q -m '' tests/test_site.py
 
 abi-baseline: ## record the ABI after an intended change
 	python3 tests/abi/baseline.py record

@@ -42,13 +42,22 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|ra
 
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
 IMPORTER = "ddl_core/_lib.py"
-FRAMEWORKS = {"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer"}
+FRAMEWORKS = {
+    *("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer", "chainermn"),
+    *("pytensor", "aesara", "theano", "caffe", "paddle", "mlx", "tinygrad"),
+}
 ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_torch": {"torch"},
     "ddl_tensorflow": {"tensorflow", "keras"},
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
     "ddl_horovod": {"torch"},
+    "ddl_chainer": {"chainer", "chainermn"},
+    "ddl_pytensor": {"pytensor"},
+    "ddl_mlx": {"mlx"},
+    "ddl_mxnet": {"mxnet"},
+    "ddl_paddle": {"paddle"},
+    "ddl_tinygrad": {"tinygrad"},
 }
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it

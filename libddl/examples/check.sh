@@ -50,6 +50,11 @@ go)
     export GOCACHE="$folder/cache" GOPROXY=off GOTOOLCHAIN=local
     (cd "$here/go" && go vet ./... && go build -o "$program" .)
     ;;
+lua)
+    need luajit
+    printf '#!/bin/sh\nexec luajit "%s"\n' "$here/lua/allreduce.lua" >"$program"
+    chmod +x "$program"
+    ;;
 mpi)
     need mpicc mpirun
     mpicc -std=c11 -Wall -Wextra -Werror "$here/mpi/allreduce.c" \

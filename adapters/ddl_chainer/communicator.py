@@ -1,0 +1,216 @@
+"""ChainerMN's communicator, on a comm of libddl."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import chainermn
+import numpy as np
+
+import ddl_core
+from ddl_core import adapter_arrays
+from ddl_core.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+
+
+class Communicator(chainermn.CommunicatorBase):
+    """ChainerMN's interface on a comm of libddl. Conventions (shapes, tuples, which rank gets
+    what) are those of chainermn.communicators.MpiCommunicatorBase; arrays keep their types.
+
+    A rank that fails, or calls something else, makes the others' calls raise
+    ddl_core.errors.CommDead.
+    """
+
+    def __init__(self, comm: ddl_core.Comm) -> None:
+        super().__init__()
+        self._comm = comm
+        hosts = adapter_arrays.allgather_object(comm, socket.gethostname())
+        here, order = hosts[comm.rank], list(dict.fromkeys(hosts))
+        self._intra = hosts[: comm.rank].count(here), hosts.count(here)
+        self._inter = order.index(here), len(order)
+
+    rank = property(lambda self: self._comm.rank, doc="This process's number among all.")
+    size = property(lambda self: self._comm.size, doc="How many processes there are.")
+    intra_rank = property(lambda self: self._intra[0], doc="Its number among its host's.")
+    intra_size = property(lambda self: self._intra[1], doc="How many its host has.")
+    inter_rank = property(lambda self: self._inter[0], doc="Its host's number among the hosts.")
+    inter_size = property(lambda self: self._inter[1], doc="How many hosts there are.")
+
+    def split(self, color: int, key: int) -> Communicator:
+        """A communicator of the ranks that give the same color, ordered by key."""
+        part = self._comm.split(color, key)
+        assert part is not None
+        return Communicator(part)
+
+    def finalize(self) -> None:
+        """Nothing: `shutdown` leaves the job."""
+
+    # ---- arrays ----
+
+    def send(self, data: Any, dest: int, tag: int) -> None:
+        """Send an array, or a tuple of arrays, to a rank that calls `recv` with this tag."""
+        parts = [_array("data", part) for part in (data if isinstance(data, tuple) else [data])]
+        kinds = [(part.shape, part.dtype) for part in parts]
+        self.send_obj((isinstance(data, tuple), kinds), dest, tag)
+        for part in parts:
+            if part.size:
+                self._comm.send(part, dest, tag=tag)
+
+    def recv(self, source: int, tag: int) -> Any:
+        """What `send` of that rank gave: an array, or a tuple of arrays."""
+        several, kinds = self.recv_obj(source, tag=tag)
+        parts = [np.empty(shape, dtype) for shape, dtype in kinds]
+        for part in parts:
+            if part.size:
+                self._comm.recv(part, source, tag=tag)
+        return tuple(parts) if several else parts[0]
+
+    def bcast(self, data: Any, root: int = 0) -> Array:
+        """The root's array, on all ranks. On the others `data` is ignored."""
+        own = _array("data", data) if self.rank == root else None
+        shape, dtype = self.bcast_obj(None if own is None else (own.shape, own.dtype), root=root)
+        received = np.empty(shape, dtype) if own is None else own.copy()
+        return self._comm.broadcast(received, root)
+
+    def allreduce(self, data: Any) -> Array:
+        """The sum of all ranks' arrays, which have the same shape and type."""
+        own = _array("data", data)
+        return self._comm.allreduce(own, np.empty_like(own))
+
+    def allgather(self, x: Any) -> tuple[Array, ...]:
+        """All ranks' arrays, which may be of different shapes, in the order of ranks."""
+        own = _array("x", x)
+        kinds = adapter_arrays.allgather_object(self._comm, (own.shape, own.dtype))
+        counts = [_bytes(*kind) for kind in kinds]
+        received = np.empty(sum(counts), np.uint8)
+        return _parts(self._comm.allgatherv(_flat([own]), received, counts=counts), kinds)
+
+    def gather(self, data: Any, root: int = 0) -> tuple[Array, ...] | None:
+        """`allgather` to one rank; the others get None."""
+        own = _array("data", data)
+        kinds = self.gather_obj((own.shape, own.dtype), root) or []
+        counts = [_bytes(*kind) for kind in kinds]
+        received = np.empty(sum(counts), np.uint8)
+        result = self._comm.gatherv(_flat([own]), received, counts=counts or None, root=root)
+        return None if result is None else _parts(result, kinds)
+
+    def scatter(self, xs: Any, root: int = 0) -> Array:
+        """The root's xs[rank], on each rank. On the others `xs` is ignored."""
+        own = None
+        if self.rank == root:
+            own = [_array(f"xs[{index}]", x) for index, x in enumerate(xs)]
+            _check_length("xs", own, self.size)
+        kinds = self.bcast_obj(own and [(x.shape, x.dtype) for x in own], root=root)
+        counts = [_bytes(*kind) for kind in kinds]
+        received = np.empty(counts[self.rank], np.uint8)
+        self._comm.scatterv(own and _flat(own), received, counts=counts, root=root)
+        return _parts(received, [kinds[self.rank]])[0]
+
+    def alltoall(self, xs: Sequence[Any]) -> tuple[Array, ...]:
+        """Each rank's xs[this rank]: one array from, and one for, each rank."""
+        own = [_array(f"xs[{index}]", x) for index, x in enumerate(xs)]
+        _check_length("xs", own, self.size)
+        everyones = adapter_arrays.allgather_object(self._comm, [(x.shape, x.dtype) for x in own])
+        kinds = [each[self.rank] for each in everyones]
+        counts = [_bytes(*kind) for kind in kinds]
+        received = np.empty(sum(counts), np.uint8)
+        sizes = [x.nbytes for x in own]
+        self._comm.alltoallv(_flat(own), received, send_counts=sizes, recv_counts=counts)
+        return _parts(received, kinds)
+
+    # ---- objects, pickled ----
+
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send an object to a rank that calls `recv_obj` with this tag."""
+        text = adapter_arrays.pickled(obj)
+        self._comm.send(np.array([len(text)]), dest, tag=tag)
+        self._comm.send(text, dest, tag=tag)
+
+    def recv_obj(self, source: int, status: Any = None, tag: int = 0) -> Any:
+        """What `send_obj` of that rank gave, with the same tag. `status` is ignored."""
+        length = np.empty(1, np.int64)
+        self._comm.recv(length, source, tag=tag)
+        text = np.empty(length[0], np.uint8)
+        self._comm.recv(text, source, tag=tag)
+        return adapter_arrays.unpickled(text)
+
+    def bcast_obj(self, obj: Any, max_buf_len: int | None = None, root: int = 0) -> Any:
+        """The root's object, on all ranks. There is no limit, so `max_buf_len` is ignored."""
+        return adapter_arrays.broadcast_object(self._comm, obj, root)
+
+    def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
+        """All ranks' objects on the root; the others get None."""
+        everyones = adapter_arrays.allgather_object(self._comm, obj)
+        return everyones if self.rank == root else None
+
+    def allreduce_obj(self, obj: Any) -> Any:
+        """The sum, by the operator +, of all ranks' objects, in the order of ranks."""
+        everyones = adapter_arrays.allgather_object(self._comm, obj)
+        return functools.reduce(operator.add, everyones)
+
+    # ---- models ----
+
+    def bcast_data(self, model: Any) -> None:
+        """Give all ranks rank 0's parameters, in place."""
+        for _, param in sorted(model.namedparams()):
+            if param.array is not None:
+                own = _array("param", param.array).copy()
+                param.array[...] = self._comm.broadcast(own)
+
+    def multi_node_mean_grad(self, model: Any, zero_fill: bool = False) -> None:
+        """Average all gradients over the ranks, in one group of all-reduces.
+
+        zero_fill: count a gradient that is None as zeros; else it is left out, which all ranks must
+        agree on. Chainer sets gradients when the whole backward pass has ended, so that there is
+        nothing to overlap with.
+        """
+        params = [param for _, param in sorted(model.namedparams()) if param.array is not None]
+        if zero_fill:
+            for param in params:
+                if param.grad is None:
+                    param.grad = np.zeros_like(param.array)
+        params = [param for param in params if param.grad is not None]
+        grads = [_array("grad", param.grad) for param in params]
+        averages = adapter_arrays.allreduce_together(self._comm, grads, "average")
+        for param, average in zip(params, averages, strict=True):
+            param.grad = average
+
+    def _multi_node_mean(self, sendbuf: Array | None, recvbuf: Array) -> None:
+        """The ranks' average of sendbuf, or of recvbuf where that is None, in recvbuf. ChainerMN's
+        batch normalization and its AllreducePersistent call it."""
+        own = _array("sendbuf", recvbuf if sendbuf is None else sendbuf)
+        recvbuf[...] = self._comm.allreduce(own, np.empty_like(own), op="average")
+
+
+def _array(argument: str, value: Any) -> Array:
+    """The argument as contiguous memory."""
+    return np.asarray(adapter_arrays.numpy_array(argument, value), order="C")
+
+
+def _check_length(argument: str, given: Sequence[Any], size: int) -> None:
+    if len(given) != size:
+        raise InvalidArgument(f"{argument}: has {len(given)} arrays, not one for each of {size}")
+
+
+def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def _flat(arrays: Sequence[Array]) -> Array:
+    """The bytes of the arrays, one after the other."""
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+
+
+def _parts(received: Array, kinds: Sequence[tuple[Any, Any]]) -> tuple[Array, ...]:
+    """The reverse: arrays of these shapes and types."""
+    ends = np.cumsum([_bytes(*kind) for kind in kinds])
+    parts = np.split(received, ends[:-1])
+    return tuple(
+        part.copy().view(dtype).reshape(shape)
+        for part, (shape, dtype) in zip(parts, kinds, strict=True)
+    )

@@ -1,0 +1,151 @@
+"""libddl for PyTensor, and as well for its ancestors Aesara 2.9 and Theano-PyMC 1.1.
+
+    import pytensor
+    import ddl_pytensor as ddl
+
+    ddl.init()
+    ddl.broadcast_parameters({"w": w})
+    loss_of_all = ddl.allreduce(loss, op="average")
+    gradients = ddl.allreduce_gradients(pytensor.grad(loss, [w]))
+    step = pytensor.function([x, y], loss_of_all, updates=[(w, w - 0.1 * gradients[0])])
+
+The operations take tensor variables (or NumPy arrays, as constants) and are Ops in the graph, with
+gradients, in every mode that runs C, Python or Numba. JAX's mode is not supported: use ddl_jax.
+The framework is the first of pytensor, aesara and theano that the program has imported, or that is
+installed.
+
+A compiled function runs its operations in the order in which the graph puts them, so all ranks have
+to compile the same graphs. Derivatives are those of the sum of all ranks' results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddl_core import adapter
+from ddl_core.errors import InvalidArgument
+from ddl_pytensor.framework import framework, tensor
+from ddl_pytensor.ops import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter, world
+
+__all__ = [
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "allreduce_gradients",
+    "alltoall",
+    "average_metrics",
+    "average_updates",
+    "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_parameters",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reduce_scatter",
+    "shutdown",
+    "size",
+]
+
+init, shutdown, is_initialized = world.init, world.shutdown, world.is_initialized
+rank, size = world.rank, world.size
+local_rank, local_size = world.local_rank, world.local_size
+barrier, average_metrics = world.barrier, world.average_metrics
+broadcast_object, allgather_object = world.broadcast_object, world.allgather_object
+broadcast_parameters = world.broadcast_parameters  # of shared variables
+
+
+def allreduce(array: Any, op: str = "sum") -> Any:
+    """The ranks' tensors combined, element by element; all ranks get the same bits.
+
+    array  of the same shape and type on all ranks
+    op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
+
+    Returns a tensor variable like `array`. Sum and average have gradients. Raises InvalidArgument
+    for what is no tensor and for an unknown op, and InvalidState before `init`; the function that
+    runs it raises ddl_core.errors.CommDead when ranks call different things or a rank dies.
+    """
+    world.comm()
+    return AllReduce(adapter.check_op(op))(_tensor("array", array))
+
+
+def grouped_allreduce(arrays: Sequence[Any], op: str = "sum") -> list[Any]:
+    """`allreduce` of several tensors as one operation, in which small ones travel together. They
+    may be of different shapes and types."""
+    world.comm()
+    group = AllReduce(adapter.check_op(op))
+    given = [_tensor(f"arrays[{index}]", array) for index, array in enumerate(arrays)]
+    return group(*given, return_list=True) if given else []
+
+
+def broadcast(array: Any, root: int = 0) -> Any:
+    """The root's tensor, on all ranks. On the others only shape and type of `array` matter."""
+    chosen = adapter.check_rank("root", root, size())
+    return Broadcast(chosen)(_tensor("array", array))
+
+
+def allgather(array: Any) -> Any:
+    """The ranks' tensors one after the other, along the first dimension: of shape
+    (size * array.shape[0], ...), or (size,) for a scalar."""
+    world.comm()
+    given = _tensor("array", array)
+    return AllGather()(given if given.ndim else tensor.shape_padleft(given))
+
+
+def reduce_scatter(array: Any, op: str = "sum") -> Any:
+    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
+    dimension, as there are ranks."""
+    world.comm()
+    return ReduceScatter(adapter.check_op(op))(_divided("array", array))
+
+
+def alltoall(array: Any) -> Any:
+    """Give each rank its part of `array`, and get theirs, one after the other in the order of
+    ranks. Parts are equal, along the first dimension."""
+    return AllToAll()(_divided("array", array))
+
+
+def allreduce_gradients(gradients: Sequence[Any], op: str = "average") -> list[Any]:
+    """All ranks' gradients, averaged or summed in one operation."""
+    adapter.check_gradients(op, None)
+    return grouped_allreduce(gradients, op)
+
+
+def average_updates(updates: Any) -> list[tuple[Any, Any]]:
+    """The updates of a function, where the new values of all shared variables of floats are the
+    averages over the ranks, by one operation. Others, such as counters and the states of random
+    generators, stay as they are.
+
+    updates: pairs of a shared variable and its new value, or a mapping. Returns pairs.
+    """
+    items = updates.items() if isinstance(updates, Mapping) else updates
+    pairs = [(shared, shared.type.filter_variable(new)) for shared, new in items]
+    chosen = [i for i, (shared, _) in enumerate(pairs) if "float" in getattr(shared, "dtype", "")]
+    averages = grouped_allreduce([pairs[index][1] for index in chosen], "average")
+    for index, average in zip(chosen, averages, strict=True):
+        pairs[index] = pairs[index][0], average
+    return pairs
+
+
+def _tensor(argument: str, value: Any) -> Any:
+    """The argument as a tensor variable. Refuses lists and numbers, which have no fixed type."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return tensor.as_tensor_variable(value)
+    if not isinstance(getattr(value, "type", None), tensor.TensorType):
+        name = type(value).__name__
+        raise InvalidArgument(f"{argument}: is a {name}, not a tensor of {framework.__name__}")
+    return value
+
+
+def _divided(argument: str, value: Any) -> Any:
+    """A tensor whose first dimension the ranks divide, if that is known before it runs."""
+    ranks, given = size(), _tensor(argument, value)
+    shape = given.data.shape if hasattr(given, "data") else (0,) * given.ndim
+    adapter.equal_rows(argument, shape, ranks)
+    return given

@@ -1,0 +1,148 @@
+"""The operations as Ops, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ddl_core import adapter, adapter_arrays
+from ddl_pytensor.framework import Apply, Op, disconnected, not_implemented, register_numba, tensor
+
+Array = np.ndarray[Any, Any]
+
+
+class _World(adapter_arrays.ArrayWorld):
+    """Its arrays are shared variables."""
+
+    def _read(self, argument: str, value: Any) -> Array:
+        shared = hasattr(value, "get_value")
+        return super()._read(argument, value.get_value() if shared else value)
+
+    def _write(self, target: Any, array: Array) -> None:
+        if hasattr(target, "set_value"):
+            target.set_value(array)
+        else:
+            target[...] = array
+
+
+world = _World("ddl_pytensor")
+
+
+class _Operation(Op):
+    """What all have in common. A subclass runs `_run` on NumPy's arrays, and builds its gradients
+    with `_backward`."""
+
+    __props__: tuple[str, ...] = ()
+
+    def make_node(self, *inputs: Any) -> Any:
+        return Apply(self, list(inputs), [self._type(each)() for each in inputs])
+
+    def perform(self, node: Any, inputs: Sequence[Any], outputs: Any, *_: Any) -> None:
+        own = [np.asarray(each, order="C") for each in inputs]
+        for storage, result in zip(outputs, self._run(own), strict=True):
+            storage[0] = result
+
+    def do_constant_folding(self, *_: Any) -> bool:
+        """Never: a constant of one rank is combined with those of the others, when it runs."""
+        return False
+
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
+        given = [
+            output.zeros_like() if isinstance(each.type, disconnected) else each
+            for output, each in zip(outputs, cotangents, strict=True)
+        ]
+        backward = self._backward(given)
+        if backward is None:
+            return [not_implemented(self, index, each) for index, each in enumerate(inputs)]
+        return backward
+
+    L_op = pullback  # what Aesara and Theano call it
+
+    def _type(self, given: Any) -> Any:
+        """Of the output for this input."""
+        return given.type
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        raise NotImplementedError
+
+    def _backward(self, cotangents: list[Any]) -> list[Any] | None:
+        raise NotImplementedError
+
+
+class AllReduce(_Operation):
+    """Of one tensor or of several."""
+
+    __props__ = ("op",)
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        return adapter_arrays.allreduce_together(world.comm(), arrays, self.op)
+
+    def _backward(self, cotangents: list[Any]) -> list[Any] | None:
+        if self.op not in ("sum", "average"):
+            return None
+        result: list[Any] = self(*cotangents, return_list=True)
+        return result
+
+
+class Broadcast(_Operation):
+    __props__ = ("root",)
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        return [world.comm().broadcast(arrays[0].copy(), self.root)]
+
+    def _backward(self, cotangents: list[Any]) -> list[Any]:
+        total = AllReduce("sum")(*cotangents)
+        return [total if world.rank() == self.root else total * 0]  # all take part
+
+
+class _Resized(_Operation):
+    """The first dimension of its output is another one than that of its input."""
+
+    def _type(self, given: Any) -> Any:
+        known = getattr(given.type, "shape", None) or given.type.broadcastable
+        return tensor.TensorType(given.dtype, (None, *known[1:]))
+
+
+class AllGather(_Resized):
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        return [world.allgather(arrays[0])]
+
+    def _backward(self, cotangents: list[Any]) -> list[Any]:
+        return [ReduceScatter("sum")(*cotangents)]
+
+
+class ReduceScatter(_Resized):
+    __props__ = ("op",)
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        return [world.reduce_scatter(arrays[0], self.op)]
+
+    def _backward(self, cotangents: list[Any]) -> list[Any] | None:
+        if self.op not in ("sum", "average"):
+            return None
+        factor = 1 if self.op == "sum" else 1 / world.size()
+        return [AllGather()(cotangents[0] * np.asarray(factor, cotangents[0].dtype))]
+
+
+class AllToAll(_Operation):
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        adapter.equal_rows("array", arrays[0].shape, world.size())
+        return [world.alltoall(arrays[0])]
+
+    def _backward(self, cotangents: list[Any]) -> list[Any]:
+        return [AllToAll()(*cotangents)]
+
+
+for each in (AllReduce, Broadcast, AllGather, ReduceScatter, AllToAll):
+    register_numba(each)

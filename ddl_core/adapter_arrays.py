@@ -1,0 +1,195 @@
+"""The operations that all adapters share, for frameworks whose arrays NumPy can read.
+
+Such an adapter is one file: it says how its framework's arrays are read and made, and what training
+with them needs. docs/adapters.md lists those that are written so.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddl_core import adapter
+from ddl_core.comm import Comm
+from ddl_core.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrayWorld(adapter.World):
+    """A World with the operations. An adapter overrides `_read` and `_make`, and `_write` if its
+    arrays are not written by assignment to all elements; it exports the methods as its functions.
+
+    All ranks call each operation, in the same order. What is given is not changed. Operations raise
+    InvalidArgument before anything is sent, InvalidState before `init`, and CommDead when ranks
+    call different things, a rank dies or the time passes.
+    """
+
+    # ---- what an adapter overrides ----
+
+    def _read(self, argument: str, value: Any) -> Array:
+        """The value as an array of NumPy. InvalidArgument for what is no array of the
+        framework's."""
+        return numpy_array(argument, value)
+
+    def _make(self, array: Array, like: Any) -> Any:
+        """The framework's array with these values, on the device that `like` is on."""
+        return array
+
+    def _write(self, target: Any, array: Array) -> None:
+        """Replace the values of one of the framework's arrays."""
+        target[...] = array
+
+    # ---- operations ----
+
+    def allreduce(self, array: Any, op: str = "sum") -> Any:
+        """The ranks' arrays combined, element by element; all ranks get the same bits.
+
+        array  of the same shape and type on all ranks
+        op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
+        """
+        comm, own = self.comm(), self._own("array", array)
+        result = comm.allreduce(own, np.empty_like(own), op=adapter.check_op(op))
+        return self._make(result, array)
+
+    def grouped_allreduce(self, arrays: Sequence[Any], op: str = "sum") -> list[Any]:
+        """`allreduce` of several arrays as one operation, in which small ones travel together.
+
+        arrays: in the same order on all ranks; they may be of different shapes and types.
+        """
+        comm = self.comm()
+        adapter.check_op(op)
+        sent = [self._own(f"arrays[{index}]", array) for index, array in enumerate(arrays)]
+        received = allreduce_together(comm, sent, op)
+        return [self._make(result, array) for result, array in zip(received, arrays, strict=True)]
+
+    def broadcast(self, array: Any, root: int = 0) -> Any:
+        """The root's array, on all ranks. On the others only shape and type of `array` matter."""
+        comm, result = self.comm(), self._own("array", array).copy()
+        comm.broadcast(result, adapter.check_rank("root", root, comm.size))
+        return self._make(result, array)
+
+    def allgather(self, array: Any) -> Any:
+        """The ranks' arrays one after the other, along the first dimension.
+
+        array: of the same shape and type on all ranks. Returns an array of shape
+        (size * array.shape[0], ...); of shape (size,) for a scalar.
+        """
+        comm, own = self.comm(), np.atleast_1d(self._own("array", array))
+        received = np.empty((comm.size * len(own), *own.shape[1:]), own.dtype)
+        return self._make(comm.allgather(own, received), array)
+
+    def reduce_scatter(self, array: Any, op: str = "sum") -> Any:
+        """This rank's part of what `allreduce` would give: of as many equal parts, along the first
+        dimension, as there are ranks."""
+        comm, own = self.comm(), self._own("array", array)
+        adapter.check_op(op)
+        rows = adapter.equal_rows("array", own.shape, comm.size)
+        received = np.empty((rows, *own.shape[1:]), own.dtype)
+        return self._make(comm.reduce_scatter(own, received, op=op), array)
+
+    def alltoall(self, array: Any) -> Any:
+        """Give each rank its part of `array`, and get theirs, one after the other in the order of
+        ranks. Parts are equal, along the first dimension."""
+        comm, own = self.comm(), self._own("array", array)
+        adapter.equal_rows("array", own.shape, comm.size)
+        return self._make(comm.alltoall(own, np.empty_like(own)), array)
+
+    def barrier(self) -> None:
+        """Return on no rank before every rank has called it."""
+        self.comm().barrier()
+
+    # ---- objects ----
+
+    def broadcast_object(self, value: Any = None, root: int = 0) -> Any:
+        """The root's object, pickled, on all ranks. On the others `value` is ignored."""
+        comm = self.comm()
+        return broadcast_object(comm, value, adapter.check_rank("root", root, comm.size))
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        """All ranks' objects, pickled, in the order of ranks."""
+        return allgather_object(self.comm(), value)
+
+    # ---- training ----
+
+    def allreduce_gradients(self, gradients: Sequence[Any], op: str = "average") -> list[Any]:
+        """All ranks' gradients, averaged or summed in one operation."""
+        adapter.check_gradients(op, None)
+        return self.grouped_allreduce(gradients, op)
+
+    def broadcast_parameters(self, parameters: Mapping[str, Any], root: int = 0) -> None:
+        """Give all ranks the root's values of named arrays, in place."""
+        comm = self.comm()
+        adapter.check_rank("root", root, comm.size)
+        for name, target in parameters.items():
+            values = self._own(name, target).copy()
+            self._write(target, comm.broadcast(values, root))
+
+    def average_metrics(
+        self, metrics: Mapping[str, float], weight: float = 1.0
+    ) -> dict[str, float]:
+        """The ranks' average of each metric; `weight`, such as the number of samples, is how much
+        this rank's values count. All ranks give the same names in the same order."""
+        comm = self.comm()
+
+        def allreduce(own: list[float]) -> Sequence[float]:
+            sums: list[float] = comm.allreduce(np.array(own)).tolist()
+            return sums
+
+        return adapter.average_metrics(metrics, weight, allreduce)
+
+    def _own(self, argument: str, value: Any) -> Array:
+        """The argument as contiguous memory."""
+        return np.asarray(self._read(argument, value), order="C")
+
+
+def numpy_array(argument: str, value: Any) -> Array:
+    """The value, an array of NumPy. Refuses lists and numbers, which have no fixed type."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a NumPy array")
+    return np.asarray(value)
+
+
+# ---- on any comm ----
+
+
+def allreduce_together(comm: Comm, arrays: Sequence[Array], op: str) -> list[Array]:
+    """New arrays, from one group of all-reduces."""
+    received = [np.empty_like(own) for own in arrays]
+    if arrays:
+        with comm.group() as group:
+            for own, result in zip(arrays, received, strict=True):
+                group.allreduce(own, result, op=op)
+    return received
+
+
+def broadcast_object(comm: Comm, value: Any, root: int) -> Any:
+    """The root's object on all ranks."""
+    text = pickled(value) if comm.rank == root else np.empty(0, np.uint8)
+    length = comm.broadcast(np.array([len(text)]), root)
+    if comm.rank != root:
+        text = np.empty(length[0], np.uint8)
+    received = comm.broadcast(text, root)
+    return value if comm.rank == root else unpickled(received)
+
+
+def allgather_object(comm: Comm, value: Any) -> list[Any]:
+    """All ranks' objects, in the order of ranks."""
+    text = pickled(value)
+    lengths = comm.allgather(np.array([len(text)]), np.empty(comm.size, np.int64)).tolist()
+    received = comm.allgatherv(text, np.empty(sum(lengths), np.uint8), counts=lengths)
+    ends = np.cumsum(lengths)
+    return [unpickled(part) for part in np.split(received, ends[:-1])]
+
+
+def pickled(value: Any) -> Array:
+    """The bytes of an object, as an array that may be received into."""
+    return np.frombuffer(bytearray(pickle.dumps(value)), np.uint8)
+
+
+def unpickled(text: Array) -> Any:
+    """The object of which `pickled` gave these bytes."""
+    return pickle.loads(text.tobytes())

@@ -1,0 +1,103 @@
+"""ddl_caffe's solver, on a stand-in for pycaffe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+PROGRAM = f"""
+import sys
+import numpy as np
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import caffe_stand_in as stand_in
+import ddl_caffe as ddl
+from ddl_core.errors import InvalidArgument
+
+BATCH = 8
+images = np.random.default_rng(1).standard_normal((BATCH, stand_in.WIDTH)).astype("f")
+labels = images[:, ::-1].copy()
+
+
+def feed(net, images, labels):
+    net.blobs["images"].data, net.blobs["labels"].data = images, labels
+
+
+def weights(solver):
+    return [blob.data for layer in solver.net.params.values() for blob in layer]
+
+
+def alone(iterations):
+    '''What one process comes to, from rank 0's weights.'''
+    solver = stand_in.SolverWithCallbacks(seed=0)
+    feed(solver.net, images, labels)
+    solver.step(iterations)
+    return weights(solver)
+
+
+def same(ours, theirs):
+    return all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+ddl.init()
+mine = slice(ddl.rank(), None, ddl.size())
+for build in (stand_in.Solver, stand_in.SolverWithCallbacks):
+    inner = build(seed=ddl.rank())
+    solver = ddl.Solver(inner)
+    feed(solver.net, images[mine], labels[mine])
+    assert same(weights(solver), alone(0)), "rank 0's weights"
+    solver.step(5)
+    assert solver.iter == 5
+    assert same(weights(solver), alone(5)), build
+    assert not same(weights(solver), alone(4)), build
+    bits = b"".join(value.tobytes() for value in weights(solver))
+    assert len(set(ddl.allgather_object(bits))) == 1
+    solver.snapshot()
+    assert inner.snapshots == (ddl.rank() == 0)
+    passes = [("loss", "second"), ("active", "first"), ("labels", "images")]
+    assert solver.net.passes == (passes if build is stand_in.Solver else [(None, None)]) * 5
+
+# Twice the same batch per update: their gradients add up.
+inner, twice = stand_in.Solver(seed=0), stand_in.Solver(seed=0)
+feed(inner.net, images[mine], labels[mine])
+feed(twice.net, images, labels)
+ddl.Solver(inner, iter_size=2).step(1)
+for _ in range(2):
+    twice.net.forward()
+    twice.net.backward()
+twice.apply_update()
+assert same(weights(inner), weights(twice))
+
+last = ddl.size() - 1
+assert ddl.broadcast_object(dict(rank=ddl.rank()), root=last) == dict(rank=last)
+(mean,) = ddl.allreduce_gradients([np.full(2, ddl.rank(), "f")])
+assert mean.tolist() == [last / 2] * 2
+assert ddl.average_metrics(dict(loss=ddl.rank()), weight=ddl.rank() + 1) == dict(
+    loss=sum(n * (n + 1) for n in range(last + 1)) / sum(range(last + 2))
+)
+
+for wrong, said in [
+    (lambda: ddl.attach(stand_in.Solver(0)), "Solver has no add_callback; use ddl_caffe.Solver"),
+    (lambda: ddl.Solver(object()), "solver: object has neither add_callback nor apply_update"),
+    (solver.solve, "step(iterations)"),
+    (lambda: ddl.allreduce([1.0]), "array: is a list, not a NumPy array"),
+]:
+    try:
+        wrong()
+    except InvalidArgument as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(said)
+print("right")
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_solver(ddlrun: Run, size: int) -> None:
+    """Trains as one process does, in Caffe's loop and in its own; equal weights on all ranks."""
+    ended = ddlrun(size, PROGRAM, limit=120).expect_success()
+    assert all(ended.lines(rank) == ["right"] for rank in range(size))

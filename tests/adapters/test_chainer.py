@@ -1,0 +1,23 @@
+"""ddl_chainer's communicator, and what ChainerMN builds on it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+PROGRAM = Path(__file__).parent / "programs" / "chainer_communicator.py"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("chainer") is None, reason="there is no chainer"
+)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_communicator(ddlrun: Run, size: int) -> None:
+    ended = ddlrun(size, PROGRAM, limit=200).expect_success()
+    assert all(ended.lines(rank)[-1] == "right" for rank in range(size))

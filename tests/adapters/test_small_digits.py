@@ -1,0 +1,61 @@
+"""The digits examples of the smaller adapters: two processes reach what one reaches.
+
+Each framework has an environment of its own, which `make test-heritage` makes. Frameworks that are
+not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Finished, Mpi, Run
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+FRAMEWORKS = {
+    "caffe": "caffe_digits.py",
+    "chainer": "chainer_digits.py",
+    "pytensor": "pytensor_digits.py",
+    "aesara": "pytensor_digits.py",
+    "theano": "pytensor_digits.py",
+    "mlx": "mlx_digits.py",
+    "mxnet": "mxnet_digits.py",
+    "paddle": "paddle_digits.py",
+    "tinygrad": "tinygrad_digits.py",
+}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+LIMIT = 300
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def example(request: pytest.FixtureRequest) -> Path:
+    """The example of a framework that is installed here."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"there is no {request.param}")
+    return EXAMPLES / FRAMEWORKS[request.param]
+
+
+def accuracy(ended: Finished, size: int) -> float:
+    """The example itself has checked that all processes have equal weights."""
+    (line,) = re.findall(r"accuracy .*", ended.expect_success().out)
+    print(line)  # shown by pytest -rP
+    found = re.fullmatch(r"accuracy ([\d.]+) %  (\d) process.*  weights [0-9a-f]{16}", line)
+    assert found and int(found[2]) == size, line
+    return float(found[1])
+
+
+def test_digits(run_program: Run, ddlrun: Run, mpi: Mpi, example: Path, tmp_path: Path) -> None:
+    command = [sys.executable, example]
+    alone = accuracy(run_program(command, cwd=tmp_path, env=ONE_THREAD, limit=LIMIT), 1)
+    together = accuracy(ddlrun(2, example, env=ONE_THREAD, limit=LIMIT), 2)
+    command = mpi.command(2, example)
+    env = {**mpi.environment, **ONE_THREAD}
+    under_mpirun = accuracy(run_program(command, cwd=tmp_path, env=env, limit=LIMIT), 2)
+    assert min(alone, together, under_mpirun) >= 96
+    assert max(abs(alone - together), abs(alone - under_mpirun)) <= 1.5
