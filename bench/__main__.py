@@ -53,4 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    # The packages are the installed ones: the repository's root has their sources, which are not
+    # built.
+    sys.path.append(sys.path.pop(0))
     sys.exit(main(sys.argv[1:]))

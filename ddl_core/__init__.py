@@ -18,6 +18,10 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from ddl_core._sources import installed_path
+
+__path__ = installed_path(__name__, __path__)
+
 from ddl_core.paths import get_include, library_path
 
 if TYPE_CHECKING:

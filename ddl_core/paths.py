@@ -30,8 +30,7 @@ def missing(why: object) -> ImportError:
     """The error if the library was not built into this package."""
     return ImportError(
         f"{Path(__file__).parent} has no usable libddl ({why}). Install it with"
-        " 'pip install .' in the project's folder, and start Python outside of that folder, where"
-        " the sources would be imported instead."
+        " 'pip install .' in the project's folder."
     )
 
 

@@ -2,3 +2,7 @@
 
 It uses ddl_core, which does not know it.
 """
+
+from ddl_core._sources import installed_path
+
+__path__ = installed_path(__name__, __path__)

@@ -1,0 +1,19 @@
+"""Makes imports work in the project's folder, where Python finds the sources first, which have no
+compiled parts."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from os.path import dirname, exists, join, realpath
+
+
+def installed_path(package: str, path: list[str]) -> list[str]:
+    """The `__path__` of a package: that of the installed one if `path` holds sources. All modules
+    are then the installed ones, so that sources and compiled parts of two versions never mix."""
+    folder = realpath(path[0])
+    if not exists(join(folder, "csrc")) and not exists(join(dirname(folder), "pyproject.toml")):
+        return path  # installed
+    others = [entry for entry in sys.path if realpath(entry) != dirname(folder)]
+    spec = PathFinder.find_spec(package, others)
+    return list(spec.submodule_search_locations or path) if spec else path
