@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ddl_core
-from ddl_core import environment
 from ddl_core.errors import InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
@@ -145,19 +144,9 @@ def job(config: Config) -> Iterator[Comm]:
             ddl_core.finalize()
 
 
-def torch_shared() -> str:
-    """What DDL_TORCH_SHARED says: "none", "buffers" or "all"."""
-    return environment.torch_shared(os.environ)
-
-
 def set_default(variable: str, value: str) -> None:
     """Set an environment variable that the framework reads, unless it is set."""
     os.environ.setdefault(variable, value)
-
-
-def torch_served_backend() -> str:
-    """See ddl_core.environment.torch_served_backend."""
-    return environment.torch_served_backend(os.environ)
 
 
 def address(comm: Comm) -> int:

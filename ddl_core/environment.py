@@ -142,25 +142,6 @@ def metrics_port(env: Mapping[str, str]) -> int | None:
     return port
 
 
-def torch_shared(env: Mapping[str, str]) -> str:
-    """DDL_TORCH_SHARED: "none", "buffers" (1) or "all"; "none" if it is not set. Raises
-    InvalidArgument for another value."""
-    choices = {"": "none", "0": "none", "1": "buffers", "all": "all"}
-    text = env.get("DDL_TORCH_SHARED", "")
-    if text not in choices:
-        raise InvalidArgument(f'DDL_TORCH_SHARED is "{text}", and not 0, 1 or all')
-    return choices[text]
-
-
-def torch_served_backend(env: Mapping[str, str]) -> str:
-    """DDL_TORCH_SERVE: the backend of PyTorch in whose place ddl answers, "gloo"; or "". Raises
-    InvalidArgument for another one."""
-    name = env.get("DDL_TORCH_SERVE", "")
-    if name not in ("", "gloo"):
-        raise InvalidArgument(f'DDL_TORCH_SERVE is "{name}"; the only backend to serve is "gloo"')
-    return name
-
-
 def first_host(nodes: str) -> str:
     """The first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1"."""
     first = re.match(r"(?:\[[^\]]*\]|[^,\[])*", nodes)

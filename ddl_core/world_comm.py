@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from ddl_core import mpi
+from ddl_core import mpi, variables
 from ddl_core.comm import Comm
 from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
@@ -23,6 +23,7 @@ _lock = threading.Lock()  # held while init is under way
 _comm: Comm | None = None
 _launched = World("alone")  # in which init was called
 _server: metrics.Server | None = None  # if DDL_METRICS_PORT is set
+_warned = False  # of misspelt variables: once is enough
 
 
 def init(
@@ -56,6 +57,7 @@ def init(
         port = metrics_port(os.environ)
         if found.warning:
             _log.warning(found.warning)
+        _warn_of_misspelt(found)
         if found.launcher == "mpirun":
             comm = mpi.connect(found, config, host, secret)
         else:
@@ -80,6 +82,15 @@ def init(
         return comm
     finally:
         _lock.release()
+
+
+def _warn_of_misspelt(found: World) -> None:
+    """Rank 0 speaks for all."""
+    global _warned
+    if not _warned and found.rank <= 0:
+        for message in variables.misspelt(os.environ):
+            _log.warning(message)
+    _warned = True
 
 
 def _serve(port: int | None) -> None:

@@ -91,11 +91,11 @@ def _is_serving() -> bool:
     if _chosen is not None:
         return _chosen == _GLOO
     try:
-        from ddl_core import adapter
+        from ddl_core import torch_choices
     except ImportError:  # Gloo works without libddl
         _log.exception("DDL_TORCH_SERVE was not read")
         return False
-    return adapter.torch_served_backend() == _GLOO
+    return torch_choices.served_backend() == _GLOO
 
 
 def _refuse_gloo_groups(dist: Any) -> None:

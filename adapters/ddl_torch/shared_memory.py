@@ -33,13 +33,15 @@ def ask(shared_memory: bool | str | None) -> None:
 
 def apply(native: ModuleType) -> None:
     """Do what was asked for, in the native part."""
-    from ddl_core import adapter
+    from ddl_core import torch_choices
 
-    choice = _asked or adapter.torch_shared()
+    choice = _asked or torch_choices.shared()
     native.share(_CHOICES.index(choice))
     if choice == "none":
         return
     if not torch.cuda.device_count():  # or NCCL would allocate buckets in its own way as well
+        from ddl_core import adapter
+
         adapter.set_default("DDP_DISABLE_COMM_MEM", "0")
     _open_fully_shard(native)
 

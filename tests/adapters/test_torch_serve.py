@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,3 +125,30 @@ def test_calls(ddlrun: Run) -> None:
     ended = ddlrun(2, CALLS, limit=180).expect_success()
     assert ended.out.count("done") == 2
     assert ended.err.count(LINE) == 1, ended.err
+
+
+IMPORTS = """
+import sys
+import torch
+import torch.distributed as dist
+from ddl_torch import _build
+
+def imported_by(backend):
+    before = {*sys.modules}
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+    return {name for name in {*sys.modules} - before if name.startswith("ddl_core")}
+
+needed = {"ddl_core", "ddl_core.paths", "ddl_core.torch_choices"}
+found = imported_by("gloo")
+assert found <= needed, found
+_build.module()
+found = imported_by("ddl")
+assert found <= needed, found
+"""
+
+
+def test_groups_import_little(run_program: Run, tmp_path: Path) -> None:
+    """Those of other backends, which PyTorch creates for programs that never heard of ddl, and
+    those of ddl."""
+    run_program([sys.executable, "-c", IMPORTS], cwd=tmp_path, limit=180).expect_success()

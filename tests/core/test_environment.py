@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_core.environment import SRUN_PORTS, World, detect, first_host, torch_served_backend
+from ddl_core import torch_choices
+from ddl_core.environment import SRUN_PORTS, World, detect, first_host
 from ddl_core.errors import InvalidArgument
 
 DDLRUN = {"DDL_RANK": "1", "DDL_SIZE": "4", "DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}
@@ -179,7 +180,8 @@ def test_host_of_rank_0() -> None:
 
 
 def test_the_backend_that_ddl_answers_for() -> None:
-    assert torch_served_backend({}) == torch_served_backend({"DDL_TORCH_SERVE": ""}) == ""
-    assert torch_served_backend({"DDL_TORCH_SERVE": "gloo"}) == "gloo"
+    served = torch_choices.served_backend
+    assert served({}) == served({"DDL_TORCH_SERVE": ""}) == ""
+    assert served({"DDL_TORCH_SERVE": "gloo"}) == "gloo"
     with pytest.raises(InvalidArgument, match='DDL_TORCH_SERVE is "mpi"; the only backend'):
-        torch_served_backend({"DDL_TORCH_SERVE": "mpi"})
+        served({"DDL_TORCH_SERVE": "mpi"})

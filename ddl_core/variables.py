@@ -1,0 +1,100 @@
+"""The environment variables of libddl, and a warning of those that are misspelt.
+
+GROUPS is the only table: the site's page of environment variables is made from it, and a test
+compares it with what the sources read. The file imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+# By who sets them: title -> name -> effect, in Markdown.
+GROUPS: dict[str, dict[str, str]] = {
+    "Connections": {
+        "DDL_INTERFACES": "selects network interfaces by name, exclusion or network, such as"
+        " `eth,^eth3,10.1.0.0/16`. libddl uses all of the selected ones at once. Default: all that"
+        " are up.",
+        "DDL_PORTS": "selects the ports to listen on, such as `20000-20100`. Default: any.",
+        "DDL_SOCKETS": "is the number of sockets between each pair of interfaces, from 1 to 16."
+        " Default: 1.",
+        "DDL_LINKS": "lists the kinds of links that may be used: `inproc`, `shm` and `tcp`."
+        " Default: all of them.",
+        "DDL_TOPOLOGY": "says how the hosts are grouped, such as `2,2`. The ranks use it for"
+        " hierarchical algorithms. Every rank must have the same.",
+    },
+    "Security": {
+        "DDL_SECRET": "is the job's secret, which all ranks must know. Every program that sees the"
+        " environment sees it: `DDL_SECRET_FILE` is better.",
+        "DDL_SECRET_FILE": "names a file with the job's secret. Its mode must be 600.",
+        "DDL_ENCRYPT": "encrypts the data sent over TCP if it is `1`. Default: `0`.",
+    },
+    "Failures and messages": {
+        "DDL_LOG": "is the level of messages: `off`, `warn`, `info`, `plan` or `debug`."
+        " Default: `warn`.",
+        "DDL_HEARTBEAT_MS": "is the time between two heartbeats, in milliseconds. Default: 100.",
+        "DDL_SUSPECT_MS": "is the silence after which a rank is suspected. Negative: never."
+        " Default: 1000.",
+        "DDL_DEAD_MS": "is the silence after which a rank counts as dead. Negative: never."
+        " Default: 3000.",
+        "DDL_STALL_WARN_MS": "is the time after which a waiting rank is warned of. Negative: never."
+        " Default: 10000.",
+        "DDL_TRACE_DIR": "names a folder to which each rank writes its flight record when its comm"
+        " fails. The folder must exist.",
+        "DDL_METRICS_PORT": "is the port at which local rank 0 serves metrics. The next local ranks"
+        " use the next ports. Default: no metrics.",
+    },
+    "Algorithms": {
+        "DDL_OPTIONS": "holds the options of IBM's DDL: `-mode`, `-dump_iter`, `-dbg_level`."
+        " `-mode p` measures the algorithms and takes the fastest.",
+        "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
+        " written after measurement.",
+    },
+    "Adapters": {
+        "DDL_CACHE": "names the folder of the adapters' compiled parts. Default: `libddl` in the"
+        " user's cache folder.",
+        "DDL_TORCH_SHARED": "places PyTorch's gradients in shared memory: `1` for the buckets of"
+        " `DistributedDataParallel`, `all` for all gradients. Default: `0`.",
+        "DDL_TORCH_SERVE": "answers in the place of another backend of PyTorch. The only one is"
+        " `gloo`.",
+    },
+    "Elastic jobs and the scheduler": {
+        "DDL_ELASTIC_TOKEN": "proves to a job that a host may join it.",
+        "DDL_ELASTIC_CHECKPOINTS": "is set by `ddl elastic run`: where the job's checkpoints are.",
+        "DDL_ELASTIC_AGENT": "is set by `ddl elastic run`: a worker's channel to its agent.",
+        "DDL_SERVER": "is the address of the scheduler. It counts before the file of"
+        " `DDL_SERVER_FILE`.",
+        "DDL_TOKEN": "is the user's token at the scheduler.",
+        "DDL_SERVER_CA": "names the certificate of the authority that signed the scheduler's.",
+        "DDL_SERVER_FILE": "names a file with address, token and certificate. Default:"
+        " `~/.config/ddl/server.toml`.",
+    },
+    "Launching": {
+        "DDL_RANK": "is this process's rank. The launcher sets it.",
+        "DDL_SIZE": "is the number of ranks. The launcher sets it.",
+        "DDL_RENDEZVOUS": "is the address at which the ranks meet, such as `tcp://host:port`. The"
+        " launcher sets it.",
+        "DDL_LOCAL_RANK": "is the rank among those of the host. The launcher sets it.",
+        "DDL_LOCAL_SIZE": "is the number of ranks on the host. The launcher sets it.",
+        "DDL_LAUNCHER": "is the launcher's name, to which a rank reports its uncaught exception.",
+        "DDL_WITNESS": "is the launcher's socket, at which ranks ask which of them have ended.",
+        "DDL_RSH": "is a program to use instead of `ssh`.",
+        "DDL_HOST_LIST": "is set by ddlrun for its helpers: the ranks of each host.",
+        "DDL_CONTROL": "is set by ddlrun for its helpers: where it listens.",
+        "DDL_BIND": "is set by ddlrun for its helpers: how to bind ranks to cores.",
+    },
+}
+
+NAMES = frozenset(name for group in GROUPS.values() for name in group)
+
+
+def misspelt(env: Mapping[str, str]) -> list[str]:
+    """A message for each variable `DDL_...` that resembles a known one and is none. A variable
+    that resembles none may be a user's own."""
+    out = []
+    for name in sorted(env):
+        if name.startswith("DDL_") and name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
+            if near:
+                out.append(f"{name} is set, which libddl does not read: did you mean {near[0]}?")
+    return out

@@ -1,0 +1,50 @@
+"""The table of environment variables is complete, and misspelt ones are warned of."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from ddl_core.variables import NAMES, misspelt
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read_by_the_sources() -> set[str]:
+    """All strings that are a variable's name. A prefix of several ends in an underscore."""
+    found: set[str] = set()
+    for folder in ("libddl/src", "ddl_core", "ddl_launch", "ddl_elastic", "adapters"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".c", ".h", ".cpp", ".py") and path.name != "variables.py":
+                found.update(re.findall(r'"(DDL_[A-Z_]*[A-Z])"', path.read_text()))
+    return found
+
+
+def test_the_table_has_what_the_sources_read() -> None:
+    read = read_by_the_sources()
+    assert read - NAMES == set(), "not in ddl_core/variables.py"
+    assert NAMES - read == set(), "in ddl_core/variables.py, and read nowhere"
+
+
+def test_misspelt() -> None:
+    assert misspelt({"DDL_INTERFACE": "eth0", "DDL_LOG": "info", "DDL_WHATEVER_MINE": "1"}) == [
+        "DDL_INTERFACE is set, which libddl does not read: did you mean DDL_INTERFACES?"
+    ]
+
+
+def test_init_warns_once() -> None:
+    program = "import ddl_core as d; d.init(); d.finalize(); d.init(); d.finalize()"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DDL_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**env, "DDL_DEAD_MSS": "9"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("did you mean DDL_DEAD_MS?") == 1, ended.stderr
