@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
@@ -97,6 +97,16 @@ class Comm(CommHandle, Operations, AsyncOperations):
 
     # ---- further comms ----
 
+    @overload
+    def split(
+        self, color: SupportsIndex, key: SupportsIndex = 0, config: Config | None = None
+    ) -> Comm: ...
+    @overload
+    def split(self, color: None, key: SupportsIndex = 0, config: Config | None = None) -> None: ...
+    @overload
+    def split(
+        self, color: SupportsIndex | None, key: SupportsIndex = 0, config: Config | None = None
+    ) -> Comm | None: ...
     def split(
         self, color: SupportsIndex | None, key: SupportsIndex = 0, config: Config | None = None
     ) -> Comm | None:
