@@ -1,0 +1,127 @@
+"""The site in headless Chromium: every page loads, fits a phone, and the search finds things.
+
+Not in `make test`: `make test-docs` builds the site and runs this.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SITE = Path(__file__).resolve().parent.parent / "build" / "docs"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+LIMIT = 120  # seconds, on a busy machine
+PHONE = (390, 844)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="there is no Chromium here"),
+]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    assert (SITE / "index.html").exists(), "make docs builds it"
+    handler = functools.partial(Quiet, directory=str(SITE))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    made.set_page_load_timeout(LIMIT)
+    yield made
+    made.quit()
+
+
+def set_width(browser: Any, width: int, height: int) -> None:
+    """Of the page, which a headless window may be wider than."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+    )
+
+
+def pages() -> list[str]:
+    """All pages of documents."""
+    found = (path.relative_to(SITE) for path in SITE.rglob("*.html"))
+    return sorted(str(page) for page in found if page.parts[0] != "_static")
+
+
+def test_every_page_loads_and_fits_a_phone(browser: Any, address: str) -> None:
+    set_width(browser, *PHONE)
+    wide = {}
+    assert len(pages()) > 25
+    for page in pages():
+        browser.get(f"{address}/{page}")
+        assert browser.execute_script("return document.querySelector('h1, #search-results')"), page
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        if width > PHONE[0]:
+            wide[page] = width
+    severe = [e["message"] for e in browser.get_log("browser") if e["level"] == "SEVERE"]
+    assert [m for m in severe if "favicon" not in m] == []
+    assert wide == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("allreduce", "api/python.html"),
+        ("DDL_SECRET_FILE", "api/generated/environment.html"),
+        ("two hosts", "tutorial.html"),
+        ("Horovod", "horovod.html"),
+        ("kubernetes", "launching.html"),
+        ("heartbeat", "reliability.html"),
+        ("checkpoint", "elastic.html"),
+    ],
+)
+def test_search(browser: Any, address: str, words: str, page: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(f"{address}/search.html?q={words}")
+    links = f"#search-results a[href*='{page}']"
+    WebDriverWait(browser, LIMIT).until(lambda b: b.find_elements(By.CSS_SELECTOR, links))
+
+
+def test_dark_and_light(browser: Any, address: str) -> None:
+    set_width(browser, 1200, 900)
+    colours = []
+    for scheme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        browser.get(f"{address}/how-it-works.html")
+        colours.append(
+            browser.execute_script(
+                "const body = getComputedStyle(document.body);"
+                "const words = getComputedStyle(document.querySelector('svg[role=img] text'));"
+                "return [body.backgroundColor, body.color, words.color]"
+            )
+        )
+    light, dark = colours
+    assert all(a != b for a, b in zip(light, dark, strict=True)), colours
