@@ -21,7 +21,7 @@ import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,14 @@ CREATE TABLE events (
 """
 
 
+def _create(path: Path) -> None:
+    """A file that only its user can read, since environments may be secret. If there is one, it is
+    not opened: closing it would end the locks of all of this process's connections to it (POSIX),
+    and the next process that closes the file would delete what they have written since."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
 class StoreError(Exception):
     """What is asked for cannot be; the message says why."""
 
@@ -108,7 +116,7 @@ class Store:
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # environments may be secret
+        _create(path)
         self._db = sqlite3.connect(path, BUSY, isolation_level=None)
         self._db.set_trace_callback(on_statement)
         try:

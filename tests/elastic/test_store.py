@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).parent / "programs" / "store_kills.py"
 MEMORY = Path("/dev/shm")
+ADD = """
+import sys
+from pathlib import Path
+from ddl_elastic.scheduler.store import Store
+
+store = Store(Path(sys.argv[1]))
+store.tenant_put("other")
+store.close()
+"""
+COUNT = """
+import sqlite3, sys
+
+print(*sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM jobs").fetchone())
+"""
 
 
 @pytest.fixture
@@ -66,6 +80,17 @@ def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None
         (record,) = again.jobs("running")
         assert record.spec == {"program": "train.py", "least": 2}
         assert (record.epoch, record.changed) == (1, 12.0)
+
+
+def test_a_process_that_ends_leaves_the_others_their_changes(
+    store: Store, path: Path, run_program: Run, tmp_path: Path
+) -> None:
+    """Also where another one has opened the file twice, as `ddl serve` does."""
+    with closing(Store(path)):
+        run_program([sys.executable, "-c", ADD, path], cwd=tmp_path).expect_success()
+        store.job_submit("t", "key", {}, 1.0)
+        done = run_program([sys.executable, "-c", COUNT, path], cwd=tmp_path).expect_success()
+    assert done.out.split() == ["1"]
 
 
 def test_a_new_file_is_its_users_alone(store: Store, path: Path) -> None:
