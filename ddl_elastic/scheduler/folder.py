@@ -43,6 +43,11 @@ class JobFolder:
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
     @property
+    def curve(self) -> Path:
+        """What it has reported over time, see ddl_elastic.web.curve."""
+        return self.path / "curve.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """Those of a job that names no other place."""
         return self.path / "checkpoints"

@@ -1,26 +1,26 @@
-"""What jobs reported over time, and how much of their slots they used. In memory, and bounded."""
+"""What jobs reported over time, and how much of their slots they used."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.store import Record
+from ddl_elastic.web.curve import Curve
 
-POINTS = 1000  # of a job; then each second one is dropped
-JOBS = 500  # those seen last are remembered
+JOBS = 500  # those seen last are in memory
 WORKING = ("running", "done")  # states of workers
 
 
 class History:
-    """Points of (time, step, loss, workers, seconds a step) for each job."""
+    """folder: of a job, in which its curve is kept."""
 
-    def __init__(self) -> None:
-        self._points: OrderedDict[int, list[dict[str, Any]]] = OrderedDict()
-        self._sparse: dict[int, int] = {}  # samples for one point
-        self._skipped: dict[int, int] = defaultdict(int)
+    def __init__(self, folder: Callable[[int], JobFolder]) -> None:
+        self._folder = folder
+        self._curves: OrderedDict[int, Curve] = OrderedDict()
         self._reports: dict[int, dict[str, Any]] = {}
         self._held: dict[str, float] = defaultdict(float)  # slot-seconds of each tenant
         self._worked: dict[str, float] = defaultdict(float)
@@ -44,31 +44,27 @@ class History:
             self._worked[record.tenant] += min(held, working) * passed
             if report:
                 self._reports[record.id] = report
-                self._add(record.id, point(now, report, working))
+                self._curve(record.id).add(point(now, report, working))
 
-    def _add(self, job: int, new: dict[str, Any]) -> None:
-        points = self._points.pop(job, [])
-        self._points[job] = points
-        changed = not points or points[-1]["workers"] != new["workers"]
-        self._skipped[job] += 1
-        if changed or self._skipped[job] >= self._sparse.get(job, 1):
-            self._skipped[job] = 0
-            points.append(new)
-        if len(points) > POINTS:
-            del points[1::2]
-            self._sparse[job] = 2 * self._sparse.get(job, 1)
-        if len(self._points) > JOBS:
-            oldest, _ = self._points.popitem(last=False)
-            for each in (self._sparse, self._skipped, self._reports):
-                each.pop(oldest, None)
+    def _curve(self, job: int) -> Curve:
+        if job not in self._curves:
+            self._curves[job] = Curve(self._folder(job).curve)
+        self._curves.move_to_end(job)
+        if len(self._curves) > JOBS:
+            oldest, _ = self._curves.popitem(last=False)
+            self._reports.pop(oldest, None)
+        return self._curves[job]
 
     def points(self, job: int) -> list[dict[str, Any]]:
-        """In order of time."""
-        return list(self._points.get(job, ()))
+        """In order of time, also from before this process started."""
+        return list(self._curve(job).points)
 
     def report(self, job: int) -> dict[str, Any] | None:
         """The last one."""
-        return self._reports.get(job)
+        if job in self._reports:
+            return self._reports[job]
+        ended = plain(self._folder(job).result().get("report"))
+        return ended if isinstance(ended, dict) else None
 
     def idle(self, tenant: str) -> float | None:
         """The share of its slots' time, since this process started, in which no worker took part

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.store import Record
 from ddl_elastic.web.database import Database
 from ddl_elastic.web.errors import Refused
@@ -45,8 +46,10 @@ class Service:
     wake: Callable[[], object]  # called after each change of the store
     limits: Limits
     sessions: Sessions
-    history: History = field(default_factory=History)
     streams: int = 0  # open now
+
+    def __post_init__(self) -> None:
+        self.history = History(lambda job: JobFolder(self.path, job))
 
     @property
     def path(self) -> Path:

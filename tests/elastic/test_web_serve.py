@@ -36,10 +36,13 @@ def test_a_job_is_submitted_preempted_followed_and_done(
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    with (tmp_path / "serve.log").open("wb") as log:
-        serving = subprocess.Popen(
-            order, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+    def serve() -> subprocess.Popen[bytes]:
+        with (tmp_path / "serve.log").open("ab") as log:
+            return subprocess.Popen(
+                order, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    serving = serve()
     try:
         wait_for(store.exists, "the store")
         ddl("token", "--store", store, "--file", file, "--server", f"http://{url}", "t", "user")
@@ -69,6 +72,12 @@ def test_a_job_is_submitted_preempted_followed_and_done(
         assert len(logs[low]) == 1 and logs[low] == logs[high]  # the same bits, undisturbed or not
         report = client.ask("GET", f"/v1/jobs/{low}/report")
         assert report["history"] and report["live"]["steps"] == 40
+        serving.kill()
+        serving.wait()
+        serving = serve()
+        wait_for(answers, "the interface")
+        assert client.ask("GET", f"/v1/jobs/{low}/report")["history"] == report["history"]
+        assert client.ask("GET", f"/v1/jobs/{low}/report")["live"]["steps"] == 40
         (tenant,) = client.ask("GET", "/v1/tenants")["tenants"]
         assert tenant["jobs"] == {"done": 2} and tenant["slot_hours"] > 0
     finally:
