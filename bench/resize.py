@@ -2,7 +2,15 @@
 
 One elastic job for each row: it grows and shrinks in turns. The pause is the time of the step in
 which the group changed, minus the median of the 20 steps before, on a worker that was there all the
-time. It stands beside the time of a copy of the state, divided by the workers that send it.
+time. It stands beside the time of a copy of the state, divided by the workers that send it. What it
+consists of is the time of each part of that step, again minus the median of the steps before:
+
+    creation  of the next comm; this goes on beside the steps, and is no part of the pause
+    switch    from the old comm to the next one: the old one is closed, and all meet in the next one
+    copy      of this worker's part of the state, for those who have joined
+    sums      of the next step's shares, with those who have joined
+    vote      of the next step: until the slowest one is there
+    rest      the next step's shares, and what else there is
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +29,14 @@ import torch
 from torch import nn
 
 from bench.cases import UsageError
+from bench.resize_phases import CLOSING, COPY, CREATION, HELLO, SUMS, VOTE, Span, install, read
 from ddl_elastic import Job
 
 BEFORE = 20  # steps, whose median is the usual one
 SPACING = 30  # steps between two changes
+# Of the pause: the spans that each consists of.
+PARTS = {"switch": (CLOSING, HELLO), "copy": (COPY,), "sums": (SUMS,), "vote": (VOTE,)}
+COLUMNS = (CREATION, *PARTS, "rest")
 
 
 class Clock:
@@ -81,11 +94,20 @@ class Driver:
             self._next = report["steps"] + SPACING
 
 
-def run(low: int, high: int, megabytes: float, rounds: int) -> list[tuple[str, int, float]]:
-    """What happened, how many had the state, and the pause."""
+@dataclass(frozen=True)
+class Change:
+    kind: str  # "joined" or "left"
+    step: int  # before which it was
+    pause: float  # seconds
+    parts: dict[str, float]  # of the pause, and the creation beside it
+
+
+def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
+    """All changes of one job. Several workers who come at once are one change."""
     steps = (2 * rounds + 2) * SPACING
     with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
         Clock.folder = Path(folder)
+        install(Clock.folder)
         job = Job(
             model=lambda: Model(megabytes),
             data=Samples(),
@@ -102,15 +124,29 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[tuple[str, i
         report = job.report()
         pid = report["workers"][0]["pid"]
         lines = [line.split() for line in (Path(folder) / str(pid)).read_text().splitlines()]
+        spans = read(Path(folder), pid)
     times = {int(step) - 1: float(at) for step, at in lines}
-    changes = [each for each in report["events"] if each["kind"] in ("joined", "left")]
-    return [(each["kind"], each["step"], pause(times, each["step"])) for each in changes]
+    kinds = {e["step"]: e["kind"] for e in report["events"] if e["kind"] in ("joined", "left")}
+    return [measure(times, spans, step, kind) for step, kind in kinds.items()]
 
 
-def pause(times: dict[int, float], step: int) -> float:
-    """Of the change before this step."""
-    before = [times[s] - times[s - 1] for s in range(max(1, step - BEFORE), step)]
-    return times[step] - times[step - 1] - statistics.median(before)
+def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str) -> Change:
+    """The change before this step. Pure."""
+
+    def seconds(of: int, part: str) -> float:
+        begin, end = times[of - 1], times[of]
+        return sum(s.seconds for s in spans if s.name in PARTS[part] and begin < s.ended <= end)
+
+    usual = range(max(1, step - BEFORE), step)
+    pause = times[step] - times[step - 1]
+    pause -= statistics.median(times[each] - times[each - 1] for each in usual)
+    parts = {
+        part: seconds(step, part) - statistics.median(seconds(each, part) for each in usual)
+        for part in PARTS
+    }
+    parts["rest"] = pause - sum(parts.values())
+    created = [each.seconds for each in spans if each.name == CREATION and each.ended < times[step]]
+    return Change(kind, step, pause, {CREATION: created[-1] if created else 0.0, **parts})
 
 
 def copy_seconds(megabytes: float) -> float:
@@ -128,13 +164,17 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
     found = run(low, high, megabytes, rounds)
     lines = []
     for kind, change in (("joined", f"{low} to {high}"), ("left", f"{high} to {low}")):
-        # Several who come at once are one change.
-        by_step = {step: seconds for each, step, seconds in found if each == kind}
-        pauses = [1e3 * seconds for seconds in by_step.values()]
+        changes = [each for each in found if each.kind == kind]
+        if not changes:  # the steps were over before
+            lines.append(f"| {change} | {megabytes:.0f} MB | 0 |" + " |" * (3 + len(COLUMNS)))
+            continue
+        pauses = [1e3 * each.pause for each in changes]
+        parts = [1e3 * statistics.median(each.parts[n] for each in changes) for n in COLUMNS]
         copy = 1e3 * copy_seconds(megabytes / low) if kind == "joined" else 0.0
         lines.append(
             f"| {change} | {megabytes:.0f} MB | {len(pauses)} | {statistics.median(pauses):.0f} ms"
             f" | {max(pauses):.0f} ms | {copy:.0f} ms |"
+            + "".join(f" {part:.0f} |" for part in parts)
         )
     return lines
 
@@ -153,8 +193,11 @@ def main(argv: Sequence[str]) -> int:
         table = []
     if not table or arguments.megabytes <= 0 or arguments.rounds < 1:
         raise UsageError(f"--workers {arguments.workers}: give low:high, as in 2:4")
-    print("| workers | state | changes | pause, median | worst | a copy of a part of the state |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| workers | state | changes | pause, median | worst | a copy of a part of the state |"
+        + "".join(f" {name}, ms |" for name in COLUMNS)
+    )
+    print("|---|---|---|---|---|---|" + "---|" * len(COLUMNS))
     for low, high in table:
         print("\n".join(rows(low, high, arguments.megabytes, arguments.rounds)), flush=True)
     return 0

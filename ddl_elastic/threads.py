@@ -1,13 +1,23 @@
-"""The threads of frameworks that start them with their first computation. Bits depend on their
-number, and a process that has them cannot be forked."""
+"""Threads beside a job's steps, and those of frameworks that start them with their first
+computation. Bits depend on the number of these, and a process that has them cannot be forked."""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 
 from ddl_elastic import environment
 
+_BACK = 5  # by which a thread is less urgent than the process, as `nice` counts
+
 _log = logging.getLogger("ddl_elastic")
+
+
+def stand_back() -> None:
+    """Where the steps need all cores, they get more of them than this thread from now on."""
+    own = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _BACK)
 
 
 def pin(framework: str, has_started: bool, threads: int, variable: str) -> None:

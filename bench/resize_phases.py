@@ -1,0 +1,62 @@
+"""Where a worker's time goes while its group changes: wraps the parts of a change, before the
+workers are forked, so that each writes down when it began and ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic import change, membership, step, transfer
+
+# By name: the parts, in their order. The first one goes on beside the steps.
+CREATION = "creation"
+CLOSING, HELLO, COPY = "closing", "hello", "copy"
+SUMS, VOTE = "sums", "vote"
+
+
+@dataclass(frozen=True)
+class Span:
+    name: str
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+def install(folder: Path) -> None:
+    """Call it before the workers are forked. Each one writes into a file of the folder."""
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return function(*arguments, **options)
+            finally:
+                with open(_file(folder, os.getpid()), "a") as file:
+                    file.write(f"{name} {began} {time.monotonic()}\n")
+
+        return run
+
+    member = membership.Membership
+    member._create = timed(CREATION, member._create)  # type: ignore[method-assign]
+    member.switch = timed(CLOSING, member.switch)  # type: ignore[method-assign]
+    change._settle = timed(HELLO, change._settle)
+    transfer.Sender.send = timed(COPY, transfer.Sender.send)  # type: ignore[method-assign]
+    step.Step._reduce = timed(SUMS, step.Step._reduce)  # type: ignore[method-assign]
+    step.Step._vote = timed(VOTE, step.Step._vote)  # type: ignore[method-assign]
+
+
+def read(folder: Path, process: int) -> list[Span]:
+    """What a worker has written, in the order of the ends."""
+    lines = [line.split() for line in _file(folder, process).read_text().splitlines()]
+    return [Span(name, float(began), float(ended)) for name, began, ended in lines]
+
+
+def _file(folder: Path, process: int) -> Path:
+    return folder / f"{process}.spans"
