@@ -44,8 +44,9 @@ class Case:
 @dataclass(frozen=True)
 class Candidate:
     """A library and its way of calling: "" blocking; "async" submitted, then waited for; "named"
-    matched by name; "c" from C, without Python between the calls; of all-reduce, "apart" out of
-    place, and "ordered" the ordered sum with a logical worker for each rank, also out of place."""
+    matched by name; "c" from C, without Python between the calls; "shared" with buffers of
+    ddl_alloc; of all-reduce, "apart" and "shared apart" out of place, and "ordered" the ordered sum
+    with a logical worker for each rank, also out of place."""
 
     library: str
     way: str = ""

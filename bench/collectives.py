@@ -131,6 +131,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--named", action="store_true", help="also libddl's operations that are matched by name")
     add("--ordered", action="store_true", help="also libddl's all-reduce out of place, and ordered")
+    add("--shared", action="store_true", help="also libddl's operations on buffers of ddl_alloc")
     add("--from-c", action="store_true", help="also calls from C (all-reduces of f32)")
     add(
         "--lab",
@@ -174,6 +175,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(str(error))
     options.ways = ["async"] * options.waited + ["c"] * options.from_c
     options.own = ["named"] * options.named + ["apart", "ordered"] * options.ordered
+    options.own += ["shared", "shared apart"] * options.shared
     return options
 
 

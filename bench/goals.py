@@ -60,12 +60,12 @@ def _own(result: Result, state: str, way: str = "") -> Row | None:
     return result.row(Candidate("libddl", way), state)
 
 
-def against_best(way: str = "") -> Callable[[Result, str], float | None]:
-    """How many times as fast as the fastest other library called this way."""
+def against_best(way: str = "", others: str | None = None) -> Callable[[Result, str], float | None]:
+    """How many times as fast as the fastest other library called this way, or as `others` says."""
 
     def ratio(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
-        return result.against_others(own, OURS, way) if own else None
+        return result.against_others(own, OURS, way if others is None else others) if own else None
 
     return ratio
 
@@ -96,10 +96,14 @@ def against_blocking(way: str) -> Callable[[Result, str], float | None]:
     return ratio
 
 
-def of_limit(result: Result, state: str) -> float | None:
-    """The part of the limit that is reached."""
-    own = _own(result, state)
-    return result.of_limit(own) if own else None
+def of_limit(way: str = "") -> Callable[[Result, str], float | None]:
+    """The part of the limit that is reached, called this way."""
+
+    def part(result: Result, state: str) -> float | None:
+        own = _own(result, state, way)
+        return result.of_limit(own) if own else None
+
+    return part
 
 
 def _is(operation: str, dtype: str, ranks: int, *sizes: int) -> Callable[[Result], bool]:
@@ -120,6 +124,8 @@ LARGE = (MI, 4 * MI, 16 * MI)
 HUGE = (64 * MI, 256 * MI)
 MOVES = ("broadcast", "allgather", "alltoall")
 FOUR = (KI, 64 * KI, MI, 4 * MI, 64 * MI)
+SHARED_CACHED = (256 * KI, MI, 4 * MI, 16 * MI)
+SHARED_FOUR = (MI, 4 * MI, 64 * MI)
 ORDERED = (KI, 64 * KI, MI, 16 * MI, 64 * MI)
 
 
@@ -133,8 +139,8 @@ def all_targets() -> list[Target]:
     best = against_best()
     targets = [
         Target("x best other", best, 3.5, huge),
-        Target("of the limit", of_limit, 0.7, _is(*f32, 64 * MI), near, percent=True),
-        Target("of the limit", of_limit, 0.8, _is(*f32, 256 * MI), near, percent=True),
+        Target("of the limit", of_limit(), 0.7, _is(*f32, 64 * MI), near, percent=True),
+        Target("of the limit", of_limit(), 0.8, _is(*f32, 256 * MI), near, percent=True),
         Target("x best other", best, 1.3, large),
         Target("x best other", best, EVEN, middle),
         Target("x best other, from C", against_best("c"), EVEN, small),
@@ -150,7 +156,7 @@ def all_targets() -> list[Target]:
     for operation in MOVES:
         where = _is(operation, "f32", 2, 64 * MI)
         targets.append(Target("x best other", best, EVEN, where))
-        targets.append(Target("of memcpy", of_limit, 0.8, where, percent=True))
+        targets.append(Target("of memcpy", of_limit(), 0.8, where, percent=True))
     four = ("allreduce", "f32", 4)
     targets += [
         Target("x best other", best, EVEN, _is(*four, *(s for s in FOUR if s < 64 * MI))),
@@ -164,6 +170,25 @@ def all_targets() -> list[Target]:
             Target(f"x {library}", ratio, 4, _between_hosts(MI)),
             Target(f"x {library}", ratio, small_least, _between_hosts(KI)),
         ]
+    return targets
+
+
+def shared_targets() -> list[Target]:
+    """The targets for operations on buffers of ddl_alloc, beside others on buffers of their own."""
+    two, four, near = ("allreduce", "f32", 2), ("allreduce", "f32", 4), ("near",)
+    best, limit = against_best("shared", others=""), of_limit("shared")
+    cached, large = _is(*two, *SHARED_CACHED), _is(*two, *HUGE)
+    targets = [
+        Target("shared, of the limit", limit, 0.7, cached, percent=True),
+        Target("shared, of the limit", limit, 0.9, large, near, percent=True),
+        Target("shared, of the limit", limit, 0.7, large, ("twin", "far"), percent=True),
+        Target("shared, x best other", best, 2, _is(*four, *SHARED_FOUR)),
+    ]
+    for least, sizes in ((2.8, (MI,)), (3, (4 * MI, 16 * MI)), (4.5, (64 * MI,))):
+        targets.append(Target("shared, x best other", best, least, _is(*two, *sizes), near))
+    for operation in MOVES:
+        moves = _is(operation, "f32", 2, 64 * MI)
+        targets.append(Target("shared, of memcpy", limit, 0.95, moves, percent=True))
     return targets
 
 

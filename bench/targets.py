@@ -22,10 +22,13 @@ from bench.goals import (
     MOVES,
     ORDERED,
     OURS,
+    SHARED_CACHED,
+    SHARED_FOUR,
     SMALL,
     Verdict,
     all_targets,
     same_rate,
+    shared_targets,
 )
 from bench.libraries import LIBRARIES, find
 from bench.machine import Machine
@@ -40,7 +43,7 @@ Measure libddl's performance targets (bench/goals.py), and say which of them are
 
 Each target is judged separately for each state of the cores: twin, near and far (see
 `python -m bench collectives --help`). Ratios are medians over the rounds; above 1, libddl is
-faster. The whole takes about six minutes, after the libraries are installed.
+faster. The whole takes about eight minutes, after the libraries are installed.
 
 parts, for --parts:
   small      all-reduce of 8 B to 2 KiB, also from C, asynchronous and by name
@@ -52,6 +55,8 @@ parts, for --parts:
   four       all-reduce among 4 ranks
   hosts      all-reduce between two hosts, made of network namespaces (needs root)
   ordered    ordered sums beside all-reduce out of place; also between two hosts (needs root)
+  shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
+             ranks, broadcast, all-gather and all-to-all
   resources  memory of a rank, and time to start
 """
 
@@ -77,6 +82,10 @@ HALVES = [Case("allreduce", dtype, 64 * MI) for dtype in ("f32", "bf16", "f16")]
 OTHERS = [Case(operation, "f32", 64 * MI) for operation in ("reduce_scatter", *MOVES)]
 BETWEEN = _cases("allreduce", "f32", (KI, MI, 16 * MI, 64 * MI))
 SUMS = _cases("allreduce", "f32", ORDERED)
+SHARED = _cases("allreduce", "f32", (*SHARED_CACHED, *HUGE))
+SHARED_BY_FOUR = _cases("allreduce", "f32", SHARED_FOUR)
+SHARED_MOVES = [Case(operation, "f32", 64 * MI) for operation in MOVES]
+SHARED_WAYS = ("shared", "shared apart")
 PARTS = (
     Part("small", _allreduce(SMALL, ["c"])),
     Part("middle", _allreduce(MIDDLE)),
@@ -88,6 +97,9 @@ PARTS = (
     Part("hosts", Wanted(BETWEEN, lab="unshaped"), ("libddl", "gloo", "openmpi")),
     Part("ordered", Wanted(SUMS, ranks=(2, 4), own=("apart", "ordered")), OURS),
     Part("ordered", Wanted(SUMS, own=("apart", "ordered"), lab="unshaped"), OURS),
+    Part("shared", Wanted(SHARED, own=SHARED_WAYS)),
+    Part("shared", Wanted(SHARED_MOVES, own=("shared",))),
+    Part("shared", Wanted(SHARED_BY_FOUR, ranks=(4,), own=SHARED_WAYS)),
     Part("resources", None, ("libddl",)),
 )
 
@@ -122,7 +134,9 @@ def main(argv: Sequence[str]) -> int:
     if options.plot and results:
         plot(options.plot, results)
     verdicts = (
-        [v for t in all_targets() for v in t.verdicts(results)] + same_rate(results) + verdicts
+        [v for t in (*all_targets(), *shared_targets()) for v in t.verdicts(results)]
+        + same_rate(results)
+        + verdicts
     )
     print(show_verdicts(verdicts))
     for note in dict.fromkeys(report.notes):

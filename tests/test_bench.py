@@ -84,6 +84,12 @@ def test_ratios_are_those_to_the_best_other_of_the_same_state() -> None:
     )
     assert result.against_others(result.rows[0], {"libddl"}) == 2.0
     assert result.against_others(result.rows[0], {"libddl"}, "c") is None
+    assert goals.against_best("shared", others="")(result, "near") is None
+    shared = turns((Candidate("libddl", "shared"), 1e-3, NEAR, NEAR), (GLOO, 3e-3, NEAR, NEAR))
+    assert (
+        goals.against_best("shared", others="")(summarize(CASE, "one host", 2, shared), "near")
+        == 3.0
+    )
     text = show_results([result], {"libddl"})
     row = next(line for line in text.splitlines() if "libddl" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -285,7 +291,17 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_libddl_alone_runs_checks_and_reports(tmp_path: Path) -> None:
     report = tmp_path / "run.json"
     options = ["--operations", "allreduce,alltoall", "--dtypes", "f32", "--sizes", "8,100000"]
-    effort = ["--rounds", "1", "--seconds", "0.01", "--busy", "--async", "--named", "--from-c"]
+    effort = [
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.01",
+        "--busy",
+        "--async",
+        "--named",
+        "--from-c",
+        "--shared",
+    ]
     who = ["--libraries", "libddl", "--libddl", sys.executable]
     picture = tmp_path / "run.png"
     done = bench(
@@ -299,7 +315,7 @@ def test_libddl_alone_runs_checks_and_reports(tmp_path: Path) -> None:
         for r in results
         if r["changed"] == 0
     }
-    everything = {"", "async", "named"}
+    everything = {"", "async", "named", "shared", "shared apart"}
     for key, found in ways.items():
         assert found == everything | ({"c"} if key[0] == "allreduce" else set())
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -310,6 +326,32 @@ def test_what_there_is_is_told() -> None:
     assert done.returncode == 0
     assert "collectives" in done.stdout and "targets" in done.stdout
     assert bench("unknown").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["resize", "unequal"])
+def test_the_installed_packages_are_measured(command: str) -> None:
+    """Not the sources in the folder in which the command is called."""
+    pytest.importorskip("torch")
+    done = bench(command, "--help")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_parts_of_a_pause() -> None:
+    """Each is compared with its usual time; what none of them explains is the rest."""
+    pytest.importorskip("torch")
+    sys.path.append(str(ROOT))
+    try:
+        from bench.resize import measure
+        from bench.resize_phases import COPY, CREATION, SUMS, Span
+    finally:
+        sys.path.remove(str(ROOT))
+    times = {step: float(step) for step in range(30)} | {step: step + 0.5 for step in range(30, 40)}
+    sums = [Span(SUMS, at - 0.3, at - 0.1) for at in times.values()]
+    others = [Span(CREATION, 27.0, 29.0), Span(COPY, 29.1, 29.2), Span(SUMS, 29.2, 29.3)]
+    change = measure(times, [*sums, *others], 30, "joined")
+    assert change.pause == pytest.approx(0.5)
+    expected = {"creation": 2.0, "switch": 0.0, "copy": 0.1, "sums": 0.1, "vote": 0.0, "rest": 0.3}
+    assert change.parts == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("wrong", ["--ranks=1", "--times=0", "--what=merge"])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+
+Empty = Callable[[Any, Any], np.ndarray]  # of a shape and a dtype
 
 # Values repeat after this many elements. It is prime, so that no two blocks or segments are equal;
 # and small, so that the tile used for rewriting and checking stays in the cache.
@@ -35,27 +40,27 @@ class Data:
 
     def __init__(self, operation: str, dtype: str, nbytes: int, rank: int, size: int) -> None:
         self.operation, self.dtype, self.rank, self.size = operation, dtype, rank, size
-        self.in_place = operation in _IN_PLACE
         total = max(nbytes // itemsize(dtype), 1)
-        if not self.in_place:
+        if operation not in _IN_PLACE:
             total = max(total // size, 1) * size
         self.block = total // size
         self.total = total
-        width = _WIDTHS[itemsize(dtype)]
-        long, short = np.empty(total, width), np.empty(0 if self.in_place else self.block, width)
-        if operation == "alltoall":
-            short = np.empty(total, width)
-        self.send = short if operation == "allgather" else long
-        self.recv = long if self.in_place or operation == "allgather" else short
+        whole = total if operation != "reduce_scatter" else self.block
+        self._lengths = (self.block if operation == "allgather" else total, whole)
+        self._width = _WIDTHS[itemsize(dtype)]
+        self._buffers: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
         self._values = np.arange(2 * PERIOD) % PERIOD % 16
+        self.choose()
 
-    def separate(self, apart: bool) -> None:
-        """Of an operation that is in place: whether the result gets a buffer of its own."""
-        if apart and self.recv is self.send:
-            self.recv = np.empty_like(self.send)
-        elif not apart:
-            self.recv = self.send
-        self.in_place = not apart
+    def choose(self, empty: Empty = np.empty, apart: bool = False) -> None:
+        """Have buffers that `empty` makes. `apart`: the result of an operation that is in place has
+        one of its own."""
+        self.in_place = self.operation in _IN_PLACE and not apart
+        if (empty, apart) not in self._buffers:
+            send = empty(self._lengths[0], self._width)
+            recv = send if self.in_place else empty(self._lengths[1], self._width)
+            self._buffers[empty, apart] = send, recv
+        self.send, self.recv = self._buffers[empty, apart]
 
     def rewrite(self) -> None:
         """Fill the send buffer with its values, and the receive buffer with wrong ones."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from data import Data
 from loop import c_loop
 
@@ -25,7 +26,6 @@ class Ddl:
     def use(self, data: Data | None) -> None:
         self._data = data
         if data is None:
-            self._send = self._recv = None
             return
         dtype: Any = data.dtype
         if dtype == "bfloat16":
@@ -33,30 +33,29 @@ class Ddl:
 
             dtype = ml_dtypes.bfloat16
         self._dtype = dtype
-        self._send, self._recv = data.send.view(dtype), data.recv.view(dtype)
 
     def calls(self, way: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        operation = self._data.operation
-        if operation == "allreduce":
-            self._data.separate(way in ("apart", "ordered"))
-            self._recv = self._data.recv.view(self._dtype)
-        send, recv = self._send, self._recv
+        data = self._data
+        empty = ddl_core.empty if way.startswith("shared") else np.empty
+        data.choose(empty, way in ("apart", "ordered", "shared apart"))
+        send, recv = data.send.view(self._dtype), data.recv.view(self._dtype)
         if way in ("apart", "ordered"):
-            call = self._library_call(way == "ordered")
+            call = self._library_call(send, recv, way == "ordered")
             return call, call
-        function = getattr(self._comm, operation + ("_async" if way == "async" else ""))
-        arrays = (recv,) if self._data.in_place else (send, recv)
+        function = getattr(self._comm, data.operation + ("_async" if way == "async" else ""))
+        arrays = (recv,) if data.in_place else (send, recv)
         options = {"name": "gradient"} if way == "named" else {}
         call = partial(function, *arrays, **options)
-        again = partial(call, op="max") if operation == "allreduce" else call
+        repeats = data.operation == "allreduce" and data.in_place
+        again = partial(call, op="max") if repeats else call
         if way == "async":
             return lambda: call().wait(), lambda: again().wait()
         return call, again
 
-    def _library_call(self, ordered: bool) -> Callable[[], None]:
+    def _library_call(self, send: Any, recv: Any, ordered: bool) -> Callable[[], None]:
         """The library's own function without the checks of ddl_core, which take longer for an
         ordered sum than a short all-reduce does."""
-        send, recv = (as_buffer(array, "array") for array in (self._send, self._recv))
+        send, recv = (as_buffer(array, "array") for array in (send, recv))
         own, result = (ffi.cast("void *", buffer.address) for buffer in (send, recv))
         more = (result, send.count, send.dtype.value, OPS["sum"], ffi.NULL, ffi.NULL)
         order, parts = self._comm.order(range(self.size)), ffi.new("void *[]", [own])
@@ -72,7 +71,9 @@ class Ddl:
 
     def loop(self, batch: int) -> Callable[[], float]:
         """A function that makes `batch` all-reduces in C and returns their seconds (loop.h)."""
-        return c_loop(int(ffi.cast("uintptr_t", self._comm._handle)), self._recv, batch)
+        self._data.choose()
+        array = self._data.recv.view(self._dtype)
+        return c_loop(int(ffi.cast("uintptr_t", self._comm._handle)), array, batch)
 
     def leave(self) -> None:
         ddl_core.finalize()
