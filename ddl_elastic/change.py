@@ -21,7 +21,7 @@ from ddl_elastic import transfer
 from ddl_elastic.admission import AdmissionError, Candidate
 from ddl_elastic.evaluation import Table
 from ddl_elastic.framework import Framework, State
-from ddl_elastic.membership import NotAdmitted, close
+from ddl_elastic.membership import NotAdmitted, Plan, close
 from ddl_elastic.observer import Observer, Results
 from ddl_elastic.reform import UNKNOWN, Standing, decide, gather
 from ddl_elastic.reporter import Reporter
@@ -72,7 +72,7 @@ def follow_plan(job: Job) -> None:
     group.watch.watchdog.observe(plan.comm)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     own = Standing(membership.member, job.position["number"], False, ())
-    _settle(job, plan.comm, own)
+    _settle(job, plan, own)
     send_state(job)
     died = sorted((before & {*plan.members}) - {*group.members})
     seconds = time.monotonic() - began
@@ -109,7 +109,7 @@ def join(job: Job, candidate: Candidate) -> Arrival:
         with suppress(*GIVEN_UP):
             transfer.warm_up(plan.comm)
         own = Standing(membership.member, UNKNOWN, False, (), whole=False)
-        number = _settle(job, plan.comm, own)
+        number = _settle(job, plan, own)
         if number is not None:
             break
         membership.drop()
@@ -140,14 +140,15 @@ def _read(framework: Framework) -> State:
     return framework.state()
 
 
-def _settle(job: Job, comm: Comm, own: Standing) -> int | None:
-    """Make this comm the group's. The number of the step that its ranks are in, or come to. None on
-    a newcomer that has found nobody with the state: the plan was void."""
-    group = job.group
+def _settle(job: Job, plan: Plan, own: Standing) -> int | None:
+    """Make the plan's comm the group's. The number of the step that its ranks are in, or come to.
+    None on a newcomer that has found nobody with the state: the plan was void."""
+    group, comm = job.group, plan.comm
+    assert comm
     try:
         ranks: Sequence[Standing] = gather(comm, own, group.workers)
     except GIVEN_UP:
-        comm, ranks = group.watch.survivors(comm, own, group.workers)
+        comm, ranks = group.watch.survivors(comm, own, group.workers, plan.members)
     if not any(each.whole for each in ranks):
         close(comm)
         return None

@@ -8,12 +8,13 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import timeline
+from ddl_elastic import environment, timeline
+from ddl_elastic.appeals import Appeals
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.framework import Digest
 from ddl_elastic.messages import Channel, Message
@@ -66,9 +67,12 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
+        self.workers: list[Worker] = []
+        self._appeals = Appeals(
+            self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
+        )
         self._epoch = 0
         self._most = 0  # workers that there were at a time
-        self.workers: list[Worker] = []
         self.staff = Staff(
             self.workers,
             size if isinstance(size, Size) else Size(size, replace=False),
@@ -193,6 +197,7 @@ class Coordinator:
         if self._rebuilding and self._rebuilding.is_complete(self.workers):
             self._rebuild(self._rebuilding)
         if not self._rebuilding:
+            self._appeals.look(time.monotonic())
             self._connect()
             self.staff.look(self._steps)
         self._show_recoveries()
@@ -225,6 +230,8 @@ class Coordinator:
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
+        elif message.kind == "ask":
+            self._appeals.ask(worker, fields, time.monotonic())
         elif message.kind == "line":
             self._shows.output(fields["text"])
         elif message.kind == "done":
@@ -258,16 +265,24 @@ class Coordinator:
             told = {**fields, "died": died, "time": time.time()}
             self._recoveries.append((time.monotonic(), told))
 
+    def _answer(self, worker: Worker, why: str) -> None:
+        self.send(worker, "answer", why=why)
+
+    def _tell_granted(self, side: Collection[int], missing: Collection[int]) -> None:
+        on, without = (", ".join(f"rank {each}" for each in them) for them in (side, missing))
+        self._tell("granted", None, f"the coordinator lets {on} go on without {without}")
+
     def _connect(self) -> None:
         """Once all who live are ready, they are told of each other. If one ends meanwhile, the
-        creation fails on the others, and they are ready again."""
-        alive = self.alive()
+        creation fails on the others, and they are ready again. After the first time only those
+        come together who were told then: a newcomer joins them by a plan."""
+        begun = any(worker.joined for worker in self.workers)
+        alive = [worker for worker in self.alive() if worker.joined or not begun]
         ready = [worker for worker in alive if worker.state == "ready"]
         if ready and len(ready) == len(alive):
             epoch = self._next_epoch()
             self._steps = 0  # of a program that trains once more
-            if all(worker.joined for worker in ready) or not any(w.joined for w in ready):
-                self.staff.connected()
+            self.staff.connected()
             for worker in ready:
                 worker.state, worker.joined, worker.digest = "running", True, ""
                 self.send(
@@ -285,6 +300,8 @@ class Coordinator:
         self._know(handle.member)
         output = self._engine.logs(handle, follow=True)
         self.workers[handle.member] = Worker(handle.member, handle, output, "returning")
+        if handle.member in self._appeals.given_up:
+            self._engine.stop(handle, 0)
         # It may have been given up, when only its agent's connection was lost.
         self._rebuilding = self._rebuilding or Rebuilding(0.0)
         self._rebuilding.begin()
@@ -331,7 +348,7 @@ class Coordinator:
             while select.select([channel], [], [], 0)[0]:
                 for message in channel.poll():
                     self._take(worker, message)
-        worker.code = event.code
+        worker.code, worker.evidence, worker.ended = event.code, event.evidence, time.monotonic()
         if not worker.cause:
             code = event.code
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"

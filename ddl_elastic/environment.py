@@ -20,6 +20,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def dead() -> float:
+    """Seconds without a sign of life after which libddl counts a rank as dead."""
+    found = os.environ.get("DDL_DEAD_MS", "")
+    return int(found) / 1000 if found.isdecimal() and int(found) else 3.0
+
+
 def runtime_folder() -> Path:
     """Which only this user can enter. Raises OSError."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")

@@ -1,10 +1,13 @@
-"""What a worker's job tells it: plans go to its membership, all else waits to be received."""
+"""What a worker's job tells it: plans go to its membership, answers to those who have asked, and
+all else waits to be received."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from ddl_elastic.messages import Channel, JobOver, Message
 
@@ -21,6 +24,7 @@ class Inbox:
         self._on_plan: Callable[[Message], None] | None = None
         self._early: Message | None = None  # a plan that came before anybody takes them
         self._messages: deque[Message] = deque()
+        self._answer: Message | None = None
         self._ended: Exception | None = None
         threading.Thread(target=self._run, name="ddl inbox", daemon=True).start()
 
@@ -55,6 +59,16 @@ class Inbox:
         assert self._ended
         raise self._ended
 
+    def ask(self, limit: float, **question: Any) -> Message | None:
+        """What the coordinator answers; None if it does not within so many seconds."""
+        with self.changed:
+            self._answer = None
+        with suppress(OSError):
+            self.channel.send("ask", **question)
+            with self.changed:
+                self.changed.wait_for(lambda: self._answer or self._ended, limit)
+        return self._answer
+
     def _run(self) -> None:
         try:
             while True:
@@ -70,7 +84,10 @@ class Inbox:
         with self.changed:
             if message.kind == "connect":  # earlier plans are void
                 self._early = None
-            self._messages.append(message)
+            if message.kind == "answer":
+                self._answer = message
+            else:
+                self._messages.append(message)
             self.changed.notify_all()
 
     def _end(self, error: Exception) -> None:

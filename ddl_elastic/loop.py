@@ -86,7 +86,7 @@ class Loop:
         self.reporter = reporter or Reporter()
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
-        watch = Watch(Watchdog(watchdog))
+        watch = Watch(Watchdog(watchdog), membership.appeal if membership else None)
         self.group = Group(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:

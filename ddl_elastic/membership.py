@@ -20,11 +20,13 @@ from dataclasses import dataclass
 
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import DdlError, Mismatch
+from ddl_elastic import environment
 from ddl_elastic.inbox import Inbox
 from ddl_elastic.messages import JobOver, Message
 from ddl_elastic.reform import Standing
 
 CREATION_LIMIT = 30.0  # seconds
+ANSWER_MORE = 10.0  # seconds: a coordinator that is there has answered by then
 
 
 class Left(SystemExit):
@@ -136,6 +138,13 @@ class Membership:
         with self.inbox.changed, suppress(OSError):
             if not self._is_closed:  # else the channel is for the final state
                 self.inbox.channel.send("void", plan=plan.number)
+
+    def appeal(self, members: Sequence[int], missing: Sequence[int]) -> str:
+        """This rank's side of a group, without those who are missing, is no majority. Why it may
+        not go on; "": it may."""
+        question = {"members": [*members], "missing": [*missing]}
+        answer = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, **question)
+        return answer.fields["why"] if answer else "the coordinator does not answer"
 
     # ---- a member's votes ----
 

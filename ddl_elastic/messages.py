@@ -36,6 +36,8 @@ FIELDS: dict[str, dict[str, type]] = {
     "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},
     "leave": {},  # it was asked to
     "left": {},
+    # its side of a divided group is no majority, see appeals.py
+    "ask": {"members": list, "missing": list},
     # to a worker
     "connect": {"members": list, "addresses": list, "attempt": int},
     "warm": {},  # others have begun: compute the reference share, then say so
@@ -47,6 +49,7 @@ FIELDS: dict[str, dict[str, type]] = {
         "addresses": list,
         "speeds": list,
     },
+    "answer": {"why": str},  # it may not go on; "": it may
     "state": {},
     "exit": {},
     # between `ddl elastic scale` and the job
@@ -90,6 +93,10 @@ class Message:
 
 class JobOver(EOFError):
     """The job has ended, or goes on without this worker, which has not joined it."""
+
+
+class Silent(EOFError):
+    """The other side does not answer any more. It may be alive, behind a network that is cut."""
 
 
 class Channel:
@@ -139,6 +146,8 @@ class Channel:
             data = self._connection.recv(LARGEST)
         except ConnectionError:
             data = b""
+        except OSError as error:  # of the keepalives, or of what lies between
+            raise Silent(error.strerror) from None
         if not data:
             raise EOFError("the other side has ended")
         return [_unpack(*each) for each in self._frames.feed(data)]

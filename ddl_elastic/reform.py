@@ -26,6 +26,9 @@ from ddl_elastic.watchdog import Watchdog
 SHRINK_LIMIT = 1800.0  # seconds; the watchdog is sooner
 POLL = 0.01  # seconds between two looks at a comm, while its rank computes
 WORD = 63  # bits of a word in which logical workers are listed
+# Asks whether a side may go on that is no majority: from the members by rank, and those who are
+# missing, why it may not; "": it may.
+Appeal = Callable[[Sequence[int], Sequence[int]], str]
 UNKNOWN = -1  # the step of one who does not know in which one the others are
 
 
@@ -115,7 +118,12 @@ def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
 
 
 def survivors(
-    comm: Comm, own: Standing, workers: int, observe: Callable[[Comm], None] = lambda _: None
+    comm: Comm,
+    own: Standing,
+    workers: int,
+    observe: Callable[[Comm], None] = lambda _: None,
+    members: Sequence[int] = (),
+    appeal: Appeal | None = None,
 ) -> tuple[Comm, list[Standing]]:
     """The comm of those who are left of a dead one, which is closed, and the standing of each.
 
@@ -125,13 +133,15 @@ def survivors(
     that are left follow.
 
     observe: called with each comm that this rank may have to wait in
+    members: by rank; empty if they are not known, then there is no appeal
     """
     while True:
         observe(comm)
         try:
-            following = comm.shrink(Config(timeout=SHRINK_LIMIT))
+            following = _shrink(comm, members, appeal)
         except Minority as error:
             raise Minority(f"this process was counted as dead, so it ends: {error}") from None
+        members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
             own = replace(own, follows=True)
@@ -140,6 +150,22 @@ def survivors(
         comm = following
         with suppress(PeerLost):
             return comm, gather(comm, own, workers)
+
+
+def _shrink(comm: Comm, members: Sequence[int], appeal: Appeal | None) -> Comm:
+    """Raises Minority, also after an appeal."""
+    config = Config(timeout=SHRINK_LIMIT)
+    try:
+        return comm.shrink(config)
+    except Minority as error:
+        missing = comm.failed()
+        if not (appeal and members and missing):
+            raise
+        if why := appeal(members, [members[rank] for rank in missing]):
+            raise Minority(f"{error}; {why}") from None
+    for rank in missing:
+        comm.expel(rank, "the job's coordinator has given it up")
+    return comm.shrink(config)
 
 
 def gather(comm: Comm, own: Standing, workers: int) -> list[Standing]:
@@ -154,21 +180,21 @@ class Watch:
     """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
     the other survivors, so that they need not wait for the end of this rank's share."""
 
-    def __init__(self, watchdog: Watchdog | None = None) -> None:
-        self.watchdog = watchdog or Watchdog()
+    def __init__(self, watchdog: Watchdog | None = None, appeal: Appeal | None = None) -> None:
+        self.watchdog, self._appeal = watchdog or Watchdog(), appeal
         self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
-        self._watched: tuple[Comm, Standing, int] | None = None
+        self._watched: tuple[Comm, Standing, int, Sequence[int]] | None = None
         self._lock = threading.Lock()  # of these two
         self._left = threading.Event()
         self._found: tuple[Comm, list[Standing]] | BaseException | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, comm: Comm, own: Standing, workers: int) -> None:
+    def begin(self, comm: Comm, own: Standing, workers: int, members: Sequence[int] = ()) -> None:
         """From now on the comm is the watch's."""
         self.watchdog.observe(comm)
         with self._lock:
-            self.noticed, self._watched = 0.0, (comm, own, workers)
+            self.noticed, self._watched = 0.0, (comm, own, workers, members)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -193,9 +219,11 @@ class Watch:
             raise self._found
         return self._found
 
-    def survivors(self, comm: Comm, own: Standing, workers: int) -> tuple[Comm, list[Standing]]:
+    def survivors(
+        self, comm: Comm, own: Standing, workers: int, members: Sequence[int] = ()
+    ) -> tuple[Comm, list[Standing]]:
         """See the function of this name; the watchdog observes the comms."""
-        return survivors(comm, own, workers, self.watchdog.observe)
+        return survivors(comm, own, workers, self.watchdog.observe, members, self._appeal)
 
     def close(self) -> None:
         """End the threads."""

@@ -40,6 +40,8 @@ class Worker:
     parts: dict[str, str] = field(default_factory=dict)
     code: int | None = None  # of its process
     cause: str = ""  # of its end
+    evidence: str = ""  # of its end, see engines.Event
+    ended: float = 0.0  # when it was known
     trace: str = ""  # of the exception that ended it
     text: bytes = b""  # the beginning of a line that it has written
     shares: int = 0  # that it has computed, and the seconds that these took

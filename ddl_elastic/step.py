@@ -201,7 +201,8 @@ class Step:
     def _missing(self) -> Iterator[int]:
         while self.phase is not Phase.VOTE and (missing := self._group.owned - self._partial.held):
             watch = self._group.watch
-            watch.begin(self._group.comm, self._standing(), self._group.workers)
+            group = self._group
+            watch.begin(group.comm, self._standing(), group.workers, group.members)
             try:
                 for worker in sorted(missing):
                     yield worker
@@ -311,7 +312,8 @@ class Step:
         group = self._group
         group.is_awaited = False
         if comm is None:
-            comm, ranks = group.watch.survivors(group.comm, self._standing(), group.workers)
+            standing = self._standing()
+            comm, ranks = group.watch.survivors(group.comm, standing, group.workers, group.members)
         decision = decide(ranks, comm.rank, group.workers)
         lacking = frozenset(each.member for each in ranks if not each.whole)
         group.observed_by(lacking, decision.step + 1)

@@ -62,6 +62,8 @@ class Event:
     code: int = 0  # of the worker, as subprocess has it: -9 for SIGKILL
     ordered: bool = False  # `stop` has ended it
     cause: str = ""  # where the code does not tell it
+    # How it is known: its agent has told; or the agent's connection has ended, or does not answer.
+    evidence: Literal["told", "closed", "silent"] = "told"
     handle: Handle | None = None
 
 

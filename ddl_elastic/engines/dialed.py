@@ -28,7 +28,7 @@ from typing import Any
 
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
 from ddl_elastic.engines.logs import follow_log
-from ddl_elastic.messages import Channel, Message
+from ddl_elastic.messages import Channel, Message, Silent
 from ddl_launch import frames
 
 HELLO_LIMIT = 10.0  # seconds for a connection to prove itself
@@ -199,8 +199,10 @@ class DialedEngine:
         try:
             for message in agent.channel.poll():
                 self._take(agent, message)
+        except Silent as error:
+            self._lose(name, f"its host does not answer: {error}")
         except EOFError:
-            self._lose(name, "it has ended")
+            self._lose(name, "it has ended", "closed")
         except ValueError as error:
             self._lose(name, f"it sent {error}")
 
@@ -230,12 +232,12 @@ class DialedEngine:
             raise ValueError(f"slot {number} of {len(agent.places)}")
         return self._places[agent.places[number]]
 
-    def _free(self, place: _Place, code: int, ordered: bool, cause: str = "") -> None:
+    def _free(self, place: _Place, code: int, ordered: bool, **how: Any) -> None:
         """Its worker has ended. The slot is free once its agent has dialed again for it."""
         if place.member < 0:
             raise ValueError("the end of a worker that is not there")
         member, place.member = place.member, -1
-        self._events.append(Event("agent ended", place.slot, member, code, ordered, cause))
+        self._events.append(Event("agent ended", place.slot, member, code, ordered, **how))
 
     def _look(self) -> None:
         for name, agent in list(self._agents.items()):
@@ -245,7 +247,7 @@ class DialedEngine:
             if time.monotonic() > newcomer.until:
                 self._drop(newcomer, "it did not prove that it knows the token")
 
-    def _lose(self, name: str, why: str) -> None:
+    def _lose(self, name: str, why: str, evidence: str = "silent") -> None:
         agent = self._agents.pop(name)
         agent.channel.close()
         for place in (self._places[each] for each in agent.places):
@@ -254,7 +256,8 @@ class DialedEngine:
                 place.connection.close()
                 place.connection = None
             if place.member >= 0:
-                self._free(place, -signal.SIGKILL, False, f"its agent is lost: {why}")
+                cause = f"its agent is lost: {why}"
+                self._free(place, -signal.SIGKILL, False, cause=cause, evidence=evidence)
             self._events.append(Event("slot lost", place.slot))
         if agent.places:
             slot = self._places[agent.places[0]].slot

@@ -60,6 +60,17 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
     assert sum(report["workers"][rank]["shares"] for rank in "12") == 32 * 12 - 5 * 4
 
 
+def test_a_worker_that_comes_after_the_training(
+    run_program: Any, alone: str, tmp_path: Path
+) -> None:
+    """In the place of the one that has died. It does not train once more, on its own."""
+    program = PROGRAM.with_name("lingering.py")
+    command = [*DDL, "-n", "2", program, "--strike", "kill", "--members", "1"]
+    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    assert state(done.out) == alone
+    assert len([*tmp_path.glob("here-*")]) == 3
+
+
 def test_a_timeline(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     done, report = run("-n", 3, "--no-replace", "--trace", path, PROGRAM, "--strike", "kill")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,26 @@ def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -
     wait_for(lambda: not serving.store.intents())
     sizes = dict(measured.result()["measured"])
     assert len(sizes) > 1 and sizes[1] < 2 * min(sizes.values())
+
+
+@pytest.mark.slow
+def test_a_deadline(serving: Serving, tmp_path: Path) -> None:
+    """With two of four slots its 2000 steps would take 600 s. One that nobody can meet changes
+    nothing."""
+    go, now = tmp_path / "go", time.time()
+    other = serving.submit("--go", go, "--steps", 2000)
+    hurried = serving.submit("--go", go, "--steps", 2000, deadline=now + 520)
+    serving.wait_for_size(hurried, 3)
+    serving.wait_for_size(other, 1)
+    hopeless = serving.submit("--go", go, "--steps", 2000, deadline=now + 60)
+    serving.move(hurried, "cancelled")
+    serving.wait_for_size(hopeless, 2)
+    saved = serving.folder_of(hopeless).checkpoints / "0"
+    wait_for((saved / f"steps-{40:012}.json").exists)  # its speed is known
+    assert len(serving.store.slots()[hopeless]) == len(serving.store.slots()[other]) == 2
+    for job in (other, hopeless):
+        serving.move(job, "cancelled")
+    wait_for(lambda: not serving.store.intents())
 
 
 def test_memory_limits_the_sizes(serving: Serving) -> None:

@@ -56,7 +56,7 @@ def alone(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) -> None:
     """A worker of the second host is killed."""
     where = ["salloc", "-N2"] if launcher == "srun" else []
-    order = ["run", "--no-replace", "--report", "report.json", "-H", "h1:1,h2:2", PROGRAM]
+    order = ["run", "--report", "report.json", "-H", "h1:1,h2:2", PROGRAM]
     strike = ["--strike", "kill", "--members", "2"]
     command = [*where, *DDL.split(), *order, *strike]
     ended = slurm.run(command, cwd=tmp_path, timeout=LIMIT)
