@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +26,7 @@ def register() -> None:
             _open_monitored_barrier(dist)
             _open_set_pg_timeout(dist)
             serving.open_gloo_requests(dist)
+            _open_init_process_group(dist, serving.is_for_ddl)
     except Exception:
         logging.getLogger("ddl_torch").exception("the backend ddl is not available")
 
@@ -46,6 +49,25 @@ def cpu_backend(of: Any) -> Any:
 
     backend = of._get_backend(torch.device("cpu"))
     return getattr(backend, "wrapped_pg", backend)
+
+
+def _open_init_process_group(dist: Any, is_for_ddl: Callable[[Any], bool]) -> None:
+    """Load the native part while dist.init_process_group waits for the other ranks."""
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: Any = None, *rest: Any, **options: Any) -> None:
+        if is_for_ddl(backend):
+            threading.Thread(target=_load_ahead, name="ddl load", daemon=True).start()
+        original(backend, *rest, **options)
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+
+
+def _load_ahead() -> None:
+    from ddl_torch import _build
+
+    _build.load_ahead()
 
 
 def _open_monitored_barrier(dist: Any) -> None:

@@ -8,6 +8,7 @@ import importlib.machinery
 import importlib.util
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -22,17 +23,31 @@ _SOURCES = Path(__file__).parent / "csrc"
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
-_missing = False  # building has failed
+_failure: BuildError | None = None  # of the only attempt
+_missing = False  # a warning has told so
 
 
 def module() -> ModuleType:
     """The native module, loaded, and compiled before if need be. Raises BuildError."""
-    global _module
+    global _module, _failure
     with _lock:
+        if _failure is not None:
+            raise _failure
         if _module is None:
-            _module = part().load(_load)
+            try:
+                _module = part().load(_load)
+            except BuildError as error:
+                _failure = error
+                raise
             atexit.register(_module.close_all)  # or peers would report a crash
         return _module
+
+
+def load_ahead() -> None:
+    """Load it in a thread, while its process waits for something else. Whoever needs the module is
+    told of errors."""
+    with suppress(BuildError):
+        module()
 
 
 def module_or_none() -> ModuleType | None:

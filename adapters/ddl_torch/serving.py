@@ -66,6 +66,12 @@ def open_gloo_requests(dist: Any) -> None:
     c10d._new_process_group_helper = _new_process_group_helper
 
 
+def is_for_ddl(backend: Any) -> bool:
+    """Whether a request for this backend makes a group of ddl, as far as can be said early."""
+    name = "" if backend is None else str(backend).lower()
+    return _DDL in name or ((not name or _GLOO in name) and _is_serving())
+
+
 def _served_devices(dist: Any, backend: Any) -> dict[str, str] | None:
     """The backend for each kind of device, with ddl for the CPU; None: the request is not for
     Gloo, or it is not to be served."""

@@ -44,6 +44,36 @@ assert tensor.item() == 3
     assert not list(cache.rglob("tmp*"))
 
 
+@pytest.mark.parametrize("backend", ["ddl", "gloo"])
+def test_loading_goes_on_while_a_rank_waits_for_another(
+    backend: str, run_program: Run, torch_native: Path, tmp_path: Path
+) -> None:
+    """The other one never comes."""
+    program = f"""
+import os, threading, time
+from datetime import timedelta
+import torch.distributed as dist
+from ddl_torch import _build
+
+def join():
+    try:
+        dist.init_process_group("{backend}", init_method="tcp://127.0.0.1:0", rank=0, world_size=2,
+                                timeout=timedelta(seconds=20))
+    except dist.DistError:
+        os._exit(3)
+
+threading.Thread(target=join, daemon=True).start()
+end = time.monotonic() + {10 if backend == "ddl" else 2}
+while _build._module is None and time.monotonic() < end:
+    time.sleep(0.01)
+print(_build._module is not None)
+os._exit(0)
+"""
+    command = [sys.executable, write(tmp_path, program)]
+    ended = run_program(command, cwd=tmp_path, limit=60).expect_success()
+    assert ended.out == f"{backend == 'ddl'}\n"
+
+
 def test_info(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
     ended = run_program([sys.executable, "-m", "ddl_torch", "info"], cwd=tmp_path)
     assert f"{torch_native}  built" in ended.expect_success().out
