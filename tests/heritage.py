@@ -53,10 +53,12 @@ ENVIRONMENTS = {
     "theano": Environment(
         (*OLD, "numpy==1.22.4", "scipy<1.11"), ("Theano-PyMC==1.1.2",), ("test_pytensor.py",)
     ),
-    "mlx": Environment(("mlx[cpu]==0.32.4",)),
-    "mxnet": Environment((*OLD, "numpy==1.23.5", "scipy<1.11", "mxnet==1.9.1")),
-    "paddle": Environment(("paddlepaddle==3.3.1", "setuptools")),
-    "tinygrad": Environment(("tinygrad==0.14.0",)),
+    "mlx": Environment(("mlx[cpu]==0.32.4",), tests=("test_small_training.py",)),
+    "mxnet": Environment(
+        (*OLD, "numpy==1.23.5", "scipy<1.11", "mxnet==1.9.1"), tests=("test_small_training.py",)
+    ),
+    "paddle": Environment(("paddlepaddle==3.3.1", "setuptools"), tests=("test_small_training.py",)),
+    "tinygrad": Environment(("tinygrad==0.14.0",), tests=("test_small_training.py",)),
     "caffe": Environment(
         ("numpy==1.26.4", "protobuf==4.21.12", "scikit-image", "six"), tests=("test_caffe.py",)
     ),
