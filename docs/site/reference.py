@@ -26,7 +26,8 @@ PACKAGES = {
     "ddl_horovod.torch": ("Horovod's API", "adapters/ddl_horovod/torch"),
     "ddl_elastic": ("Elastic training", "ddl_elastic"),
 }
-WORLDS = {"ddl_core/adapter.py": "World", "ddl_core/adapter_arrays.py": "ArrayWorld"}
+SHARED = ("ddl_core/adapter.py", "ddl_core/adapter_arrays.py")  # what adapters build on
+WORLDS = ("World", "ArrayWorld")
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -52,7 +53,15 @@ def write(root: Path, folder: Path) -> None:
 def page(name: str, title: str, root: Path, folder: Path) -> str:
     """One package's page."""
     package = ast.parse((folder / "__init__.py").read_text())
-    found = {**of_worlds(root, folder), **definitions(folder)}
+    shared = {
+        node.name: node
+        for path in SHARED
+        for node in ast.parse((root / path).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {**of_worlds(shared, folder), **definitions(folder)}
+    for node in found.values():
+        inherit_init(node, shared)
     heading = f"{title}: {name}"
     out = [heading, "=" * len(heading), "", f".. py:module:: {name}", ""]
     out += paragraphs(ast.get_docstring(package) or "")
@@ -87,16 +96,11 @@ def definitions(folder: Path) -> dict[str, Definition]:
     return found
 
 
-def of_worlds(root: Path, folder: Path) -> dict[str, Definition]:
+def of_worlds(shared: dict[str, ast.ClassDef], folder: Path) -> dict[str, Definition]:
     """What the folder's modules assign from a world, as the functions that its methods become."""
     methods: dict[str, Definition] = {}
-    for path, world in WORLDS.items():
-        (found,) = (
-            node
-            for node in ast.parse((root / path).read_text()).body
-            if isinstance(node, ast.ClassDef) and node.name == world
-        )
-        for method in found.body:
+    for world in WORLDS:
+        for method in shared[world].body:
             if isinstance(method, ast.FunctionDef):
                 method.args.args = method.args.args[1:]  # self
                 methods[method.name] = method
@@ -109,6 +113,15 @@ def of_worlds(root: Path, folder: Path) -> dict[str, Definition]:
         if isinstance(target, ast.Name)
     }
     return {name: methods[name] for name in assigned & methods.keys()}
+
+
+def inherit_init(node: Definition, shared: dict[str, ast.ClassDef]) -> None:
+    """Give a class without `__init__` that of a shared class on which it is built."""
+    if isinstance(node, ast.ClassDef) and not _method(node, "__init__"):
+        for base in node.bases:
+            parent = shared.get(ast.unparse(base).rpartition(".")[2])
+            inherited = _method(parent, "__init__") if parent else None
+            node.body += [inherited] if inherited else []
 
 
 def entry(node: Definition, inside: str = "") -> list[str]:
