@@ -38,8 +38,9 @@ class Overlap:
     def finish(self, gradients: dict[str, Array]) -> list[Array]:
         """The averages of the gradients, of which those are started that did not while the backward
         pass ran. Those of others are dropped."""
-        for name in gradients.keys() - self._started.keys():
-            self.start(name, gradients[name])
+        for name, gradient in gradients.items():
+            if name not in self._started:
+                self.start(name, gradient)
         averages = {name: work.wait() for name, work in self._started.items()}
         return [averages[name] for name in gradients]
 
