@@ -146,6 +146,28 @@ class ArrayWorld(adapter.World):
         return np.asarray(self._read(argument, value), order="C")
 
 
+class OptimizerOf:
+    """A framework's optimizer, to which an adapter adds the averaging of gradients, by overriding
+    the methods that use them. All other attributes are read, and set, in the optimizer itself."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.__dict__["_optimizer"] = optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_optimizer"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._optimizer, name, value)
+
+
+def bfloat16() -> np.dtype[Any]:
+    """NumPy's type, which the package ml_dtypes has."""
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
 def numpy_array(argument: str, value: Any) -> Array:
     """The value, an array of NumPy. Refuses lists and numbers, which have no fixed type."""
     if not isinstance(value, (np.ndarray, np.generic)):

@@ -4,7 +4,8 @@
     python tests/heritage.py chainer theano      only these
 
 Each framework gets an environment in build/heritage, which is kept, with this tree's libddl. There
-its contract suite and its own tests run, and its digits example: alone, with ddlrun, with mpirun.
+its contract suite and its own tests run, what docs/heritage.md shows of it, and its digits example:
+alone, with ddlrun, with mpirun.
 Caffe is compiled, from the source package that PyPI has, if Debian's packages CAFFE_NEEDS are
 installed; that takes ten minutes. The exit code is 0 if all that could run has passed.
 """
@@ -24,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "heritage"
 TESTS = ROOT / "tests" / "adapters"
+ALL = ("contract", "test_small_digits.py", "test_small_training.py", "test_small_snippets.py")
 COMMON = ("pytest>=8", "scikit-learn", "cffi>=1.17", "ml_dtypes", "mpi4py>=4.1")
 OLD = ("setuptools<70", "wheel")  # pkg_resources, which old packages import when they are built
 CAFFE_SOURCE = "brocolli-caffe==9.0.2"  # BVLC's sources with SSD's layers
@@ -164,8 +166,7 @@ def test(names: list[str], wheels: Path) -> int:
         passed = bool(reason)
         if not reason and prepare(name, environment, wheel):
             pytest = (FOLDER / name / "bin" / "pytest", "-q", "-rPs", "-c", ROOT / "pyproject.toml")
-            files = [TESTS / "contract", TESTS / "test_small_digits.py"]
-            files += [TESTS / file for file in environment.tests]
+            files = [TESTS / file for file in (*ALL, *environment.tests)]
             passed = run(*pytest, "-p", "no:cacheprovider", "-k", name, *files, cwd=FOLDER)
         outcome = f"skipped: {reason}" if reason else "passed" if passed else "failed"
         results[name] = passed, f"{outcome}  {time.monotonic() - start:.0f} s"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chainermn
 import numpy as np
 
 import ddl_core
+from ddl_chainer.overlap import Overlap
 from ddl_core import adapter_arrays
 from ddl_core.errors import InvalidArgument
 
@@ -29,6 +30,7 @@ class Communicator(chainermn.CommunicatorBase):
     def __init__(self, comm: ddl_core.Comm) -> None:
         super().__init__()
         self._comm = comm
+        self._overlap: Overlap | None = None  # of the last loss of `overlapped`
         hosts = adapter_arrays.allgather_object(comm, socket.gethostname())
         here, order = hosts[comm.rank], list(dict.fromkeys(hosts))
         self._intra = hosts[: comm.rank].count(here), hosts.count(here)
@@ -157,28 +159,53 @@ class Communicator(chainermn.CommunicatorBase):
 
     def bcast_data(self, model: Any) -> None:
         """Give all ranks rank 0's parameters, in place."""
+        if self._overlap:  # the first update of an optimizer: it needs no averages
+            self.multi_node_mean_grad(model, zero_fill=True)
         for _, param in sorted(model.namedparams()):
             if param.array is not None:
                 own = _array("param", param.array).copy()
                 param.array[...] = self._comm.broadcast(own)
 
+    def overlapped(self, model: Any, loss: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """A loss function, in the backward pass of which the gradients of the model's parameters
+        travel as soon as they are there. It goes to StandardUpdater as `loss_func`, or to the
+        optimizer's `update`. All ranks use one, or none does.
+
+        loss: what gives the loss; None: the model itself.
+        """
+
+        def prepared(*args: Any, **options: Any) -> Any:
+            value = (loss or model)(*args, **options)
+            self._overlap = Overlap(self._comm)
+            self._overlap.prepare(value, model)
+            return value
+
+        return prepared
+
     def multi_node_mean_grad(self, model: Any, zero_fill: bool = False) -> None:
-        """Average all gradients over the ranks, in one group of all-reduces.
+        """Average all gradients over the ranks: in one group of all-reduces, but for those that
+        travel since the backward pass of a loss of `overlapped`.
 
         zero_fill: count a gradient that is None as zeros; else it is left out, which all ranks must
-        agree on. Chainer sets gradients when the whole backward pass has ended, so that there is
-        nothing to overlap with.
+        agree on.
         """
-        params = [param for _, param in sorted(model.namedparams()) if param.array is not None]
+        params = {name: param for name, param in model.namedparams() if param.array is not None}
         if zero_fill:
-            for param in params:
+            for param in params.values():
                 if param.grad is None:
                     param.grad = np.zeros_like(param.array)
-        params = [param for param in params if param.grad is not None]
-        grads = [_array("grad", param.grad) for param in params]
-        averages = adapter_arrays.allreduce_together(self._comm, grads, "average")
-        for param, average in zip(params, averages, strict=True):
-            param.grad = average
+        grads = {
+            name: _array("grad", params[name].grad)
+            for name in sorted(params)
+            if params[name].grad is not None
+        }
+        overlap, self._overlap = self._overlap, None
+        if overlap:
+            averages = overlap.finish(grads)
+        else:
+            averages = adapter_arrays.allreduce_together(self._comm, [*grads.values()], "average")
+        for name, average in zip(grads, averages, strict=True):
+            params[name].grad = average
 
     def _multi_node_mean(self, sendbuf: Array | None, recvbuf: Array) -> None:
         """The ranks' average of sendbuf, or of recvbuf where that is None, in recvbuf. ChainerMN's

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-import mlx.optimizers
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
@@ -55,7 +54,7 @@ class _World(adapter_arrays.ArrayWorld):
             raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not an MLX array")
         if value.dtype != mx.bfloat16:
             return np.array(value)
-        return np.array(value.view(mx.uint16)).view(_bfloat16())
+        return np.array(value.view(mx.uint16)).view(adapter_arrays.bfloat16())
 
     def _make(self, array: Array, like: Any) -> Any:
         if array.dtype.name == "bfloat16":
@@ -64,13 +63,6 @@ class _World(adapter_arrays.ArrayWorld):
 
     def _write(self, target: Any, array: Array) -> None:
         target[...] = self._make(array, target)
-
-
-def _bfloat16() -> np.dtype[Any]:
-    """NumPy's type, which the package ml_dtypes has."""
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 _world = _World("ddl_mlx")
@@ -93,16 +85,15 @@ def allreduce_gradients(gradients: Any, op: str = "average") -> Any:
     return tree_unflatten(list(zip(names, averages, strict=True)))
 
 
-class DistributedOptimizer:
-    """One of MLX's optimizers, whose `update` averages the gradients of all ranks first. Other
-    attributes are those of the optimizer."""
-
-    def __init__(self, optimizer: mlx.optimizers.Optimizer) -> None:
-        self._optimizer = optimizer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
+class DistributedOptimizer(adapter_arrays.OptimizerOf):
+    """One of MLX's optimizers, which averages the gradients of all ranks first: in `update` and in
+    `apply_gradients`. All ranks call these, with gradients of the same parameters. Other attributes
+    are those of the optimizer."""
 
     def update(self, model: Any, gradients: Any) -> None:
-        """All ranks call it, with gradients of the same parameters."""
-        self._optimizer.update(model, allreduce_gradients(gradients))
+        """Average the gradients, and update the model."""
+        model.update(self.apply_gradients(gradients, model))
+
+    def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
+        """Average the gradients. Returns the new parameters."""
+        return self._optimizer.apply_gradients(allreduce_gradients(gradients), parameters)

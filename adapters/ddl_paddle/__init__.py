@@ -51,7 +51,7 @@ class _World(adapter_arrays.ArrayWorld):
         if not isinstance(value, paddle.Tensor):
             raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a Paddle tensor")
         if value.dtype == paddle.bfloat16:  # of which Paddle gives NumPy the bits
-            return np.asarray(value.numpy()).view(_bfloat16())
+            return np.asarray(value.numpy()).view(adapter_arrays.bfloat16())
         return np.asarray(value.numpy())
 
     def _make(self, array: Array, like: Any) -> Any:
@@ -61,13 +61,6 @@ class _World(adapter_arrays.ArrayWorld):
 
     def _write(self, target: Any, array: Array) -> None:
         target.set_value(self._make(array, target))
-
-
-def _bfloat16() -> np.dtype[Any]:
-    """NumPy's type, which the package ml_dtypes has."""
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 _world = _World("ddl_paddle")
@@ -82,20 +75,25 @@ allreduce_gradients, average_metrics = _world.allreduce_gradients, _world.averag
 broadcast_parameters = _world.broadcast_parameters
 
 
-class DistributedOptimizer:
-    """One of Paddle's optimizers, whose `step` averages the gradients of all ranks first, in one
-    operation. Other attributes are those of the optimizer."""
-
-    def __init__(self, optimizer: paddle.optimizer.Optimizer) -> None:
-        self._optimizer = optimizer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
+class DistributedOptimizer(adapter_arrays.OptimizerOf):
+    """One of Paddle's optimizers, which averages the gradients of all ranks first, in one
+    operation: in `step` and in `minimize`. All ranks call these, with gradients of the same
+    parameters. Other attributes are those of the optimizer."""
 
     def step(self) -> None:
-        """All ranks call it, with gradients of the same parameters."""
-        given = [each.grad for each in self._optimizer._parameter_list]
-        gradients = [each for each in given if each is not None]
+        """Average the gradients, and update the parameters."""
+        self._average()
+        self._optimizer.step()
+
+    def minimize(self, loss: Any, *arguments: Any, **options: Any) -> Any:
+        """The same, as Paddle's older programs call it after `loss.backward()`."""
+        self._average()
+        return self._optimizer.minimize(loss, *arguments, **options)
+
+    def _average(self) -> None:
+        parameters = []
+        for each in self._parameter_list:
+            parameters += each["params"] if isinstance(each, dict) else [each]
+        gradients = [each.grad for each in parameters if each.grad is not None]
         for gradient, average in zip(gradients, allreduce_gradients(gradients), strict=True):
             gradient.set_value(average)
-        self._optimizer.step()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ddl_core import adapter, adapter_arrays
+from ddl_core.errors import InvalidState
 from ddl_pytensor.framework import Apply, Op, disconnected, not_implemented, register_numba, tensor
 
 Array = np.ndarray[Any, Any]
@@ -30,19 +32,40 @@ class _World(adapter_arrays.ArrayWorld):
 world = _World("ddl_pytensor")
 
 
+_numbers = itertools.count(1)
+
+
 class _Operation(Op):
     """What all have in common. A subclass runs `_run` on NumPy's arrays, and builds its gradients
-    with `_backward`."""
+    with `_backward`.
 
-    __props__: tuple[str, ...] = ()
+    Operations are numbered as they are built. So two of them that are equal on one rank only, by a
+    constant that depends on the rank, are not merged there; and ranks find out when rewriting their
+    graphs has changed the order, before one's first sum is added to another's second.
+    """
+
+    __props__: tuple[str, ...] = ("number",)
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
 
     def make_node(self, *inputs: Any) -> Any:
         return Apply(self, list(inputs), [self._type(each)() for each in inputs])
 
     def perform(self, node: Any, inputs: Sequence[Any], outputs: Any, *_: Any) -> None:
+        self._check_order()
         own = [np.asarray(each, order="C") for each in inputs]
         for storage, result in zip(outputs, self._run(own), strict=True):
             storage[0] = result
+
+    def _check_order(self) -> None:
+        last, first = world.comm().allreduce(np.array([self.number, -self.number]), op="max")
+        if last != -first:
+            raise InvalidState(
+                f"rank {world.rank()} runs operation {self.number} of its graphs, where ranks run "
+                f"operations {-first} to {last}: all ranks have to compile the same graphs; what "
+                "depends on the rank goes into inputs or shared variables, not into constants"
+            )
 
     def do_constant_folding(self, *_: Any) -> bool:
         """Never: a constant of one rank is combined with those of the others, when it runs."""
@@ -74,9 +97,10 @@ class _Operation(Op):
 class AllReduce(_Operation):
     """Of one tensor or of several."""
 
-    __props__ = ("op",)
+    __props__ = ("number", "op")
 
     def __init__(self, op: str) -> None:
+        super().__init__()
         self.op = op
 
     def _run(self, arrays: list[Array]) -> list[Array]:
@@ -89,18 +113,32 @@ class AllReduce(_Operation):
         return result
 
 
-class Broadcast(_Operation):
-    __props__ = ("root",)
+class _Rooted(_Operation):
+    __props__ = ("number", "root")
 
     def __init__(self, root: int) -> None:
+        super().__init__()
         self.root = root
 
+
+class Broadcast(_Rooted):
     def _run(self, arrays: list[Array]) -> list[Array]:
         return [world.comm().broadcast(arrays[0].copy(), self.root)]
 
     def _backward(self, cotangents: list[Any]) -> list[Any]:
-        total = AllReduce("sum")(*cotangents)
-        return [total if world.rank() == self.root else total * 0]  # all take part
+        return [Reduce(self.root)(*cotangents)]
+
+
+class Reduce(_Rooted):
+    """The sum on the root, and zeros on the others."""
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        result = np.zeros_like(arrays[0])
+        world.comm().reduce(arrays[0], result, root=self.root)
+        return [result]
+
+    def _backward(self, cotangents: list[Any]) -> list[Any]:
+        return [Broadcast(self.root)(*cotangents)]
 
 
 class _Resized(_Operation):
@@ -120,9 +158,10 @@ class AllGather(_Resized):
 
 
 class ReduceScatter(_Resized):
-    __props__ = ("op",)
+    __props__ = ("number", "op")
 
     def __init__(self, op: str) -> None:
+        super().__init__()
         self.op = op
 
     def _run(self, arrays: list[Array]) -> list[Array]:
@@ -144,5 +183,5 @@ class AllToAll(_Operation):
         return [AllToAll()(*cotangents)]
 
 
-for each in (AllReduce, Broadcast, AllGather, ReduceScatter, AllToAll):
+for each in (AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll):
     register_numba(each)

@@ -73,20 +73,20 @@ allreduce_gradients, average_metrics = _world.allreduce_gradients, _world.averag
 broadcast_parameters = _world.broadcast_parameters
 
 
-class DistributedOptimizer:
-    """One of tinygrad's optimizers, whose `step` averages the gradients of all ranks first, in one
-    operation. Other attributes are those of the optimizer."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
+class DistributedOptimizer(adapter_arrays.OptimizerOf):
+    """One of tinygrad's optimizers, which averages the gradients of all ranks first, in one
+    operation: in `step` and in `schedule_step`. All ranks call these, with gradients of the same
+    parameters. Other attributes are those of the optimizer."""
 
     def step(self) -> None:
-        """All ranks call it, with gradients of the same parameters."""
-        parameters = [each for each in self._optimizer.params if each.grad is not None]
+        """Average the gradients, and update the parameters."""
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self) -> list[Tensor]:
+        """Average the gradients. Returns the tensors to realize, as tinygrad's optimizers do."""
+        parameters = [each for each in self.params if each.grad is not None]
         averages = allreduce_gradients([each.grad for each in parameters])
         for each, average in zip(parameters, averages, strict=True):
             each.grad = average
-        self._optimizer.step()
+        scheduled: list[Tensor] = self._optimizer.schedule_step()
+        return scheduled

@@ -1,7 +1,8 @@
 """Write the reference pages of the packages whose import needs a framework, from their sources.
 
 Nothing is imported: a package's public names are those of its `__all__`, each is looked up in the
-modules of the package, and its signature and docstring are read from there.
+modules of the package, and its signature and docstring are read from there. An adapter's name may
+be a method of its world (`init = _world.init`); then it is looked up in the classes of worlds.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ PACKAGES = {
     "ddl_tensorflow": ("TensorFlow", "adapters/ddl_tensorflow"),
     "ddl_keras": ("Keras", "adapters/ddl_keras"),
     "ddl_jax": ("JAX", "adapters/ddl_jax"),
+    "ddl_chainer": ("Chainer", "adapters/ddl_chainer"),
+    "ddl_pytensor": ("PyTensor, Aesara, Theano", "adapters/ddl_pytensor"),
+    "ddl_caffe": ("Caffe", "adapters/ddl_caffe"),
+    "ddl_mlx": ("MLX", "adapters/ddl_mlx"),
+    "ddl_mxnet": ("MXNet", "adapters/ddl_mxnet"),
+    "ddl_paddle": ("PaddlePaddle", "adapters/ddl_paddle"),
+    "ddl_tinygrad": ("tinygrad", "adapters/ddl_tinygrad"),
     "ddl_horovod.torch": ("Horovod's API", "adapters/ddl_horovod/torch"),
     "ddl_elastic": ("Elastic training", "ddl_elastic"),
 }
+SHARED = ("ddl_core/adapter.py", "ddl_core/adapter_arrays.py")  # what adapters build on
+WORLDS = ("World", "ArrayWorld")
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -37,13 +47,21 @@ def write(root: Path, folder: Path) -> None:
     """Write FOLDER/PACKAGE.rst for each package."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (title, path) in PACKAGES.items():
-        _write_if_new(folder / f"{name}.rst", page(name, title, root / path))
+        _write_if_new(folder / f"{name}.rst", page(name, title, root, root / path))
 
 
-def page(name: str, title: str, folder: Path) -> str:
+def page(name: str, title: str, root: Path, folder: Path) -> str:
     """One package's page."""
     package = ast.parse((folder / "__init__.py").read_text())
-    found = definitions(folder)
+    shared = {
+        node.name: node
+        for path in SHARED
+        for node in ast.parse((root / path).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {**of_worlds(shared, folder), **definitions(folder)}
+    for node in found.values():
+        inherit_init(node, shared)
     heading = f"{title}: {name}"
     out = [heading, "=" * len(heading), "", f".. py:module:: {name}", ""]
     out += paragraphs(ast.get_docstring(package) or "")
@@ -76,6 +94,34 @@ def definitions(folder: Path) -> dict[str, Definition]:
             ):
                 found[node.name] = node
     return found
+
+
+def of_worlds(shared: dict[str, ast.ClassDef], folder: Path) -> dict[str, Definition]:
+    """What the folder's modules assign from a world, as the functions that its methods become."""
+    methods: dict[str, Definition] = {}
+    for world in WORLDS:
+        for method in shared[world].body:
+            if isinstance(method, ast.FunctionDef):
+                method.args.args = method.args.args[1:]  # self
+                methods[method.name] = method
+    assigned = {
+        target.id
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and "world." in ast.unparse(node.value)
+        for target in ast.walk(node.targets[0])
+        if isinstance(target, ast.Name)
+    }
+    return {name: methods[name] for name in assigned & methods.keys()}
+
+
+def inherit_init(node: Definition, shared: dict[str, ast.ClassDef]) -> None:
+    """Give a class without `__init__` that of a shared class on which it is built."""
+    if isinstance(node, ast.ClassDef) and not _method(node, "__init__"):
+        for base in node.bases:
+            parent = shared.get(ast.unparse(base).rpartition(".")[2])
+            inherited = _method(parent, "__init__") if parent else None
+            node.body += [inherited] if inherited else []
 
 
 def entry(node: Definition, inside: str = "") -> list[str]:

@@ -1,7 +1,8 @@
-"""ddl_caffe's solver, on a stand-in for pycaffe."""
+"""ddl_caffe's solver, on a stand-in for pycaffe, and on Caffe where it is installed."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Run
 
+ON_CAFFE = Path(__file__).parent / "programs" / "caffe_solvers.py"
 PROGRAM = f"""
 import sys
 import numpy as np
@@ -100,4 +102,12 @@ print("right")
 def test_solver(ddlrun: Run, size: int) -> None:
     """Trains as one process does, in Caffe's loop and in its own; equal weights on all ranks."""
     ended = ddlrun(size, PROGRAM, limit=120).expect_success()
+    assert all(ended.lines(rank) == ["right"] for rank in range(size))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("caffe") is None, reason="there is no caffe")
+@pytest.mark.parametrize("size", [1, 2])
+def test_solvers_of_caffe(ddlrun: Run, size: int) -> None:
+    """As the stand-in, on Caffe's own nets, with callbacks and by the loop; snapshots on rank 0."""
+    ended = ddlrun(size, ON_CAFFE, limit=120).expect_success()
     assert all(ended.lines(rank) == ["right"] for rank in range(size))

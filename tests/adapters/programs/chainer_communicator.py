@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import chainer
 import chainer.functions as F
@@ -103,6 +104,16 @@ def check_functions() -> None:
     assert [y.array.tolist() for y in ys] == [[n * size + rank] for n in range(size)]
     F.sum((rank + 1) * sum(ys)).backward()
     assert [each.grad.tolist() for each in xs] == [[n + 1] for n in range(size)]
+    x.cleargrad()
+    gathered = chainermn.functions.gather(comm, x, root=1)
+    (F.sum(3 * sum(gathered)) if rank == 1 else gathered).backward()
+    assert x.grad.tolist() == [3]
+    for each in xs:
+        each.cleargrad()
+    own = chainermn.functions.scatter(comm, tuple(xs) if rank == 1 else None, root=1)
+    assert own.array.tolist() == [size + rank]
+    F.sum((rank + 1) * own).backward()
+    assert rank != 1 or [each.grad.tolist() for each in xs] == [[n + 1] for n in range(size)]
 
 
 def check_models() -> None:
@@ -144,6 +155,71 @@ def check_models() -> None:
     )
 
 
+class Started(chainer.FunctionHook):
+    """How many gradients have started when the backward pass comes to each linear function."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def backward_preprocess(self, function: object, *_: object) -> None:
+        if isinstance(function, F.connection.linear.LinearFunction):
+            self.counts.append(len(comm._overlap._started))
+
+
+class Branches(chainer.Chain):
+    """`first` is used twice, `even` by even ranks only, `never` by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.first, self.second = L.Linear(2, 2), L.Linear(2, 2)
+            self.even, self.never = L.Linear(2, 2), L.Linear(2, 2)
+
+    def forward(self, x: np.ndarray) -> chainer.Variable:
+        hidden = F.sigmoid(self.first(F.sigmoid(self.first(x))))
+        if rank % 2 == 0:
+            hidden = self.even(hidden)
+        return (rank + 1) * F.sum(self.second(hidden))
+
+
+def check_overlap() -> None:
+    """Gradients start within the backward pass, and come to what they come to without."""
+    x = np.linspace(0, 1, 6, dtype="f").reshape(3, 2)
+    model = Branches()
+    comm.bcast_data(model)
+
+    def gradients(loss: chainer.Variable) -> dict[str, np.ndarray]:
+        model.cleargrads()
+        loss.backward()
+        comm.multi_node_mean_grad(model, zero_fill=True)
+        return {name: param.grad for name, param in model.namedparams()}
+
+    expected = gradients(model(x))
+    with Started() as hook:
+        got = gradients(comm.overlapped(model)(x))
+    assert hook.counts == ([0, 2, 4, 4] if rank % 2 == 0 else [0, 2, 2]), hook.counts
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(got[name], gradient, rtol=1e-6, err_msg=name)
+    assert not got["/never/W"].any() and (size == 1 or got["/even/W"].any())
+
+    def trained(loss_of: Callable[[Branches], Callable[..., chainer.Variable]]) -> list[np.ndarray]:
+        """The weights after three updates, the first of which only gives rank 0's."""
+        own = model.copy("copy")
+        optimizer = ddl.create_multi_node_optimizer(chainer.optimizers.SGD(0.5), comm).setup(own)
+        loss = loss_of(own)
+        for _ in range(3):
+            optimizer.update(loss, x)
+        return [param.array for _, param in sorted(own.namedparams())]
+
+    plain = trained(lambda own: own)
+    before = [param.array for _, param in sorted(model.namedparams())]
+    assert sum((a != b).any() for a, b in zip(plain, before, strict=True)) == 6  # but /never
+    for loss_of in (comm.overlapped, lambda own: comm.overlapped(own, lambda x: own(x))):
+        for ours, theirs in zip(trained(loss_of), plain, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+            assert ours.tobytes() == comm.bcast(ours).tobytes()
+
+
 def check_refused() -> None:
     for call, said in [
         (lambda: ddl.create_communicator("pure_nccl"), "'pure_nccl' is not ddl"),
@@ -166,6 +242,7 @@ check_arrays()
 check_objects()
 check_functions()
 check_models()
+check_overlap()
 check_refused()
 ddl.shutdown()
 print("right")

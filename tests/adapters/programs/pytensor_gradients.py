@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import ddl_pytensor as ddl
+from ddl_core.errors import InvalidState
 from ddl_pytensor.framework import framework, tensor
 
 ddl.init()
@@ -53,6 +54,12 @@ def check(mode: str) -> None:
     got = framework.function([x], results, mode=mode)(np.zeros(2))
     assert [each.tolist() for each in got] == [[size * n, size * n] for n in range(8)], got
 
+    # Also where the graphs are not equal, because constants depend on the rank: on rank 0 both of
+    # these are sums of x.
+    results = [ddl.allreduce(x + float(rank)), ddl.allreduce(x - float(rank))]
+    got = framework.function([x], results, mode=mode)(np.full(2, 9.0))
+    assert [each[0] for each in got] == [9 * size + SUM - size, 9 * size - SUM + size], got
+
     # New values of floats are averaged, others are not.
     weight = framework.shared(np.zeros(2))
     steps = framework.shared(np.zeros((), np.int64))
@@ -63,6 +70,15 @@ def check(mode: str) -> None:
 
 def check_refused() -> None:
     x = tensor.vector("x", dtype="float64")
+    either = [ddl.allreduce(x), ddl.allreduce(x)]
+    ours, theirs = (either[part % 2].owner.op.number for part in (rank, rank + 1))
+    try:
+        framework.function([x], either[rank % 2], mode=sys.argv[-1])(np.ones(2))
+    except InvalidState as error:
+        said = f"rank {rank} runs operation {ours} of its graphs, where ranks run operations"
+        assert f"{said} {min(ours, theirs)} to {max(ours, theirs)}" in str(error), error
+    else:
+        raise AssertionError("the ranks ran different operations")
     try:
         framework.function([x], framework.grad(ddl.allreduce(x, op="max").sum(), x))
     except Exception as error:
