@@ -35,6 +35,22 @@ static void check_refused(const ddl__rendezvous_record *record)
     REQUIRE(memchr(record->text, 0, sizeof record->text), "a text without an end");
 }
 
+/* A list of addresses that somebody has altered is read within its bounds. */
+static void read_list(input *in)
+{
+    unsigned char list[600];
+    size_t left = input_byte(in) * 2u, length, sum = 0;
+    const unsigned char *at = list, *address;
+    memset(list, 0, sizeof list);
+    input_run(in, list, left);
+    const unsigned char *end = list + left;
+    while ((address = ddl__rendezvous_list_next(&at, &left, &length))) {
+        REQUIRE(address >= list && address + length <= end, "%zu bytes", length);
+        sum += length;
+    }
+    REQUIRE(sum <= sizeof list, "%zu bytes", sum);
+}
+
 /* As the ranks handle records with the right magic. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
@@ -50,11 +66,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     else
         check_refused(&record);
 
+    read_list(&in);
     input_alter(&in, &record, sizeof record);
     ddl__message_clear();
-    if (ddl__rendezvous_record_accept(&record, 1) == DDL_OK)
-        REQUIRE(record.status == DDL_OK && record.length <= DDL_ADDRESS_MAX, "%u bytes",
-                record.length);
+    if (ddl__rendezvous_record_accept(&record, 1, size) == DDL_OK)
+        REQUIRE(record.status == DDL_OK && record.length <= DDL_ADDRESS_MAX &&
+                    record.list_bytes <= ddl__rendezvous_list_most(size),
+                "%u and %u bytes", record.length, record.list_bytes);
     else
         REQUIRE(ddl__message()[0] && memchr(record.text, 0, sizeof record.text), "no message");
     for (const char *at = ddl__message(); *at; at++)

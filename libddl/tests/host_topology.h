@@ -12,8 +12,8 @@ static ddl__topology *topology_of(const int *hosts, int n, const char *racks, bo
     for (int h = 0; h < n; h++)
         size += hosts[h];
     int *host = malloc((size_t)size * sizeof *host);
-    unsigned char *shared = malloc((size_t)size * (size_t)size);
-    CHECK(host && shared, "out of memory");
+    ddl__sharing *sharing = calloc((size_t)size, sizeof *sharing);
+    CHECK(host && sharing, "out of memory");
     for (int h = 0, r = 0; h < n; h++)
         for (int i = 0; i < hosts[h]; i++)
             host[r++] = h;
@@ -23,12 +23,11 @@ static ddl__topology *topology_of(const int *hosts, int n, const char *racks, bo
         host[i] = other;
     }
     for (int i = 0; i < size; i++)
-        for (int j = 0; j < size; j++)
-            shared[i * size + j] = host[i] == host[j];
+        sharing[i] = (ddl__sharing){{{(uint64_t)host[i], 0}}, (uint64_t)hosts[host[i]]};
     ddl__topology *t;
-    CHECK(ddl__topology_create(shared, size, racks, false, &t) == DDL_OK, "%s", ddl__message());
+    CHECK(ddl__topology_create(sharing, size, racks, false, &t) == DDL_OK, "%s", ddl__message());
     free(host);
-    free(shared);
+    free(sharing);
     return t;
 }
 

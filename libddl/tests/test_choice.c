@@ -65,7 +65,9 @@ static void test_chosen_segments(void)
         {DDL__BROADCAST, 1 << 20, 1.2e8, DDL__ALGORITHM_TREE, DDL__SEGMENT_WIRES},
         {DDL__ALLREDUCE, 8 << 20, 1.2e8, DDL__ALGORITHM_RING, DDL__SEGMENT_WIRES},
     };
-    unsigned char none[64] = {0};
+    ddl__sharing none[8];
+    for (int r = 0; r < 8; r++)
+        none[r] = (ddl__sharing){{{(uint64_t)r, 0}}, 1};
     ddl__topology *t;
     CHECK(ddl__topology_create(none, 8, NULL, false, &t) == DDL_OK, "no topology");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

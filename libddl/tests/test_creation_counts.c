@@ -35,12 +35,12 @@ ddl_status __wrap_ddl__health_open(ddl__health *health)
     return fails == BEFORE_AGREEMENT ? fail_late() : status;
 }
 
-ddl_status __real_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+ddl_status __real_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                                     const ddl__location *locations);
-ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                                     const ddl__location *locations);
 
-ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const unsigned char *sharing,
+ddl_status __wrap_ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                                     const ddl__location *locations)
 {
     ddl_status status = __real_ddl__layout_apply(comm, sharing, locations);

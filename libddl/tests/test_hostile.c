@@ -352,10 +352,10 @@ static void test_record_fields(void)
     record.status = DDL_EABORTED;
     memset(record.text, 'x', sizeof record.text);
     CHECK(ddl__rendezvous_record_check(&record, 2), "%s", record.text);
-    CHECK(ddl__rendezvous_record_accept(&record, 1) == DDL_OK && !record.text[0], "%s",
+    CHECK(ddl__rendezvous_record_accept(&record, 1, 2) == DDL_OK && !record.text[0], "%s",
           ddl__message());
     record.length = DDL_ADDRESS_MAX + 1;
-    CHECK(ddl__rendezvous_record_accept(&record, 1) == DDL_EREFUSED &&
+    CHECK(ddl__rendezvous_record_accept(&record, 1, 2) == DDL_EREFUSED &&
               strstr(ddl__message(), "an address of"),
           "%s", ddl__message());
 }

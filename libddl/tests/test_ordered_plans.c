@@ -109,12 +109,12 @@ static ddl__topology *hosts_of(int hosts, int each)
 {
     int size = hosts * each;
     ddl__topology *topology;
-    unsigned char *shared = malloc((size_t)(size * size));
-    CHECK(shared, "out of memory");
-    for (int i = 0; i < size * size; i++)
-        shared[i] = i / size / each == i % size / each;
-    CHECK(ddl__topology_create(shared, size, NULL, false, &topology) == DDL_OK, "no topology");
-    free(shared);
+    ddl__sharing *sharing = calloc((size_t)size, sizeof *sharing);
+    CHECK(sharing, "out of memory");
+    for (int r = 0; r < size; r++)
+        sharing[r] = (ddl__sharing){{{(uint64_t)(r / each), 0}}, (uint64_t)each};
+    CHECK(ddl__topology_create(sharing, size, NULL, false, &topology) == DDL_OK, "no topology");
+    free(sharing);
     return topology;
 }
 

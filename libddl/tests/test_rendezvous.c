@@ -18,6 +18,7 @@ typedef struct client {
     bool encrypts;
     int delay_ms, timeout_ms, stall_warn_ms;
     int descriptors;                    /* its limit; 0: as it is */
+    bool hard;                          /* which it cannot raise */
     void (*run)(const struct client *); /* NULL: run_client */
     pid_t pid;
     FILE *said;          /* to stderr */
@@ -42,6 +43,7 @@ static void run_client(const client *v)
     if (v->descriptors) {
         CHECK(!getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
         limit.rlim_cur = (rlim_t)v->descriptors;
+        limit.rlim_max = v->hard ? limit.rlim_cur : limit.rlim_max;
         CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
     }
     usleep((useconds_t)v->delay_ms * 1000);
@@ -205,9 +207,24 @@ static void test_too_few_descriptors(void)
     for (int r = 0; r < SIZE; r++)
         v[r] = (client){.rank = r, .size = SIZE, .timeout_ms = 1000};
     v[0].descriptors = 14;
+    v[0].hard = true;
     run(v, SIZE);
     CHECK(v[0].status == DDL_ETIMEDOUT, "%d: %s", v[0].status, v[0].text);
     SAYS(v[0], 1, "raise ulimit -n");
+}
+
+/* It has a descriptor for each of the others, when it raises its limit. */
+static void test_many_descriptors(void)
+{
+    enum { SIZE = 12 };
+    client v[SIZE];
+    memset(v, 0, sizeof v);
+    for (int r = 0; r < SIZE; r++)
+        v[r] = (client){.rank = r, .size = SIZE, .timeout_ms = 20000};
+    v[0].descriptors = 14;
+    run(v, SIZE);
+    for (int r = 0; r < SIZE; r++)
+        CHECK(v[r].status == DDL_OK, "rank %d: %d: %s", r, v[r].status, v[r].text);
 }
 
 /* No process listens at the port, and the kernel may assign it to the dialing socket itself. */
@@ -274,6 +291,7 @@ int main(void)
     test_missing_encrypted();
     test_few_descriptors();
     test_too_few_descriptors();
+    test_many_descriptors();
     test_creation(0);
     test_creation(1);
     return 0;

@@ -10,6 +10,7 @@
 #include "base/time_limits.h"
 #include "comm/environment.h"
 #include "comm/explore.h"
+#include "comm/members.h"
 #include "comm/plan_file.h"
 #include "connect/wireup.h"
 
@@ -54,25 +55,6 @@ static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_con
     uint64_t fields[] = {config->tag, number, config->epoch};
     ddl__digest_add(&list, fields, sizeof fields);
     return list;
-}
-
-static ddl_status decode_all(const ddl_endpoint *endpoint, const void *const *addresses,
-                             const size_t *lengths, int rank, int size, ddl__address *to)
-{
-    for (int i = 0; i < size; i++) {
-        if (!addresses[i])
-            return ddl__fail(DDL_EINVAL, "addresses[%d] is NULL", i);
-        ddl_status status = ddl__address_decode(&to[i], addresses[i], lengths[i]);
-        if (status != DDL_OK)
-            return status;
-        for (int j = 0; j < i; j++)
-            if (ddl__digest_equal(to[i].endpoint, to[j].endpoint))
-                return ddl__fail(DDL_EINVAL, "addresses[%d] and addresses[%d] are equal", j, i);
-    }
-    if (!ddl__digest_equal(to[rank].endpoint, ddl__endpoint_address(endpoint)->endpoint))
-        return ddl__fail(DDL_EINVAL, "addresses[%d] is not this endpoint's, but rank is %d", rank,
-                         rank);
-    return DDL_OK;
 }
 
 static char **name_ranks(const ddl__address *addresses, int size)
@@ -203,26 +185,25 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                                : status;
 }
 
-/* The settings that have to be equal on all members. */
+/* The settings that have to be equal on all members, and with whom the rank shares memory. */
 typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
     ddl__layout layout;
+    ddl__sharing sharing;
 } settings;
 
-static ddl_status settings_compare(const ddl_comm *comm, const void *row, const char *name)
+static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs, const char *name)
 {
-    settings theirs;
-    memcpy(&theirs, row, sizeof theirs);
-    if (theirs.segment_bytes != comm->segment_bytes)
+    if (theirs->segment_bytes != comm->segment_bytes)
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
                          (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
-                         (unsigned long long)theirs.segment_bytes, name);
-    if (theirs.heartbeat_ms != comm->config.heartbeat_ms)
+                         (unsigned long long)theirs->segment_bytes, name);
+    if (theirs->heartbeat_ms != comm->config.heartbeat_ms)
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
                          (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
-                         (long long)theirs.heartbeat_ms, name);
-    return ddl__layout_compare(comm, &theirs.layout, name);
+                         (long long)theirs->heartbeat_ms, name);
+    return ddl__layout_compare(comm, &theirs->layout, name);
 }
 
 static void link_shorten(ddl__link *link)
@@ -301,40 +282,65 @@ static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t ti
     return run_operation(comm, &call, until);
 }
 
+/* With whom this rank shares memory, and its place among them. */
+static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sharing *sharing)
+{
+    unsigned char *shared = calloc((size_t)comm->size, 1);
+    if (!shared)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+    for (int i = 0; i < comm->size; i++) {
+        shared[i] = i == comm->rank || (links[i] && links[i]->ops->shared);
+        comm->local_size += shared[i];
+        comm->local_rank += i < comm->rank && shared[i];
+    }
+    *sharing = ddl__sharing_of(shared, comm->rank, comm->size);
+    free(shared);
+    return DDL_OK;
+}
+
+/* All members' settings are here, by rank. */
+static ddl_status apply_settings(ddl_comm *comm, const settings *all, bool *agreed)
+{
+    size_t size = (size_t)comm->size;
+    ddl__location *locations = calloc(size, sizeof *locations);
+    ddl__sharing *sharing = calloc(size, sizeof *sharing);
+    ddl_status status =
+        locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
+    for (size_t i = 0; status == DDL_OK && i < size; i++) {
+        status = settings_compare(comm, &all[i], comm->names[i]);
+        locations[i] = all[i].layout.location;
+        sharing[i] = all[i].sharing;
+    }
+    *agreed = status == DDL_OK;
+    comm->layout.choices = all[0].layout.choices;
+    if (status == DDL_OK)
+        status = ddl__layout_apply(comm, sharing, locations);
+    if (status == DDL_OK)
+        shorten_same_machine(comm, locations);
+    free(locations);
+    free(sharing);
+    return status;
+}
+
 /* Exchange which members share memory, and the settings. This is the first operation of every comm;
  * when it is complete, all members are here. `agreed`: and all have equal settings. */
 static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
                                     const ddl__until *until, bool *agreed)
 {
-    settings ours = {.segment_bytes = comm->segment_bytes,
-                     .heartbeat_ms = comm->config.heartbeat_ms,
-                     .layout = comm->layout};
-    size_t size = (size_t)comm->size, row = size + sizeof ours;
-    ddl__location *locations = calloc(size, sizeof *locations + row + size);
-    if (!locations)
-        return ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
-    unsigned char *rows = (unsigned char *)(locations + size), *shared = rows + size * row;
-    unsigned char *mine = rows + (size_t)comm->rank * row;
-    for (size_t i = 0; i < size; i++)
-        mine[i] = links[i] && links[i]->ops->shared;
-    memcpy(mine + size, &ours, sizeof ours);
+    settings *all = calloc((size_t)comm->size, sizeof *all);
+    if (!all)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+    settings *own = &all[comm->rank];
+    own->segment_bytes = comm->segment_bytes;
+    own->heartbeat_ms = comm->config.heartbeat_ms;
+    own->layout = comm->layout;
+    ddl_status status = find_sharing(comm, links, &own->sharing);
     int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
-    ddl_status status = gather_rows(comm, rows, row, left, until);
-    for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        memcpy(shared + i * size, rows + i * row, size);
-        status = settings_compare(comm, rows + i * row + size, comm->names[i]);
-        settings theirs;
-        memcpy(&theirs, rows + i * row + size, sizeof theirs);
-        locations[i] = theirs.layout.location;
-        if (i == 0)
-            comm->layout.choices = theirs.layout.choices;
-    }
-    *agreed = status == DDL_OK;
     if (status == DDL_OK)
-        status = ddl__layout_apply(comm, shared, locations);
+        status = gather_rows(comm, all, sizeof *all, left, until);
     if (status == DDL_OK)
-        shorten_same_machine(comm, locations);
-    free(locations);
+        status = apply_settings(comm, all, agreed);
+    free(all);
     return status;
 }
 
@@ -516,7 +522,7 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
     ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
     if (!decoded)
         return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
-    ddl_status status = decode_all(endpoint, addresses, lengths, rank, size, decoded);
+    ddl_status status = ddl__members_decode(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
         return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, until, out);
     free(decoded);

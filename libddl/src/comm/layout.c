@@ -117,7 +117,7 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
 /* Mode d uses the declared levels, however the ranks are connected. The other modes are about the
  * network between hosts: they take the levels above the hosts from the proven topology if both have
  * the same hosts, else they use the proven topology alone. */
-static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
+static ddl_status apply_declared(ddl_comm *comm, const ddl__sharing *sharing)
 {
     ddl__topology *proven = NULL, *declared = NULL;
     ddl_status status = ddl__topology_declare(comm->layout.dimensions, &declared);
@@ -126,7 +126,7 @@ static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
         return status;
     }
     status =
-        ddl__topology_create(shared, comm->size, comm->layout.topology, !comm->is_world, &proven);
+        ddl__topology_create(sharing, comm->size, comm->layout.topology, !comm->is_world, &proven);
     bool same = status == DDL_OK && same_hosts(proven, declared);
     if (same) {
         declared->declared = false;
@@ -138,13 +138,13 @@ static ddl_status apply_declared(ddl_comm *comm, const unsigned char *shared)
 }
 
 /* Runs in the library's floating-point mode, since costs must be equal on all members. */
-static ddl_status find_topology(ddl_comm *comm, char mode, const unsigned char *shared,
+static ddl_status find_topology(ddl_comm *comm, char mode, const ddl__sharing *sharing,
                                 const ddl__location *locations)
 {
     ddl__fp_mode caller = ddl__fp_enter();
     ddl_status status = mode && mode != 'r'
-                            ? apply_declared(comm, shared)
-                            : ddl__topology_create(shared, comm->size, comm->layout.topology,
+                            ? apply_declared(comm, sharing)
+                            : ddl__topology_create(sharing, comm->size, comm->layout.topology,
                                                    !comm->is_world, &comm->topology);
     if (status == DDL_OK)
         status = ddl__topology_locate(comm->topology, locations);
@@ -163,25 +163,23 @@ static void apply_choices(const ddl_comm *comm, char mode)
     ddl__engine_set_choices(comm->engine, ddl__choices_are_none(choices) ? NULL : choices, by);
 }
 
-ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
+ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                              const ddl__location *locations)
 {
-    ddl__locality locality = ddl__locality_of(shared, comm->rank, comm->size);
-    comm->local_rank = locality.local_rank;
-    comm->local_size = locality.local_size;
+    bool all_shared = ddl__all_share(sharing, comm->size);
     bool mode_applies;
     ddl_status status = check_mode(comm, &mode_applies);
     char mode = mode_applies ? comm->layout.mode : 0;
     if (status == DDL_OK)
-        status = find_topology(comm, mode, shared, locations);
+        status = find_topology(comm, mode, sharing, locations);
     if (status != DDL_OK)
         return status;
-    log_layout(comm, mode_applies, locality.all_shared);
+    log_layout(comm, mode_applies, all_shared);
     apply_choices(comm, mode);
     comm->explores = mode == 'p' && ddl__choices_are_none(&comm->layout.choices);
     if (mode == 'r') /* plan without the topology */
         return DDL_OK;
-    if (locality.all_shared)
+    if (all_shared)
         ddl__engine_all_shared(comm->engine);
     ddl__engine_set_topology(comm->engine, comm->topology);
     return DDL_OK;

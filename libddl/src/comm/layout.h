@@ -21,9 +21,9 @@ typedef struct ddl__layout {
 /* Fail if another member's settings differ. */
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name);
 
-/* Create the comm's topology and pass it to the engine. shared[i * size + j] is set if the ranks i
- * and j share memory; `locations` says where the ranks run. */
-ddl_status ddl__layout_apply(ddl_comm *comm, const unsigned char *shared,
+/* Create the comm's topology and pass it to the engine. By rank: with whom it shares memory, and
+ * where it runs. */
+ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                              const ddl__location *locations);
 
 #endif

@@ -28,10 +28,14 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     size_t *lengths = calloc(size, sizeof *lengths);
     ddl_status status =
         addresses && lengths ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
-    for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        addresses[i] = plan->records[i].address;
-        lengths[i] = plan->records[i].length;
-    }
+    const unsigned char *at = plan->list;
+    size_t left = plan->list_bytes;
+    for (size_t i = 0; status == DDL_OK && i < size; i++)
+        if (!(addresses[i] = ddl__rendezvous_list_next(&at, &left, &lengths[i])))
+            status = ddl__fail(DDL_EREFUSED,
+                               "the rendezvous gave rank %d the addresses of %zu "
+                               "ranks, not of %d",
+                               plan->rank, i, plan->size);
     if (status == DDL_OK)
         status = ddl__comm_create(plan->endpoint, addresses, lengths, plan->rank, plan->size,
                                   config, true, &(ddl__until){.deadline = plan->deadline}, comm);
@@ -77,18 +81,15 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
     ddl__rendezvous_plan plan = {.endpoint = endpoint,
                                  .rank = rank,
                                  .size = size,
-                                 .records = calloc((size_t)size, sizeof *plan.records),
                                  .begun = ddl__now(),
                                  .deadline = deadline,
                                  .warn_at = ddl__deadline(stall_warn_ms(config))};
-    if (!plan.records)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", size);
     const char *launcher = ddl__environment_launcher(url, rank, size);
     report_to_launcher(launcher, rank, "joining");
     status = ddl__rendezvous_run(&plan, url);
     if (status == DDL_OK)
         status = create_comm(&plan, config, comm);
     report_to_launcher(launcher, rank, status == DDL_OK ? "joined" : "gave up");
-    free(plan.records);
+    free(plan.list);
     return status;
 }

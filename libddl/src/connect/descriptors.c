@@ -64,6 +64,31 @@ static uint64_t count_open_descriptors(void)
     return n - 3; /* ".", "..", and the directory's own descriptor */
 }
 
+static void raise_limit(struct rlimit limit, uint64_t want, int size)
+{
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
+    if (limit.rlim_cur == before)
+        return;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        ddl__log(DDL__WARN, "cannot raise ulimit -n from %llu to %llu for a comm of %d members: %s",
+                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size,
+                 strerror(errno));
+    else
+        ddl__log(DDL__INFO, "raised ulimit -n from %llu to %llu for a comm of %d members",
+                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size);
+}
+
+void ddl__descriptors_provide_clients(int size)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= LARGE + (uint64_t)size)
+        return;
+    uint64_t want = count_open_descriptors() + (uint64_t)size + RESERVE;
+    if (limit.rlim_cur < want)
+        raise_limit(limit, want, size);
+}
+
 ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
                                     int rank, int size, uint32_t kinds)
 {
@@ -83,16 +108,6 @@ ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__add
                          "LimitNOFILE=, docker run --ulimit nofile=) to %llu",
                          size, (unsigned long long)needed, (unsigned long long)open,
                          (unsigned long long)limit.rlim_max, (unsigned long long)want);
-    rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = want < limit.rlim_max ? want : limit.rlim_max;
-    if (limit.rlim_cur == before)
-        return DDL_OK;
-    if (setrlimit(RLIMIT_NOFILE, &limit))
-        ddl__log(DDL__WARN, "cannot raise ulimit -n from %llu to %llu for a comm of %d members: %s",
-                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size,
-                 strerror(errno));
-    else
-        ddl__log(DDL__INFO, "raised ulimit -n from %llu to %llu for a comm of %d members",
-                 (unsigned long long)before, (unsigned long long)limit.rlim_cur, size);
+    raise_limit(limit, want, size);
     return DDL_OK;
 }

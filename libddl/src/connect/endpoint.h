@@ -124,4 +124,7 @@ void ddl__endpoint_need_progress(ddl_endpoint *endpoint, ddl__comm_slot *slot, b
 ddl_status ddl__descriptors_provide(const ddl_endpoint *endpoint, const ddl__address *addresses,
                                     int rank, int size, uint32_t kinds);
 
+/* The same for the root of a rendezvous, which has a connection of each rank. */
+void ddl__descriptors_provide_clients(int size);
+
 #endif

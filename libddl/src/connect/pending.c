@@ -62,7 +62,8 @@ static const char *find_refusal_reason(const ddl__inbound *inbound, const void *
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
                hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE;
-    bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE;
+    bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
+               hello->kind == DDL__CONN_LIST;
     if ((tcp == inbound->local && !any) ||
         (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
         return "a wrong kind of connection";

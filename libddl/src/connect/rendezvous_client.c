@@ -12,8 +12,7 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20, /* after rank 0 closed the connection: it has more clients than slots */
-    NOTICES = 64  /* of rank 0 about missing ranks that are logged */
+    RETRIES = 20 /* after rank 0 closed the connection: it has more clients than slots */
 };
 
 /* Warn, once, that rank 0 has not answered yet. */
@@ -61,64 +60,10 @@ static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
     return -1;
 }
 
-/* Log a notice of rank 0 about missing ranks. */
-static void log_notice(const ddl__rendezvous_plan *p, ddl__rendezvous_record *record)
-{
-    ddl__sanitize_text(record->text, sizeof record->text);
-    ddl__log(DDL__WARN, "rank %d on %s: the rendezvous has waited for %.1f s; rank 0 says: %s",
-             p->rank, ddl__endpoint_address(p->endpoint)->host,
-             (double)(ddl__now() - p->begun) * 1e-9, record->text);
-}
-
-ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int rank)
-{
-    if (record->magic != DDL__RECORD_MAGIC)
-        return ddl__fail(DDL_EREFUSED, "the rendezvous does not speak libddl's protocol");
-    ddl__sanitize_text(record->text, sizeof record->text);
-    if (record->status == DDL_ETIMEDOUT)
-        return ddl__fail(DDL_ETIMEDOUT, "%s",
-                         record->text[0] ? record->text
-                                         : "the rendezvous ended before all ranks had joined");
-    if (record->status != DDL_OK)
-        return ddl__fail(DDL_EREFUSED, "the rendezvous refused rank %d: %s", rank, record->text);
-    if (record->length > DDL_ADDRESS_MAX)
-        return ddl__fail(DDL_EREFUSED, "the rendezvous gave rank %d an address of %u bytes", rank,
-                         record->length);
-    return DDL_OK;
-}
-
-/* Receive the list record by record, since the first one may carry a refusal instead. */
-static ddl_status receive_records(ddl__rendezvous_plan *p, const ddl__session *session,
-                                  ddl__seal *seal, int fd)
-{
-    const ddl__job *job = ddl__endpoint_job(p->endpoint);
-    ddl__rendezvous_record *records = p->records;
-    unsigned notices = 0;
-    unsigned char mac[DDL__KEY], proof[DDL__KEY];
-    for (int i = 0; i < p->size; i++) {
-        if (!ddl__seal_recv_all(seal, fd, &records[i], sizeof *records, p->deadline))
-            return DDL_EUNREACHABLE;
-        if (i == 0 && records[i].magic == DDL__RECORD_MAGIC &&
-            records[i].status == DDL_INPROGRESS && notices++ < NOTICES) {
-            log_notice(p, &records[i--]);
-            continue;
-        }
-        ddl_status status = ddl__rendezvous_record_accept(&records[i], p->rank);
-        if (status != DDL_OK)
-            return status;
-    }
-    if (!ddl__seal_recv_all(seal, fd, proof, sizeof proof, p->deadline))
-        return DDL_EUNREACHABLE;
-    if (!ddl__rendezvous_records_mac(job, records, p->size, mac))
-        return DDL_ESYSTEM;
-    if (ddl__is_proven(job, session, DDL__AUTH_RECORDS, mac, sizeof mac, proof))
-        return DDL_OK;
-    return ddl__fail(DDL_EREFUSED, "the addresses that rank %d received were altered in transit",
-                     p->rank);
-}
-
-/* Exchange records over a connection to rank 0. DDL_EUNREACHABLE sets errno, not the message. */
-static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitted)
+/* Send the own record over a connection to rank 0, and receive the list, or (*first) who gives it.
+ * DDL_EUNREACHABLE sets errno, not the message. */
+static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitted,
+                                   ddl__rendezvous_record *first)
 {
     const ddl__job *job = ddl__endpoint_job(p->endpoint);
     ddl__hello hello = ddl__hello_begin(job, DDL__CONN_RENDEZVOUS, p->rank, 0, p->size);
@@ -127,7 +72,7 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     struct {
         ddl__rendezvous_record record;
         unsigned char proof[DDL__KEY];
-    } piece = {.record = p->records[p->rank]};
+    } piece = {.record = p->own};
     ddl_status status = ddl__handshake_initiate(job, fd, &hello, answer_by, &session);
     if (status == DDL_EREFUSED) {
         char why[DDL__MESSAGE_MAX / 2];
@@ -145,7 +90,7 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     if (status == DDL_OK && !ddl__seal_send_all(seal, fd, &piece, sizeof piece, p->deadline))
         status = DDL_EUNREACHABLE;
     if (status == DDL_OK)
-        status = receive_records(p, &session, seal, fd);
+        status = ddl__rendezvous_receive_list(p, &session, seal, fd, first);
     int error = errno;
     ddl__session_end(&session);
     ddl__seal_destroy(seal);
@@ -159,6 +104,7 @@ ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
 {
     char why[128];
     ddl_status status = DDL_EUNREACHABLE;
+    ddl__rendezvous_record first;
     bool admitted = false;
     int error = 0;
     for (int i = 0; status == DDL_EUNREACHABLE && !admitted && i < RETRIES; i++) {
@@ -170,7 +116,7 @@ ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
                 DDL_EUNREACHABLE,
                 "rank %d cannot reach the rendezvous at tcp://%s:%s: %s; is rank 0 running?",
                 p->rank, p->host, p->port, why);
-        status = exchange_records(p, fd, &admitted);
+        status = exchange_records(p, fd, &admitted, &first);
         error = errno;
         close(fd);
         if (status != DDL_EUNREACHABLE || admitted || error != ETIMEDOUT)
@@ -178,6 +124,8 @@ ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
         admitted = ddl__now() >= p->deadline;
         client_warn(p, "the listener there does not answer");
     }
+    if (status == DDL_OK)
+        return ddl__rendezvous_follow(p, &first);
     if (status != DDL_EUNREACHABLE)
         return status;
     return ddl__fail(error == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE,

@@ -132,7 +132,6 @@ static void root_admit_client(rendezvous_root *root, client **place)
         snprintf(record->text, sizeof record->text, "rank %d is here already", record->rank);
     }
     if (fits) {
-        root->plan->records[record->rank] = *record;
         root->ranks[record->rank] = peer;
         *place = NULL;
     } else {
@@ -355,25 +354,43 @@ static bool root_has_all(const rendezvous_root *root)
     return true;
 }
 
-static ddl_status root_send_records(const rendezvous_root *root)
+static ddl_status root_make_list(const rendezvous_root *root)
 {
-    const ddl__job *job = ddl__endpoint_job(root->plan->endpoint);
-    unsigned char mac[DDL__KEY], proof[DDL__KEY];
-    const ddl__rendezvous_record *records = root->plan->records;
-    size_t bytes = (size_t)root->size * sizeof *records;
-    if (!ddl__rendezvous_records_mac(job, records, root->size, mac))
+    ddl__rendezvous_plan *plan = root->plan;
+    unsigned char *at = plan->list = malloc(ddl__rendezvous_list_most(root->size));
+    if (!at)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d addresses", root->size);
+    if (!ddl__random(&plan->own.rendezvous, sizeof plan->own.rendezvous))
         return DDL_ESYSTEM;
-    for (int i = 1; i < root->size; i++) {
-        const client *c = root->ranks[i];
-        int fd = c->inbound.fd;
-        int64_t deadline = root->plan->deadline;
-        if (!ddl__prove(job, &c->inbound.session, DDL__AUTH_RECORDS, mac, sizeof mac, proof) ||
-            !ddl__seal_send_all(c->seal, fd, records, bytes, deadline) ||
-            !ddl__seal_send_all(c->seal, fd, proof, sizeof proof, deadline))
-            return ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i,
-                             strerror(errno));
-    }
+    for (int i = 0; i < root->size; i++)
+        at = ddl__rendezvous_list_put(at, i ? &root->ranks[i]->piece.record : &plan->own);
+    plan->list_bytes = (size_t)(at - plan->list);
     return DDL_OK;
+}
+
+/* Send the rank the list, or the record of the rank that gives it. */
+static bool root_answer(const rendezvous_root *root, int rank, int giver)
+{
+    const client *c = root->ranks[rank];
+    int64_t deadline = root->plan->deadline;
+    if (giver == 0)
+        return ddl__rendezvous_send_list(root->plan, &c->inbound.session, c->seal, c->inbound.fd,
+                                         deadline);
+    ddl__rendezvous_record record = root->ranks[giver]->piece.record;
+    record.list_bytes = 0;
+    record.rendezvous = root->plan->own.rendezvous;
+    return ddl__seal_send_all(c->seal, c->inbound.fd, &record, sizeof record, deadline);
+}
+
+/* Who gives the list to more ranks is answered first. */
+static ddl_status root_hand_out(const rendezvous_root *root)
+{
+    ddl_status status = root_make_list(root);
+    for (int i = root->size - 1; status == DDL_OK && i > 0; i--)
+        if (!root_answer(root, i, ddl__rendezvous_giver(i, root->size)))
+            status =
+                ddl__fail(DDL_EUNREACHABLE, "rank %d left the rendezvous: %s", i, strerror(errno));
+    return status;
 }
 
 static ddl_status root_collect_records(rendezvous_root *root, int listener)
@@ -388,7 +405,7 @@ static ddl_status root_collect_records(rendezvous_root *root, int listener)
     for (int i = 0; i < CLIENTS_MAX; i++)
         client_close(&root->clients[i]);
     if (status == DDL_OK && !root_drop_left(root) && root_has_all(root))
-        return root_send_records(root);
+        return root_hand_out(root);
     if (status == DDL_OK) {
         root_describe_state(root, state, sizeof state);
         status = ddl__fail(DDL_ETIMEDOUT, "the rendezvous timed out: %s", state);
@@ -405,6 +422,7 @@ ddl_status ddl__rendezvous_root(ddl__rendezvous_plan *plan)
         listener = ddl__listen(NULL, &port);
     if (listener < 0)
         return DDL_ESYSTEM;
+    ddl__descriptors_provide_clients(plan->size);
     rendezvous_root root = {
         .plan = plan, .size = plan->size, .ranks = calloc((size_t)plan->size, sizeof(client *))};
     ddl_status status = root.ranks ? root_collect_records(&root, listener)

@@ -23,9 +23,14 @@ static void streams_note_wait(ddl__engine *engine)
 static void announce_sleep(ddl__engine *engine, bool asleep)
 {
     atomic_store_explicit(&engine->asleep, asleep, memory_order_seq_cst);
-    for (int i = 0; i < engine->config.size; i++)
-        if (engine->config.links[i])
-            engine->config.links[i]->ops->sleeping(engine->config.links[i], asleep);
+    bool shared = false;
+    for (int i = 0; i < engine->config.size; i++) {
+        ddl__link *link = engine->config.links[i];
+        if (!link || (shared && link->ops->shared))
+            continue;
+        link->ops->sleeping(link, asleep);
+        shared = shared || link->ops->shared;
+    }
     if (ddl__has_more(engine))
         ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)

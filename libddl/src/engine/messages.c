@@ -43,14 +43,10 @@ static bool peer_run(ddl__messages *m, int rank)
     return ddl__messages_send(m, &m->peers[rank]) || moved;
 }
 
-bool ddl__messages_run(ddl__messages *m)
+/* Look at the peers for which works wait. */
+static bool run_active(ddl__messages *m)
 {
-    bool moved = inbox_add(m);
-    if (m->n_anywhere || m->named || atomic_load_explicit(m->names_unsent, memory_order_relaxed)) {
-        for (int i = 0; i < m->size; i++)
-            moved = peer_run(m, i) || moved;
-        return moved;
-    }
+    bool moved = false;
     for (uint32_t k = 0; k < m->n_active;) {
         ddl__message_peer *p = &m->peers[m->active[k]];
         if (p->waiting || p->owed >= DDL__CREDIT_BATCH) {
@@ -64,6 +60,23 @@ bool ddl__messages_run(ddl__messages *m)
     return moved;
 }
 
+/* All peers are looked at for a receive from any, and on rank 0 for names. */
+bool ddl__messages_run(ddl__messages *m)
+{
+    bool moved = inbox_add(m);
+    bool names = m->named || atomic_load_explicit(m->names_unsent, memory_order_relaxed);
+    if (m->n_anywhere || (names && m->rank == 0)) {
+        for (int i = 0; i < m->size; i++)
+            moved = peer_run(m, i) || moved;
+        return moved;
+    }
+    if (names)
+        moved = peer_run(m, 0) || moved;
+    for (uint32_t i = 0; i < m->n_awaited; i++)
+        moved = peer_run(m, (int)m->awaited[i]) || moved;
+    return run_active(m) || moved;
+}
+
 ddl_work *ddl__messages_finished(ddl__messages *m)
 {
     ddl_work *list = m->finished.head;
@@ -71,9 +84,11 @@ ddl_work *ddl__messages_finished(ddl__messages *m)
     return list;
 }
 
-void ddl__messages_set_named(ddl__messages *m, bool named)
+void ddl__messages_set_named(ddl__messages *m, bool named, const uint32_t *ranks, uint32_t n)
 {
     m->named = named;
+    m->awaited = ranks;
+    m->n_awaited = n;
 }
 
 bool ddl__messages_send_name(ddl__messages *m, int rank, unsigned kind, const void *payload,
@@ -107,7 +122,7 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     ddl__mailbox_drop_receives(m->mailbox);
     ddl__ids_clear(&m->ids);
     atomic_store_explicit(m->names_unsent, 0, memory_order_relaxed);
-    m->n_active = m->n_anywhere = 0;
+    m->n_active = m->n_anywhere = m->n_awaited = 0;
     m->named = false;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;

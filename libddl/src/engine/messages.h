@@ -27,9 +27,11 @@ void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 /* Do what can be done now; false when that is nothing. */
 bool ddl__messages_run(ddl__messages *messages);
 
-/* Whether named operations are under way: name messages may then come from every rank, and a stream
- * shares the links. */
-void ddl__messages_set_named(ddl__messages *messages, bool named);
+/* Whether named operations are under way: name messages may then come, to rank 0 from every rank
+ * and to the others from rank 0, and a stream shares the links. It waits for spans of `ranks`, n of
+ * them, until the next call. */
+void ddl__messages_set_named(ddl__messages *messages, bool named, const uint32_t *ranks,
+                             uint32_t n);
 
 /* Send a name message to another rank, behind earlier ones; false when out of memory. */
 bool ddl__messages_send_name(ddl__messages *messages, int rank, unsigned kind, const void *payload,

@@ -53,7 +53,7 @@ static void link_examine(ddl__tcp_link *l)
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
-    if (!asleep || link->state != DDL__LINK_OPEN)
+    if (!asleep || link->state != DDL__LINK_OPEN || l->fd < 0)
         return;
     int64_t now = ddl__now();
     if (now < l->examined + DDL__UNACKNOWLEDGED_POLL)

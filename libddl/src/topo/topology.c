@@ -20,63 +20,48 @@ static int *grouping_of(ddl__topology *t, int grouping)
 
 /* ---------------------------------------------------------------------------------------- hosts */
 
-static bool share(const unsigned char *shared, int size, int i, int j)
+ddl__sharing ddl__sharing_of(const unsigned char *shared, int rank, int size)
 {
-    size_t n = (size_t)size, a = (size_t)i, b = (size_t)j;
-    return i == j || (shared[a * n + b] && shared[b * n + a]);
+    ddl__sharing sharing = {.n = 0};
+    for (int i = 0; i < size; i++)
+        if (i == rank || shared[i]) {
+            ddl__digest_add(&sharing.set, &i, sizeof i);
+            sharing.n++;
+        }
+    return sharing;
 }
 
-/* Collect in `members` the ranks that are joined to `first` by a chain of pairs that share memory,
- * and mark them as `found`. */
-static int joined(const unsigned char *shared, int size, int first, int *members, bool *found)
+static bool is_same(const ddl__sharing *one, const ddl__sharing *other)
+{
+    return one->n == other->n && ddl__digest_equal(one->set, other->set);
+}
+
+bool ddl__all_share(const ddl__sharing *sharing, int size)
 {
     int n = 0;
-    members[n++] = first;
-    found[first] = true;
-    for (int at = 0; at < n; at++)
-        for (int i = 0; i < size; i++)
-            if (!found[i] && share(shared, size, members[at], i)) {
-                found[i] = true;
-                members[n++] = i;
-            }
-    return n;
+    while (n < size && sharing[n].n == (uint64_t)size && is_same(&sharing[0], &sharing[n]))
+        n++;
+    return n == size;
 }
 
-static bool is_clique(const unsigned char *shared, int size, const int *members, int n)
-{
-    for (int a = 0; a < n; a++)
-        for (int b = 0; b < a; b++)
-            if (!share(shared, size, members[a], members[b]))
-                return false;
-    return true;
-}
-
-/* A set of joined ranks is examined once, at its first rank, so the time is that of reading
- * `shared`. If not all pairs of the set share memory, each of its ranks becomes a host. */
-static ddl_status find_hosts(ddl__topology *t, const unsigned char *shared)
+/* Each rank is in its own set. So ranks of the same set that are as many as it has are that set,
+ * and each of them has opened memory of all others. */
+static void find_hosts(ddl__topology *t, const ddl__sharing *sharing)
 {
     int *host = grouping_of(t, DDL__HOSTS);
-    int *members = malloc((size_t)t->size * sizeof *members);
-    bool *found = calloc((size_t)t->size, sizeof *found);
-    if (!members || !found) {
-        free(members);
-        free(found);
-        return ddl__fail(DDL_ENOMEM, "no memory for the topology of %d ranks", t->size);
-    }
     for (int r = 0; r < t->size; r++)
         host[r] = -1;
     for (int r = 0; r < t->size; r++) {
         if (host[r] >= 0)
             continue;
+        uint64_t alike = 0;
+        for (int i = r; i < t->size; i++)
+            alike += is_same(&sharing[i], &sharing[r]);
         host[r] = t->groups[DDL__HOSTS]++;
-        int n = found[r] ? 0 : joined(shared, t->size, r, members, found);
-        if (is_clique(shared, t->size, members, n))
-            for (int m = 0; m < n; m++)
-                host[members[m]] = host[r];
+        for (int i = r + 1; i < t->size && alike == sharing[r].n; i++)
+            if (is_same(&sharing[i], &sharing[r]))
+                host[i] = host[r];
     }
-    free(members);
-    free(found);
-    return DDL_OK;
 }
 
 /* ---------------------------------------------------------------------------- racks and aisles */
@@ -194,15 +179,14 @@ static ddl_status group_hosts(ddl__topology *t, const char *description, bool is
 
 /* ------------------------------------------------------------------------------------------ all */
 
-ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
+ddl_status ddl__topology_create(const ddl__sharing *sharing, int size, const char *description,
                                 bool is_part, ddl__topology **topology)
 {
     ddl__topology *t = allocate(size);
     if (!t)
         return DDL_ENOMEM;
-    ddl_status status = find_hosts(t, shared);
-    if (status == DDL_OK)
-        status = group_hosts(t, description, is_part);
+    find_hosts(t, sharing);
+    ddl_status status = group_hosts(t, description, is_part);
     if (status == DDL_OK)
         *topology = t;
     else
@@ -317,20 +301,4 @@ bool ddl__topology_is_hierarchical(const ddl__topology *t)
     int aisles = t->groups[DDL__AISLES];
     return (hosts > 1 && hosts < t->size) || (racks > 1 && racks < hosts) ||
            (aisles > 1 && aisles < racks);
-}
-
-ddl__locality ddl__locality_of(const unsigned char *shared, int rank, int size)
-{
-    ddl__locality locality = {.all_shared = true};
-    for (int i = 0; i < size; i++)
-        for (int j = 0; j < size; j++)
-            if (i != j && !shared[(size_t)i * (size_t)size + (size_t)j])
-                locality.all_shared = false;
-    for (int i = 0; i < size; i++) {
-        if (i == rank)
-            locality.local_rank = locality.local_size;
-        if (i == rank || shared[(size_t)rank * (size_t)size + (size_t)i])
-            locality.local_size++;
-    }
-    return locality;
 }

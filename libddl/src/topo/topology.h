@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/digest.h"
 #include "base/status.h"
 
 enum {
@@ -44,10 +45,19 @@ typedef struct ddl__topology {
     int group[]; /* [grouping * size + rank], numbered by their first ranks */
 } ddl__topology;
 
-/* Hosts come from proof: shared[i * size + j] is not 0 if rank i has opened memory of rank j. Of a
- * set of ranks that is joined by such pairs, but in which not all pairs share memory, each rank is
- * a host of its own. Racks and aisles come from a description, such as $DDL_TOPOLOGY; NULL or "" is
- * one of each.
+/* With whom a rank shares memory, as proven pair by pair: a digest of these ranks, its own among
+ * them, and their number. */
+typedef struct ddl__sharing {
+    ddl__digest set;
+    uint64_t n;
+} ddl__sharing;
+
+/* shared[i] is not 0 if `rank` has opened memory of rank i. */
+ddl__sharing ddl__sharing_of(const unsigned char *shared, int rank, int size);
+
+/* Hosts come from proof, sharing[rank]. Ranks that have all proven the same set, and are as many as
+ * it has, are a host. Every other rank is a host of its own. Racks and aisles come from a
+ * description, such as $DDL_TOPOLOGY; NULL or "" is one of each.
  *
  *   description = [ aisle { ";" aisle } ] [ "@" wires ]      in the order of their first ranks
  *   aisle       = racks { "," racks }
@@ -59,7 +69,7 @@ typedef struct ddl__topology {
  * says that the wires between hosts have 30 us and 10 Gbit/s. DDL_EINVAL naming the description if
  * it is malformed or has another number of hosts. With `is_part`, the ranks are a part of what is
  * described, and it is not known which: then a description of more hosts counts as none. */
-ddl_status ddl__topology_create(const unsigned char *shared, int size, const char *description,
+ddl_status ddl__topology_create(const ddl__sharing *sharing, int size, const char *description,
                                 bool is_part, ddl__topology **topology);
 
 /* X x Y x Z x W ranks in the order of their numbers. */
@@ -89,13 +99,7 @@ static inline int ddl__topology_group(const ddl__topology *topology, int groupin
  * with several hosts; or several aisles, some with several racks. */
 bool ddl__topology_is_hierarchical(const ddl__topology *topology);
 
-/* Which ranks share memory with `rank`, as proven pair by pair. */
-typedef struct ddl__locality {
-    bool all_shared; /* every pair shares memory */
-    int local_rank;  /* among the ranks that share memory with `rank`, in order of rank */
-    int local_size;
-} ddl__locality;
-
-ddl__locality ddl__locality_of(const unsigned char *shared, int rank, int size);
+/* Whether every pair shares memory. */
+bool ddl__all_share(const ddl__sharing *sharing, int size);
 
 #endif

@@ -1,0 +1,48 @@
+#include "comm/members.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int compare_endpoints(const void *one, const void *other)
+{
+    const ddl__address *const *a = one, *const *b = other;
+    int order = memcmp(&(*a)->endpoint, &(*b)->endpoint, sizeof(ddl__digest));
+    return order ? order : (*a > *b) - (*a < *b);
+}
+
+/* No endpoint is twice in the list. */
+static ddl_status check_distinct(const ddl__address *addresses, unsigned size)
+{
+    const ddl__address **sorted = calloc(size, sizeof *sorted);
+    if (!sorted)
+        return ddl__fail(DDL_ENOMEM, "no memory for %u members", size);
+    for (unsigned i = 0; i < size; i++)
+        sorted[i] = &addresses[i];
+    qsort(sorted, size, sizeof *sorted, compare_endpoints);
+    ddl_status status = DDL_OK;
+    for (unsigned i = 1; status == DDL_OK && i < size; i++)
+        if (ddl__digest_equal(sorted[i - 1]->endpoint, sorted[i]->endpoint))
+            status = ddl__fail(DDL_EINVAL, "addresses[%d] and addresses[%d] are equal",
+                               (int)(sorted[i - 1] - addresses), (int)(sorted[i] - addresses));
+    free(sorted);
+    return status;
+}
+
+ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *addresses,
+                               const size_t *lengths, int rank, int size, ddl__address *to)
+{
+    for (int i = 0; i < size; i++) {
+        if (!addresses[i])
+            return ddl__fail(DDL_EINVAL, "addresses[%d] is NULL", i);
+        ddl_status status = ddl__address_decode(&to[i], addresses[i], lengths[i]);
+        if (status != DDL_OK)
+            return status;
+    }
+    ddl_status status = check_distinct(to, (unsigned)size);
+    if (status != DDL_OK)
+        return status;
+    if (!ddl__digest_equal(to[rank].endpoint, ddl__endpoint_address(endpoint)->endpoint))
+        return ddl__fail(DDL_EINVAL, "addresses[%d] is not this endpoint's, but rank is %d", rank,
+                         rank);
+    return DDL_OK;
+}

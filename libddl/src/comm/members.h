@@ -1,0 +1,12 @@
+/* members.h - the addresses of a comm's members, as its caller gives them. */
+#ifndef DDL_COMM_MEMBERS_H
+#define DDL_COMM_MEMBERS_H
+
+#include "connect/endpoint.h"
+
+/* Decode the members' addresses, by rank. DDL_EINVAL if one is damaged, if two are equal, or if
+ * that of `rank` is not the endpoint's. */
+ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *addresses,
+                               const size_t *lengths, int rank, int size, ddl__address *to);
+
+#endif

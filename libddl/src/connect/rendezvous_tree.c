@@ -1,0 +1,243 @@
+/* Hands the list of addresses out along a binomial tree: rank 0 gives it to the ranks 1, 2, 4, 8,
+ * ..., and rank r to r + 1, r + 2, r + 4, ... below the next multiple of its lowest bit. A rank
+ * asks its giver, which rank 0 has named, at that one's endpoint. So it comes in log2(n) rounds.
+ *
+ * A giver does not wait for a rank whose endpoint is gone: the creation of the comm, which comes
+ * next, reports that. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/time_limits.h"
+#include "connect/discover.h"
+#include "connect/rendezvous.h"
+#include "net/shm.h"
+#include "net/socket.h"
+
+/* -------------------------------------------------------------------------------------- the giver
+ */
+
+/* The ranks that have yet to ask. */
+typedef struct askers {
+    ddl__rendezvous_plan *plan;
+    ddl_status status; /* of getting the list */
+    char why[DDL__MESSAGE_MAX];
+    bool *missing; /* by rank */
+    int n;
+} askers;
+
+static bool refuses(const struct sockaddr *to, socklen_t length)
+{
+    int fd = ddl__dial(to, length, ddl__now() + DDL__MEMBERS_POLL);
+    if (fd < 0)
+        return errno == ECONNREFUSED;
+    close(fd);
+    return false;
+}
+
+/* Whether nothing listens any more at the address. */
+static bool is_gone(const ddl__address *address)
+{
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&address->endpoint, &to);
+    bool gone = refuses((struct sockaddr *)&to, length);
+    for (unsigned i = 0; gone && i < address->n_ips; i++) {
+        length = ddl__address_ip(address, i, &to);
+        gone = refuses((struct sockaddr *)&to, length);
+    }
+    return gone;
+}
+
+static void drop_gone(askers *a)
+{
+    const unsigned char *at = a->plan->list, *bytes;
+    size_t left = a->plan->list_bytes, length;
+    ddl__address address;
+    for (int i = 0; i < a->plan->size; i++) {
+        bytes = ddl__rendezvous_list_next(&at, &left, &length);
+        if (!bytes || !a->missing[i] || ddl__address_decode(&address, bytes, length) != DDL_OK ||
+            !is_gone(&address))
+            continue;
+        a->missing[i] = false;
+        a->n--;
+    }
+}
+
+static bool is_asker(const askers *a, const ddl__hello *hello)
+{
+    return hello->kind == DDL__CONN_LIST && hello->to == (uint32_t)a->plan->rank &&
+           hello->from < (uint32_t)a->plan->size && a->missing[hello->from];
+}
+
+/* Answer a rank that asks. A connection that fails was dialed by one that is gone or tries again.
+ */
+static void give_to(askers *a, const ddl__accepted *accepted)
+{
+    const ddl__job *job = ddl__endpoint_job(a->plan->endpoint);
+    ddl__seal *seal = NULL;
+    int64_t deadline = ddl__now() + DDL__ADDRESS_LIMIT;
+    if (ddl__session_seal(job, &accepted->session, accepted->fd, DDL__DIALED, &seal) != DDL_OK)
+        return;
+    bool sent;
+    if (a->status == DDL_OK) {
+        sent = ddl__rendezvous_send_list(a->plan, &accepted->session, seal, accepted->fd, deadline);
+    } else {
+        ddl__rendezvous_record reason = a->plan->own;
+        reason.status = a->status;
+        snprintf(reason.text, sizeof reason.text, "%.127s", a->why);
+        sent = ddl__seal_send_all(seal, accepted->fd, &reason, sizeof reason, deadline);
+    }
+    ddl__seal_destroy(seal);
+    if (!sent)
+        return;
+    a->missing[accepted->hello.from] = false;
+    a->n--;
+}
+
+static void answer(askers *a, ddl__accepted *accepted)
+{
+    if (is_asker(a, &accepted->hello))
+        give_to(a, accepted);
+    if (accepted->hello.kind == DDL__CONN_INPROC)
+        ddl__arena_drop((ddl__arena *)(uintptr_t)accepted->hello.arena);
+    if (accepted->passed >= 0)
+        close(accepted->passed);
+    close(accepted->fd);
+    ddl__session_end(&accepted->session);
+}
+
+static ddl_status askers_find(askers *a)
+{
+    const ddl__rendezvous_plan *plan = a->plan;
+    if (!(a->missing = calloc((size_t)plan->size, 1)))
+        return ddl__fail(DDL_ENOMEM, "no memory for %d ranks", plan->size);
+    for (int i = plan->rank + 1; i < plan->size; i++)
+        a->n += a->missing[i] = ddl__rendezvous_giver(i, plan->size) == plan->rank;
+    return DDL_OK;
+}
+
+/* Give the list to those that ask for it at the slot, or the reason why this rank did not get it,
+ * which is the message set. */
+static void give(askers *a, ddl__comm_slot *slot)
+{
+    snprintf(a->why, sizeof a->why, "%s", ddl__message());
+    bool has_list = a->status == DDL_OK;
+    int64_t limit = ddl__now() + DDL__RENDEZVOUS_FAILURE_LIMIT;
+    int64_t deadline = has_list ? a->plan->deadline : limit;
+    int64_t look_at = ddl__now() + DDL__ATTEMPT_LEAST;
+    while (a->n && ddl__now() < deadline) {
+        ddl__accepted accepted;
+        int64_t until = look_at < deadline ? look_at : deadline;
+        if (ddl__endpoint_accept(a->plan->endpoint, slot, false, until, &accepted)) {
+            answer(a, &accepted);
+        } else if (ddl__now() >= look_at) {
+            if (has_list)
+                drop_gone(a);
+            look_at = ddl__now() + DDL__ATTEMPT_LEAST;
+        }
+    }
+    if (!has_list)
+        ddl__fail(a->status, "%s", a->why);
+}
+
+/* --------------------------------------------------------------------------------------- the asker
+ */
+
+/* A connection to the giver, from one of our addresses (NULL: any). */
+typedef struct way {
+    struct sockaddr_storage to, from;
+    socklen_t length;
+    bool from_any;
+} way;
+
+/* Ask over one way; *there: the giver has answered. */
+static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
+                           const ddl__address *address, const way *over, bool *there)
+{
+    const ddl__job *job = ddl__endpoint_job(plan->endpoint);
+    int64_t own = ddl__now() + DDL__ADDRESS_LIMIT;
+    int64_t limit = own < plan->deadline ? own : plan->deadline;
+    int fd = ddl__dial_from(over->from_any ? NULL : (const struct sockaddr *)&over->from,
+                            (const struct sockaddr *)&over->to, over->length, limit);
+    if (fd < 0)
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    ddl__hello hello = ddl__endpoint_begin_hello(plan->endpoint, DDL__CONN_LIST, plan->rank,
+                                                 giver->rank, plan->size);
+    hello.endpoint = address->endpoint;
+    hello.comm = giver->rendezvous;
+    ddl__session session;
+    ddl__seal *seal = NULL;
+    bool handed;
+    ddl_status status = ddl__handshake_start(job, fd, &hello, -1, limit, &session);
+    if (status == DDL_OK)
+        status = ddl__handshake_finish(job, fd, limit, &session, &handed);
+    if (status == DDL_OK)
+        status = ddl__session_seal(job, &session, fd, DDL__DIALER, &seal);
+    *there = status == DDL_OK;
+    if (status == DDL_OK) {
+        ddl__rendezvous_record first;
+        status = ddl__rendezvous_receive_list(plan, &session, seal, fd, &first);
+        if (status == DDL_EUNREACHABLE)
+            ddl__fail(status, "%s", strerror(errno));
+        else if (status == DDL_OK && !plan->list)
+            status = ddl__fail(DDL_EREFUSED, "it named yet another rank");
+    }
+    ddl__session_end(&session);
+    ddl__seal_destroy(seal);
+    close(fd);
+    return status;
+}
+
+/* Ask the giver over its unix socket, or over one path after the other. */
+static ddl_status ask(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
+                      const ddl__address *address)
+{
+    const ddl__address *ours = ddl__endpoint_address(plan->endpoint);
+    bool there = false;
+    way one = {.from_any = true};
+    one.length = ddl__address_unix(&address->endpoint, &one.to);
+    ddl_status status = ask_over(plan, giver, address, &one, &there);
+    ddl__paths paths = ddl__discover_paths(ours, address);
+    for (unsigned i = 0; i < paths.n && status != DDL_OK && !there; i++) {
+        one.length = ddl__address_ip(address, (unsigned)paths.path[i].theirs, &one.to);
+        one.from_any = paths.path[i].ours < 0;
+        if (!one.from_any)
+            ddl__address_of(&ours->ips[paths.path[i].ours], 0, &one.from);
+        status = ask_over(plan, giver, address, &one, &there);
+    }
+    return status;
+}
+
+static ddl_status get_list(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver)
+{
+    ddl__address address;
+    char why[DDL__MESSAGE_MAX / 2];
+    ddl_status status = ddl__address_decode(&address, giver->address, giver->length);
+    if (status != DDL_OK || (status = ask(plan, giver, &address)) == DDL_OK)
+        return status;
+    snprintf(why, sizeof why, "%s", ddl__message());
+    return ddl__fail(status, "rank %d did not get the addresses from rank %d on %s: %s", plan->rank,
+                     giver->rank, address.host, why);
+}
+
+/* The slot is open before this rank asks, so that those that ask it meanwhile wait. */
+ddl_status ddl__rendezvous_follow(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *first)
+{
+    askers a = {.plan = plan};
+    ddl__comm_slot *slot;
+    ddl_status status = askers_find(&a);
+    bool alone = status == DDL_OK && plan->list && !a.n;
+    if (status == DDL_OK && !alone)
+        status = ddl__endpoint_open_slot(plan->endpoint, first->rendezvous, &slot);
+    if (status == DDL_OK && !alone) {
+        plan->own.rendezvous = first->rendezvous;
+        a.status = status = plan->list ? DDL_OK : get_list(plan, first);
+        give(&a, slot);
+        ddl__endpoint_close_slot(plan->endpoint, slot);
+    }
+    free(a.missing);
+    return status;
+}

@@ -1,0 +1,213 @@
+/* The list of a large job's addresses goes along a tree. Here it does in small jobs, too, and a
+ * rank dies or fails at one point of it. Ranks are processes that only meet. */
+#include "base/clock.h"
+#include "connect/rendezvous.h"
+#include "processes.h"
+
+enum { SIZE = 11, MANY = 70 };
+
+/* What a rank does wrong. */
+typedef enum flaw {
+    NONE,
+    DIES_BEFORE_ASKING,  /* it has been told whom to ask */
+    DIES_BEFORE_GIVING,  /* it has the list, and others wait for it */
+    FAILS_BEFORE_ASKING, /* its process goes on */
+    ASKS_LATE
+} flaw;
+
+typedef struct board {
+    ddl_status status[MANY];
+    char text[MANY][DDL__MESSAGE_MAX];
+    double took[MANY];
+    uint64_t list[MANY];
+    atomic_int lists_sent, done;
+    int giver_of[MANY];
+} board;
+
+static board *b;
+static char url[64];
+static int self, wrong_rank;
+static flaw wrong;
+static bool small_is_large;
+static int limit_ms = 20000;
+
+int __real_ddl__rendezvous_giver(int rank, int size);
+int __wrap_ddl__rendezvous_giver(int rank, int size);
+int __wrap_ddl__rendezvous_giver(int rank, int size)
+{
+    return small_is_large ? rank & (rank - 1) : __real_ddl__rendezvous_giver(rank, size);
+}
+
+ddl_status __real_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
+                                         const ddl__rendezvous_record *giver);
+ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
+                                         const ddl__rendezvous_record *giver);
+ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
+                                         const ddl__rendezvous_record *giver)
+{
+    ddl__rendezvous_record other = *giver;
+    b->giver_of[plan->rank] = giver->rank;
+    if (self == wrong_rank && wrong == DIES_BEFORE_ASKING)
+        raise(SIGKILL);
+    if (self == wrong_rank && wrong == ASKS_LATE)
+        usleep(1200000); /* its giver looks twice whether it is there */
+    if (self == wrong_rank && wrong == FAILS_BEFORE_ASKING) {
+        ddl__address address = {.endpoint = {{1, 2}}, .host = "nowhere"};
+        other.length = (uint16_t)ddl__address_encode(&address, other.address);
+    }
+    return __real_ddl__rendezvous_follow(plan, &other);
+}
+
+bool __real_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
+                                      ddl__seal *seal, int fd, int64_t deadline);
+bool __wrap_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
+                                      ddl__seal *seal, int fd, int64_t deadline);
+bool __wrap_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const ddl__session *session,
+                                      ddl__seal *seal, int fd, int64_t deadline)
+{
+    if (self == wrong_rank && wrong == DIES_BEFORE_GIVING)
+        raise(SIGKILL);
+    atomic_fetch_add(&b->lists_sent, 1);
+    return __real_ddl__rendezvous_send_list(plan, session, seal, fd, deadline);
+}
+
+/* Meet, and stay until all that can have met. */
+static void be_rank(int size, const char *secret, bool encrypts)
+{
+    ddl_endpoint_config own = {.struct_size = sizeof own,
+                               .secret = secret,
+                               .encrypt = encrypts ? 1 : -1,
+                               .interfaces = "lo"};
+    ddl_endpoint *endpoint;
+    OK(ddl_endpoint_create(&own, &endpoint));
+    ddl__rendezvous_plan plan = {.endpoint = endpoint,
+                                 .rank = self,
+                                 .size = size,
+                                 .begun = ddl__now(),
+                                 .deadline = ddl__deadline(limit_ms),
+                                 .warn_at = DDL__NEVER};
+    double begun = seconds();
+    b->status[self] = ddl__rendezvous_run(&plan, url);
+    b->took[self] = seconds() - begun;
+    if (b->status[self] != DDL_OK)
+        snprintf(b->text[self], sizeof b->text[self], "%s", ddl__message());
+    const unsigned char *at = plan.list, *bytes;
+    size_t left = plan.list_bytes, length;
+    ddl__digest all = {{0, 0}};
+    int n = 0;
+    for (; at && (bytes = ddl__rendezvous_list_next(&at, &left, &length)); n++) {
+        ddl__address address;
+        OK(ddl__address_decode(&address, bytes, length));
+        ddl__digest_add(&all, &address.endpoint, sizeof address.endpoint);
+        CHECK(n != self ||
+                  ddl__digest_equal(address.endpoint, ddl__endpoint_address(endpoint)->endpoint),
+              "another address is ours");
+    }
+    CHECK(b->status[self] != DDL_OK || (n == size && !left), "%d addresses, %zu bytes left", n,
+          left);
+    b->list[self] = all.words[0];
+    free(plan.list);
+    atomic_fetch_add(&b->done, 1);
+    int killed = wrong == DIES_BEFORE_ASKING || wrong == DIES_BEFORE_GIVING;
+    for (double end = seconds() + 20; atomic_load(&b->done) < size - killed;) {
+        CHECK(seconds() < end, "only %d have met", atomic_load(&b->done));
+        usleep(1000);
+    }
+    ddl_endpoint_destroy(endpoint);
+    _exit(0);
+}
+
+static void run(int size, const char *secret, bool encrypts, int rank, flaw how)
+{
+    pid_t pids[MANY];
+    memset(b, 0, sizeof *b);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    wrong_rank = rank;
+    wrong = how;
+    fflush(NULL);
+    for (self = 0; self < size; self++) {
+        b->status[self] = DDL_INPROGRESS;
+        if (!(pids[self] = fork()))
+            be_rank(size, secret, encrypts);
+    }
+    for (int i = 0; i < size; i++) {
+        int status;
+        CHECK(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
+        bool killed = i == rank && (how == DIES_BEFORE_ASKING || how == DIES_BEFORE_GIVING);
+        CHECK(killed ? WIFSIGNALED(status) : status == 0, "rank %d ended with %#x", i,
+              (unsigned)status);
+    }
+}
+
+static void check_all_met(int size)
+{
+    for (int r = 0; r < size; r++)
+        CHECK(b->status[r] == DDL_OK && b->list[r] == b->list[0], "rank %d: %d: %s", r,
+              b->status[r], b->text[r]);
+    CHECK(atomic_load(&b->lists_sent) == size - 1, "%d lists", atomic_load(&b->lists_sent));
+}
+
+static void test_tree(void)
+{
+    run(SIZE, NULL, false, -1, NONE);
+    check_all_met(SIZE);
+    static const int giver[SIZE] = {0, 0, 0, 2, 0, 4, 4, 6, 0, 8, 8};
+    for (int r = 0; r < SIZE; r++)
+        CHECK(b->giver_of[r] == giver[r], "rank %d gives rank %d the list", b->giver_of[r], r);
+    run(SIZE, "ours", true, -1, NONE);
+    check_all_met(SIZE);
+    run(SIZE, NULL, false, 7, ASKS_LATE);
+    check_all_met(SIZE);
+    CHECK(b->took[7] > 1.2, "it asked after %.1f s", b->took[7]);
+}
+
+/* A job of many has a tree, one of few has none. */
+static void test_sizes(void)
+{
+    small_is_large = false;
+    run(SIZE, NULL, false, -1, NONE);
+    check_all_met(SIZE);
+    CHECK(b->giver_of[7] == 0, "few have a tree");
+    run(MANY, NULL, false, -1, NONE);
+    check_all_met(MANY);
+    CHECK(b->giver_of[7] == 6 && b->giver_of[66] == 64, "many have none");
+    small_is_large = true;
+}
+
+/* Those that get the list from `of`, at once or later. */
+static bool is_behind(int rank, int of)
+{
+    while (rank > of)
+        rank &= rank - 1;
+    return rank == of;
+}
+
+/* Those behind a rank that has failed know of it, without waiting for the time limit, and all
+ * others have met: the creation of the comm finds the one that is missing. */
+static void test_flaw(int rank, flaw how, const char *words)
+{
+    run(SIZE, NULL, false, rank, how);
+    for (int r = 0; r < SIZE; r++) {
+        bool behind = is_behind(r, rank);
+        if (r == rank && how != FAILS_BEFORE_ASKING)
+            continue;
+        CHECK((b->status[r] == DDL_OK) == !behind, "rank %d: %d: %s", r, b->status[r], b->text[r]);
+        CHECK(b->took[r] < 15, "rank %d waited for %.1f s", r, b->took[r]);
+        CHECK(!behind || strstr(b->text[r], words), "rank %d: %s", r, b->text[r]);
+    }
+}
+
+int main(void)
+{
+    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(b != MAP_FAILED, "mmap");
+    small_is_large = true;
+    test_tree();
+    test_sizes();
+    test_flaw(4, DIES_BEFORE_GIVING, "did not get the addresses from rank ");
+    test_flaw(10, DIES_BEFORE_ASKING, "");
+    test_flaw(6, DIES_BEFORE_ASKING, "did not get the addresses from rank 6");
+    limit_ms = 3000; /* its giver waits for it */
+    test_flaw(6, FAILS_BEFORE_ASKING, "rank 6 did not get the addresses from rank 4 on nowhere");
+    return 0;
+}
