@@ -104,11 +104,11 @@ test-digits: $(VENV)/test.stamp ## run the digits example on four hosts of a lab
 chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection times; as root for network faults, ten minutes
 	@$(VENV)/bin/python tests/chaos/run.py --table docs/reliability.md
 
-test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; ten minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py
+test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, forty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py --ignore tests/elastic/test_bits.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 
 soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800

@@ -15,7 +15,7 @@ COMMANDS = {
     "collectives": "time and bandwidth of operations: libddl, Gloo, Open MPI, MPICH, Intel MPI",
     "targets": "libddl's performance targets, and which of them are met",
     "elastic": "what elastic training costs beside DistributedDataParallel, with PyTorch",
-    "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun, torchft",
+    "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun and others",
     "resize": "how long the others stand still when elastic workers join and leave",
     "unequal": "samples per second of elastic workers of unequal speed, together and alone",
     "training": "training steps per second, by framework and backend",

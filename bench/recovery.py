@@ -37,6 +37,10 @@ another step.
   ddl_elastic  the survivors go on
   torchrun     all are restarted, and load the checkpoint of the last step (DistributedDataParallel
                over Gloo, --monitor-interval 0.1)
+  ray          Ray Train 2.60; the same as with torchrun, in a Ray of its own on one host, which
+               looks after the processes each 0.1 s
+  horovod      Horovod Elastic 0.28.1 over Gloo; the survivors initialize anew, on one host
+               (--gloo-timeout-seconds 5)
   torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
                Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
 """
@@ -46,6 +50,9 @@ FIRST_STEPS = 15  # of all processes, before one is killed
 LIMIT = 120.0  # seconds for a run
 RANK = Path(__file__).with_name("recovery_rank.py")
 LIGHTHOUSE = ("--min_replicas=1", "--quorum_tick_ms=10", "--heartbeat_timeout_ms=300")
+
+NAMES = ("localhost", "127.0.0.1", "127.0.1", "127.1")  # of this machine
+RAY = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass
@@ -163,7 +170,34 @@ def start_torchft(run: Run, hosts: Hosts) -> None:
         )
 
 
-SYSTEMS = {"ddl_elastic": start_elastic, "torchrun": start_torchrun, "torchft": start_torchft}
+def start_ray(run: Run, hosts: Hosts) -> None:
+    if len({*hosts.addresses}) > 1:
+        raise UsageError("--systems ray: on one host only")
+    command = [str(interpreter("ray")), str(RANK), "ray", str(run.folder)]
+    run.start(command, **RAY)
+
+
+def start_horovod(run: Run, hosts: Hosts) -> None:
+    """It gives up the whole host of a process that has died, so each has a host of its own: they
+    are names of this machine."""
+    if len({*hosts.addresses}) > 1:
+        raise UsageError("--systems horovod: on one host only")
+    python, discover = interpreter("horovod"), run.folder / "hosts.sh"
+    discover.write_text("#!/bin/sh\n" + "".join(f"echo {name}:1\n" for name in NAMES))
+    discover.chmod(0o700)
+    options = ["-np", str(RANKS), "--min-np", str(RANKS - 1), "--gloo", "--network-interface", "lo"]
+    options += ["--gloo-timeout-seconds", "5", "--host-discovery-script", str(discover)]
+    launcher = [str(python), str(python.with_name("horovodrun")), *options]
+    run.start([*launcher, str(python), str(RANK), "horovod", str(run.folder)])
+
+
+SYSTEMS = {
+    "ddl_elastic": start_elastic,
+    "torchrun": start_torchrun,
+    "torchft": start_torchft,
+    "ray": start_ray,
+    "horovod": start_horovod,
+}
 
 
 def recover(system: str, hosts: Hosts) -> tuple[float, float]:
@@ -201,7 +235,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--systems", default=",".join(SYSTEMS), help="a list (default: %(default)s)")
+    usual = "ddl_elastic,torchrun,torchft"
+    more = "a list, also of ray and horovod (default: %(default)s)"
+    add("--systems", default=usual, help=more)
     add("--runs", type=int, default=5, help="of each system (default: %(default)s)")
     add("--hosts", action="store_true", help="two hosts, made of network namespaces (needs root)")
     add("--json", type=Path, metavar="FILE", help="write all times as JSON")

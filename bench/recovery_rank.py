@@ -2,6 +2,8 @@
 
     python recovery_rank.py SYSTEM FOLDER
 
+With Ray it is the program that starts the training processes.
+
 A line of FOLDER/commits is "SECONDS PID STEP", by the system's monotonic clock. It is written when
 the process may go on to the next step with the new weights.
 """
@@ -24,6 +26,7 @@ from torch.nn.functional import cross_entropy
 SAMPLES, PIXELS, CLASSES = 4800, 16, 10
 BATCH, LOGICAL = 96, 12
 STEPS = 100_000
+RANKS = 4
 THREADS = 1
 HEARTBEAT = timedelta(milliseconds=50)
 
@@ -80,7 +83,8 @@ def train_torchrun(folder: Path, commit: Commit) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model, data, first, file = make_model(), Samples(), 0, folder / "checkpoint"
     optimizer = make_optimizer(model)
@@ -100,6 +104,49 @@ def train_torchrun(folder: Path, commit: Commit) -> None:
             torch.save(state, folder / "unfinished")
             (folder / "unfinished").rename(file)
         commit(step)
+
+
+def run_ray(folder: Path) -> None:
+    """Ray Train's processes do what torchrun's do. It is restarted as a whole after a death."""
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    def train() -> None:
+        torch.set_num_threads(THREADS)
+        train_torchrun(folder, committer(folder))
+
+    ray.init(num_cpus=RANKS, include_dashboard=False, log_to_driver=True)
+    TorchTrainer(
+        train,
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=RANKS),
+        run_config=RunConfig(
+            storage_path=str(folder / "ray"), failure_config=FailureConfig(max_failures=3)
+        ),
+    ).fit()
+
+
+def train_horovod(_folder: Path, commit: Commit) -> None:
+    """Horovod Elastic: the survivors initialize anew, and go back to the last commit."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    model, data = make_model(), Samples()
+    optimizer = hvd.DistributedOptimizer(make_optimizer(model), model.named_parameters())
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        while state.step < STEPS:
+            optimizer.zero_grad()
+            images, labels = data.draw(state.step, hvd.rank(), hvd.size())
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            state.step += 1
+            state.commit()
+            commit(state.step - 1)
+
+    train(hvd.elastic.TorchState(model, optimizer, step=0))
 
 
 def train_torchft(_folder: Path, commit: Commit) -> None:
@@ -148,19 +195,27 @@ def train_torchft(_folder: Path, commit: Commit) -> None:
             commit(step)
 
 
-def main() -> None:
-    system, folder = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(THREADS)
+def committer(folder: Path) -> Commit:
     log = os.open(folder / "commits", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def commit(step: int) -> None:
         os.write(log, f"{time.monotonic()} {os.getpid()} {step}\n".encode())
 
+    return commit
+
+
+def main() -> None:
+    system, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(THREADS)
+    if system == "ray":
+        run_ray(folder)
+        return
     {
         "ddl_elastic": train_elastic,
         "torchrun": train_torchrun,
         "torchft": train_torchft,
-    }[system](folder, commit)
+        "horovod": train_horovod,
+    }[system](folder, committer(folder))
 
 
 if __name__ == "__main__":

@@ -122,6 +122,8 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
         )
         job.train(Driver(job, [low, *[high, low] * rounds]))
         report = job.report()
+        if died := [event for event in report["events"] if event["kind"] == "died"]:
+            raise UsageError(f"a worker has died, which is no part of this measurement: {died}")
         pid = report["workers"][0]["pid"]
         lines = [line.split() for line in (Path(folder) / str(pid)).read_text().splitlines()]
         spans = read(Path(folder), pid)

@@ -67,14 +67,14 @@ def follow_plan(job: Job) -> None:
     if membership is None or not membership.is_agreed:
         return
     began = time.monotonic()
-    before, plan = {*group.members}, membership.switch(group.comm)
+    plan = membership.switch(group.comm)
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     own = Standing(membership.member, job.position["number"], False, ())
     _settle(job, plan, own)
     send_state(job)
-    died = sorted((before & {*plan.members}) - {*group.members})
+    died = sorted({*plan.members} - {*group.members})
     seconds = time.monotonic() - began
     job.reporter.switched(plan.number, job.position["next"], seconds, group.members, died)
 

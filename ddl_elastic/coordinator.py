@@ -78,7 +78,7 @@ class Coordinator:
             size if isinstance(size, Size) else Size(size, replace=False),
             send=self.send,
             start=self._start,
-            stop=lambda worker: self._engine.stop(worker.handle, 0),
+            stop=self._stop_newcomer,
             epoch=self._next_epoch,
             tell=self._tell,
         )
@@ -221,7 +221,7 @@ class Coordinator:
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
             self._size, worker.digest = fields, ""
-            self.staff.begun(fields["logical"])
+            self.staff.begun(fields["logical"], fields["watchdog"])
             worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
             worker.shares, worker.busy = fields["shares"], fields["busy"]
@@ -244,6 +244,9 @@ class Coordinator:
             self._take_back(worker, fields)
         elif not self.staff.take(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
+        elif message.kind == "switched" and fields["died"]:
+            told = {name: fields[name] for name in ("step", "died", "seconds")}
+            self._recover({**told, "adopted": 0})
 
     def _progress(self, steps: int, loss: float) -> None:
         if steps > self._steps:
@@ -252,8 +255,8 @@ class Coordinator:
             self._shows.step(self.report())
 
     def _recover(self, fields: dict[str, Any]) -> None:
-        """All survivors tell of a recovery. The processes of those whom they count as dead end now:
-        one that hangs, or is stopped, would stay."""
+        """All survivors tell of a recovery, or of deaths at a switch. The processes of those whom
+        they count as dead end now: one that hangs, or is stopped, would stay."""
         if not all(member in range(len(self.workers)) for member in fields["died"]):
             raise ValueError(f"deaths of {fields['died']}")
         died = [member for member in fields["died"] if member not in self._dead]
@@ -261,6 +264,7 @@ class Coordinator:
         for worker in (self.workers[member] for member in died):
             if worker.state != "ended":
                 self._engine.stop(worker.handle, 0)
+        died = [member for member in died if self.workers[member].joined]
         if died:
             told = {**fields, "died": died, "time": time.time()}
             self._recoveries.append((time.monotonic(), told))
@@ -338,6 +342,10 @@ class Coordinator:
         worker.cause = worker.cause or cause
         self._engine.stop(worker.handle, 0)
 
+    def _stop_newcomer(self, worker: Worker, hung: str) -> None:
+        worker.hung = worker.hung or hung
+        self._engine.stop(worker.handle, 0)
+
     def send(self, worker: Worker, kind: str, **fields: Any) -> None:
         with suppress(OSError):  # the engine is about to tell how it has ended
             worker.handle.channel.send(kind, **fields)
@@ -353,8 +361,8 @@ class Coordinator:
             code = event.code
             ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             worker.cause = event.cause or ended
-            if event.ordered and worker.member in self._dead:
-                worker.cause = HUNG
+            if event.ordered and (worker.hung or worker.member in self._dead):
+                worker.cause = worker.hung or HUNG
         if (event.code or worker.state == "running") and not (worker.leaves and event.ordered):
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})

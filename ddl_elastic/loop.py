@@ -147,7 +147,8 @@ class Loop:
         if self.has_missed(self._call):
             return
         if not self.is_new:
-            self.reporter.begin(span.stop, self.batch, self.logical)
+            watchdog = self.group.watch.watchdog.seconds
+            self.reporter.begin(span.stop, self.batch, self.logical, watchdog)
         self._past.enter(self._next if self._call == 0 else None)
         try:
             while self._next < span.stop:
@@ -239,7 +240,8 @@ class Loop:
     @property
     def is_writer(self) -> bool:
         """Whether this rank is the one that writes files and messages. If it dies, another is."""
-        return self.group.comm.rank == 0 and not self.is_new and not self._arrival
+        is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
+        return is_first and not self.is_new and not self._arrival
 
     def log(self, text: str = "", **numbers: float) -> None:
         """Show a line, and numbers by name, once for all ranks."""
@@ -355,7 +357,9 @@ class Loop:
     def _finish(self) -> None:
         """Wait until every rank has committed the last step. A rank that left earlier could not
         tell the others, after a death, that it had."""
-        self._complete(self.new_step(Arrays([])), lambda _: [])
+        step = self.new_step(Arrays([]))
+        self._complete(step, lambda _: [])
+        self.group.writer_is_done = step.first_left
 
     def _come(self) -> None:
         """This rank's program takes part from now on, if it has not yet."""

@@ -72,6 +72,12 @@ class Plan:
             for member in self.members
         ]
 
+    def lost(self, comm: Comm | None) -> list[int]:
+        """The members that its comm has lost."""
+        with suppress(DdlError):
+            return [self.members[rank] for rank in comm.failed()] if comm else []
+        return []
+
 
 class Membership:
     """Of one worker in its job.
@@ -118,14 +124,15 @@ class Membership:
         try:
             comm = self._endpoint.connect(addresses, plan.members.index(self.member), config)
         except DdlError:
-            self._tell_void(plan)
+            self._tell_void(plan, [])
             return
         try:
             if not self.is_new:
                 self._rehearse(comm, plan.standings)
         except Exception:  # of the transfer, or of a program that changes what is read
+            failed = plan.lost(comm)
             close(comm)
-            self._tell_void(plan)
+            self._tell_void(plan, failed)
             return
         with self.inbox.changed:
             if self._plan is plan:
@@ -134,10 +141,10 @@ class Membership:
                 return
         comm.close()
 
-    def _tell_void(self, plan: Plan) -> None:
+    def _tell_void(self, plan: Plan, failed: Sequence[int]) -> None:
         with self.inbox.changed, suppress(OSError):
             if not self._is_closed:  # else the channel is for the final state
-                self.inbox.channel.send("void", plan=plan.number)
+                self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
 
     def appeal(self, members: Sequence[int], missing: Sequence[int]) -> str:
         """This rank's side of a group, without those who are missing, is no majority. Why it may
@@ -162,10 +169,11 @@ class Membership:
             plan = self._plan
             if plan is None or not plan.is_ready:
                 return 0
-            if plan.comm and plan.comm.error and not self.is_agreed:
-                return 0
-            self._fixed = True
-            return plan.number
+            if self.is_agreed or not (plan.comm and plan.comm.error):
+                self._fixed = True
+                return plan.number
+        self.drop()  # one of them is lost before the switch
+        return 0
 
     def voted(self, least: int, most: int) -> None:
         """The vote has ended."""
@@ -185,8 +193,9 @@ class Membership:
             plan, self._plan = self._plan, None
         self.is_agreed = False
         if plan:
+            failed = plan.lost(plan.comm)
             _close(plan)
-            self._tell_void(plan)
+            self._tell_void(plan, failed)
         self._release()
 
     def _release(self) -> None:

@@ -22,7 +22,7 @@ _JSON, _DATA = b"J", b"D"
 FIELDS: dict[str, dict[str, type]] = {
     # a worker's
     "ready": {"address": str, "pid": int},
-    "begin": {"steps": int, "batch": int, "logical": int},
+    "begin": {"steps": int, "batch": int, "logical": int, "watchdog": float},
     "progress": {"step": int, "loss": float, "shares": int, "busy": float},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
     "line": {"text": str},
@@ -32,7 +32,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "end": {},  # of the state
     "admitted": {"bits": dict},  # those of the first reference share, see admission.Candidate
     "warmed": {"bits": dict},  # a newcomer's
-    "void": {"plan": int},
+    "void": {"plan": int, "failed": list},  # members of it that the others have lost
     "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},
     "leave": {},  # it was asked to
     "left": {},

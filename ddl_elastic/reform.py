@@ -47,6 +47,7 @@ class Standing:
     whole: bool = True  # it has the state; a newcomer lacks it at first
     follows: bool = False  # others have gone on to the planned comm, and so does this rank
     has_begun: bool = False  # the step; else it switches to the comm of a plan
+    first_left: bool = False  # rank 0 has closed the old comm, alive
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
         """As numbers of 64 bits, equally many for all ranks."""
@@ -54,14 +55,15 @@ class Standing:
         for worker in self.owned:
             masks[worker // WORD] |= 1 << worker % WORD
         flags = self.has_result | self.whole << 1 | self.follows << 2 | self.has_begun << 3
+        flags |= self.first_left << 4
         return np.array([self.member, self.step, flags, *masks], np.int64)
 
     @classmethod
     def from_words(cls, words: Sequence[int], workers: int) -> Standing:
         member, step, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
-        has_result, whole, follows, has_begun = (bool(flags >> bit & 1) for bit in range(4))
-        return cls(member, step, has_result, owned, whole, follows, has_begun)
+        has_result, *more = (bool(flags >> bit & 1) for bit in range(5))
+        return cls(member, step, has_result, owned, *more)
 
 
 class Action(Enum):
@@ -144,7 +146,9 @@ def survivors(
         members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
-            own = replace(own, follows=True)
+            is_first = following.rank == 0 and comm.rank > 0  # and knows what has become of rank 0
+            first_left = own.first_left or (is_first and 0 not in comm.failed())
+            own = replace(own, follows=True, first_left=first_left)
         with suppress(Mismatch):
             comm.close()
         comm = following

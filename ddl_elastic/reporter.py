@@ -30,10 +30,11 @@ class Reporter:
         self._shares, self._busy = 0, 0.0
         self.recomputed = 0  # shares of the dead, by all ranks together
 
-    def begin(self, steps: int, batch: int, logical: int) -> None:
+    def begin(self, steps: int, batch: int, logical: int, watchdog: float) -> None:
         """So many steps are to come."""
         if self._channel:
-            self._channel.send("begin", steps=steps, batch=batch, logical=logical)
+            told = {"steps": steps, "batch": batch, "logical": logical}
+            self._channel.send("begin", **told, watchdog=float(watchdog))
 
     def computed(self, seconds: float) -> None:
         """A share."""

@@ -15,8 +15,11 @@ from ddl_elastic.admission import Candidate, compare
 from ddl_elastic.balance import Balance, Pace, assigned
 from ddl_elastic.engines import Handle
 from ddl_elastic.metrics import Rate
+from ddl_elastic.newcomers import NewcomerWatchdog
 
 WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
+# What a newcomer does in a state, and which others do not do for it.
+STAGES = {"starting": "start", "warming": "warm up"}
 FAILURES = 3  # workers in a row that may end before they have joined, until no more are started
 
 
@@ -31,6 +34,7 @@ class Worker:
     # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left". "returning":
     # its agent has come back, and has not told yet how far it is.
     state: str = "starting"
+    since: float = field(default_factory=time.monotonic)  # its start
     address: str = ""
     pid: int = 0
     joined: bool = False  # it was told of the others
@@ -40,6 +44,7 @@ class Worker:
     parts: dict[str, str] = field(default_factory=dict)
     code: int | None = None  # of its process
     cause: str = ""  # of its end
+    hung: str = ""  # why its end was ordered, before it joined
     evidence: str = ""  # of its end, see engines.Event
     ended: float = 0.0  # when it was known
     trace: str = ""  # of the exception that ended it
@@ -82,7 +87,7 @@ class Staff:
 
     send   a message to a worker
     start  starts one more worker; returns whether there was a place
-    stop   ends a worker that has not joined
+    stop   ends a worker that has not joined; why, if it hangs
     epoch  the next number for a comm
     tell   an event of this kind, with a line to show
     """
@@ -94,7 +99,7 @@ class Staff:
         *,
         send: Callable[..., None],
         start: Callable[[], bool],
-        stop: Callable[[Worker], None],
+        stop: Callable[[Worker, str], None],
         epoch: Callable[[], int],
         tell: Callable[..., None],
     ) -> None:
@@ -108,7 +113,7 @@ class Staff:
         self.logical = 0  # workers of the job, once they are known
         self.wanted = size.target  # workers, also where those who died are not replaced
         self._lost: list[Worker] = []  # who are to be replaced
-        self._balance = Balance()
+        self._balance, self._watchdog = Balance(), NewcomerWatchdog()
         self._failures = 0
         self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
@@ -119,8 +124,9 @@ class Staff:
         self._failures = 0
         self._tell_idle()
 
-    def begun(self, logical: int) -> None:
+    def begun(self, logical: int, watchdog: float = 0.0) -> None:
         """The workers compute the shares of so many logical ones."""
+        self._watchdog.seconds = watchdog
         is_news, self.logical = logical != self.logical, logical
         if is_news:
             self._tell_idle()
@@ -180,11 +186,14 @@ class Staff:
         """Whether the message was one for the staff. Raises ValueError."""
         if kind == "admitted":
             self._first = Candidate(**fields["bits"])
+            took = time.monotonic() - worker.since
+            self._watchdog.usual = max(self._watchdog.usual, took)
         elif kind == "warmed":
             worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
         elif kind == "void":
             if fields["plan"] == self._plan:
                 self._plan = 0
+            self._end_lost(fields["failed"])
         elif kind == "switched":
             self._switched(fields)
         elif kind == "leave":
@@ -219,6 +228,12 @@ class Staff:
                 worker.joined = False
                 self._tell_change("left", worker, fields)
 
+    def _end_lost(self, members: Sequence[int]) -> None:
+        """Of the comm of a plan. If they have joined, the others notice it as well."""
+        for worker in self.workers:
+            if worker.member in members and not worker.joined and worker.state in WAITING:
+                self._stop(worker, "hung: the others have lost it")
+
     def _tell_change(self, kind: str, worker: Worker, fields: Mapping[str, Any]) -> None:
         step, seconds = fields["step"], fields["seconds"]
         text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
@@ -242,6 +257,7 @@ class Staff:
                 self._tell_not_replaced("workers join during a program's first job only")
             self._dismiss(waiting)
             return
+        self._end_hanging(waiting, step)
         self._choose(members, waiting)
         for worker in waiting:
             self._advance(worker)
@@ -260,6 +276,15 @@ class Staff:
             text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
             self._tell("slow", worker, f"{text}, more than twice as long as the others")
         return self._balance.look(now, step, seconds, self.logical)
+
+    def _end_hanging(self, waiting: Sequence[Worker], step: int) -> None:
+        """Newcomers that do not get further."""
+        stages = {each.member: STAGES.get(each.state, "") for each in waiting}
+        planned = self._planned if self._plan else set[int]()
+        stages |= dict.fromkeys(planned & stages.keys(), "join")
+        for member, seconds in self._watchdog.look(time.monotonic(), step, stages).items():
+            worker = self.workers[member]
+            self._stop(worker, f"hung: it was to {stages[member]} for {seconds:.0f} s")
 
     def _advance(self, worker: Worker) -> None:
         """A newcomer, which has got further."""
@@ -282,7 +307,7 @@ class Staff:
         surplus = len(staying) + len(waiting) - self.target
         while surplus > 0 and waiting:
             waiting[-1].leaves = True
-            self._stop(waiting.pop())
+            self._stop(waiting.pop(), "")
             surplus -= 1
         for worker in staying[len(staying) - max(0, surplus) :]:
             worker.leaves = True
@@ -329,4 +354,4 @@ class Staff:
         """The job is over before they have joined."""
         for worker in waiting:
             worker.state, worker.leaves = "dismissed", True
-            self._stop(worker)
+            self._stop(worker, "")

@@ -73,6 +73,7 @@ class Group:
     sender: Sender = field(default_factory=Sender)
     sends_at: int | None = None  # the number of the step before which the state is to be sent
     is_awaited: bool = False  # the others wait for this rank's program, its thread has told them
+    writer_is_done: bool = False  # it has come to the end, and has left
 
     @property
     def workers(self) -> int:
@@ -161,6 +162,7 @@ class Step:
         self.recovery: Recovery | None = None
         self._noticed = 0.0  # when the first failure was
         self.behind = False  # others had committed it already, and are in the next step
+        self.first_left = False  # a death has hidden that rank 0 had committed it, and left
         self._group = group
         add_to = getattr(summed, "add", add_arrays)  # a framework may have a way of its own
         self._partial = PartialSums(group.workers, summed.free, add_to)
@@ -317,6 +319,7 @@ class Step:
         decision = decide(ranks, comm.rank, group.workers)
         lacking = frozenset(each.member for each in ranks if not each.whole)
         group.observed_by(lacking, decision.step + 1)
+        self.first_left = self.first_left or any(each.first_left for each in ranks)
         if group.membership:
             group.membership.recovered(any(each.follows for each in ranks))
         if self.recovery is None:

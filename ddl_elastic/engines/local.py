@@ -181,7 +181,7 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
                 if key.data:
                     key.data()
                     continue
-                text, files, _, _ = socket.recv_fds(control, 4096, 2)
+                text, files = _receive(control)
                 serves = bool(text)
                 if text.startswith(_SPREAD):
                     witness.spread(text.removeprefix(_SPREAD))
@@ -194,6 +194,15 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """What the engine asks for; nothing if it is closed, maybe before it has read all ends."""
+    try:
+        text, files, _, _ = socket.recv_fds(control, 4096, 2)
+        return text, files
+    except ConnectionResetError:
+        return b"", []
 
 
 def _fork_agent(

@@ -3,6 +3,8 @@
 An actor whose node is lost is restarted by Ray on another one, as soon as there is room, and so is
 one that has waited for a node to be added. The worker is the agent's child: Ray is not in the
 process that trains, and says nothing about who is alive there.
+
+The actors outlive the job's coordinator, as agents do, and end with their agents.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ from ddl_launch import sockets
 from ddl_launch.errors import FAILED, NOT_FOUND, LaunchError
 
 END_LIMIT = 1.0  # seconds
+_SAID_LIMIT = 10.0  # seconds in which a coordinator that lives has heard why an agent has ended
 REACH_LIMIT = 10.0
 
 _EXEC = Path(sockets.__file__).with_name("exec_rank.py")  # has an agent end with its actor
@@ -43,11 +48,11 @@ class RayAgents:
         except (OSError, ValueError) as error:
             raise LaunchError(FAILED, f"--ray {cluster}: {error}") from None
         where = f"{self._ray.util.get_node_ip_address()}:{port}"
-        # Tasks of lost actors are repeated too: the agent dials in again.
+        # A lost actor is made anew on another node, where its agent dials in again.
         options = {"num_cpus": cores, "max_restarts": -1, "max_task_retries": -1}
-        actor = self._ray.remote(**options)(_Slot)
-        self._actors = [actor.remote() for _ in range(slots)]
-        self._ends = [each.run.remote(where, token, cores) for each in self._actors]
+        actor = self._ray.remote(**options, lifetime="detached")(_Slot)
+        self._actors = [actor.remote(where, token, cores) for _ in range(slots)]
+        self._ends = [each.wait.remote() for each in self._actors]
 
     def failure(self) -> str:
         """Of the first agent that has ended with an error; "" if there is none."""
@@ -79,10 +84,19 @@ def _reach(cluster: str) -> None:
 
 
 class _Slot:
-    """What an actor does."""
+    """What an actor does: an agent of one slot, to its end."""
 
-    def run(self, where: str, token: str, cores: int) -> tuple[str, int, str]:
-        """An agent of one slot, to its end: the host, its exit code and its last message."""
+    def __init__(self, where: str, token: str, cores: int) -> None:
+        self._end: tuple[str, int, str] = ("", 0, "")
+        self._agent = threading.Thread(target=self._run, args=(where, token, cores))
+        self._agent.start()
+
+    def wait(self) -> tuple[str, int, str]:
+        """The host, the agent's exit code and its last message."""
+        self._agent.join()
+        return self._end
+
+    def _run(self, where: str, token: str, cores: int) -> None:
         agent = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent", "--join", where]
         alive = [sys.executable, "-I", "-S", str(_EXEC), str(os.getpid()), ""]
         done: Any = subprocess.run(
@@ -94,4 +108,12 @@ class _Slot:
             text=True,
             errors="replace",
         )
-        return os.uname().nodename, done.returncode, done.stderr[-1000:].strip()
+        self._end = os.uname().nodename, done.returncode, done.stderr[-1000:].strip()
+        threading.Thread(target=_end_actor, daemon=True).start()
+
+
+def _end_actor() -> None:
+    """Of this process, for good. Its coordinator does so, if it lives."""
+    time.sleep(_SAID_LIMIT)
+    ray: Any = importlib.import_module("ray")
+    ray.kill(ray.get_runtime_context().current_actor)

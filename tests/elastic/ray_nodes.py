@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray.cluster_utils import Cluster
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
@@ -61,6 +62,42 @@ def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -
         finally:
             job.kill()
     assert state((tmp_path / "out").read_text()) == state(alone.out)
+
+
+def test_the_coordinator_is_killed(
+    cluster: Cluster, run_program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes its place; meanwhile the workers of the cluster train on. In the end their
+    slots are free again."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    passes = ["--passes", "200"]
+    alone = run_program([*DDL, "-n", "1", PROGRAM, *passes], cwd=tmp_path, limit=LIMIT)
+    cluster.add_node(num_cpus=1)
+    order = [*DDL, "--ray", cluster.address, "-n", "2", "--name", "job", PROGRAM, *passes]
+    strike = ["--strike", "pause", "--members", "0,1"]
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        job = subprocess.Popen([*order, *strike], stdout=out, stderr=err, cwd=tmp_path)
+        try:
+            wait_until(lambda: {"[0]", "[1]"} <= {*(tmp_path / "out").read_text().split()})
+        finally:
+            job.kill()
+            job.wait()
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        resume = [*DDL[:-1], "resume", "job"]
+        another = subprocess.Popen(resume, stdout=out, stderr=err, cwd=tmp_path)
+        try:
+            wait_until(lambda: "the coordinator is back" in (tmp_path / "err").read_text())
+            (tmp_path / "go").touch()
+            assert another.wait(LIMIT) == 0, (tmp_path / "err").read_text()
+        finally:
+            another.kill()
+            another.wait()
+    assert state((tmp_path / "out").read_text()) == state(alone.expect_success().out)
+    ray.init(cluster.address, log_to_driver=False)
+    try:
+        wait_until(lambda: ray.available_resources().get("CPU") == 2)
+    finally:
+        ray.shutdown()
 
 
 def test_no_cluster(run_program: Any, tmp_path: Path) -> None:

@@ -185,6 +185,21 @@ def test_agents_are_witnesses_for_each_other(tmp_path: Path) -> None:
         assert told.receive().fields["text"] == "01" * 16
 
 
+def test_ends_that_nobody_has_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The fork server tells them, and the engine is closed without reading them."""
+
+    def work_witnessed(spec: AgentSpec, channel: Channel) -> None:
+        worker = WORKER.with_name("witnessed_worker.py")
+        program.work(spec, channel, worker, [], "secret", None)
+
+    with LocalEngine(work_witnessed, 1) as engine:
+        handle = engine.start(engine.slots()[0], AgentSpec(1, 1))
+        os.kill(handle.channel.receive().fields["pid"], signal.SIGKILL)
+        ended(engine)
+        wait_until(lambda: bool(select.select([engine.witness], [], [], 0)[0]))
+    assert "Error" not in capfd.readouterr().err
+
+
 def test_an_agent_with_another_token_is_refused(tmp_path: Path) -> None:
     said: list[str] = []
     with (

@@ -68,6 +68,21 @@ def check_death(jobs: Any, folder: Path, moment: str) -> None:
     assert moment not in NEWCOMERS[:3] or not joined
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "hang"])
+@pytest.mark.parametrize("moment", ["start", *NEWCOMERS[1:]])
+def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str) -> None:
+    """It is ended, and another one joins."""
+    slow = {str(member): 0.03 for member in range(5)}
+    case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]], "how": how, "slow": slow}
+    _, report = jobs.train({**case, "watchdog": 0.5, "replace": True})
+    assert not (tmp_path / f"die in {moment}").exists()
+    (died,) = events(report, "died")
+    assert died["member"] == 2
+    assert died["cause"].startswith("hung: ")
+    assert [each["member"] for each in events(report, "joined")] == [3]
+
+
 def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
     """One that lacks the state does not go on."""
     always = ["wait in sending", "die in telling"]

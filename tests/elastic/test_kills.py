@@ -83,6 +83,17 @@ def test_in_the_last_step(members: Any) -> None:
     members.check(members=4, kills=[kill(0, 12, "apply"), kill(1, 12, "behind")])
 
 
+def test_in_the_last_vote_of_all(members: Any) -> None:
+    """Member 0 has seen its end and gone. Member 1 comes to it alone; it writes nothing anew."""
+    logs = members.check(members=3, kills=[kill(2, 13, "finish"), kill(1, 13, "behind")])
+    assert [log[-1][3] for log in logs[:2]] == [True, False]
+
+
+def test_the_writer_dies_in_the_last_vote_of_all(members: Any) -> None:
+    logs = members.check(members=3, kills=[kill(0, 13, "finish"), kill(1, 13, "behind")])
+    assert [log[-1][3] for log in logs[1:]] == [True, False]
+
+
 KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2], [0, 1, 3])]
 
 

@@ -24,7 +24,7 @@ def connected(member: int = 0) -> Memory:
     memory = Memory(member)
     told(memory, "ready", address="ab", pid=7)
     ordered(memory, "connect", members=[0, 1], addresses=["ab", "cd"], attempt=3)
-    told(memory, "begin", steps=9, batch=4, logical=2)
+    told(memory, "begin", steps=9, batch=4, logical=2, watchdog=10.0)
     return memory
 
 
@@ -65,7 +65,7 @@ def test_a_plan_is_under_way_until_it_is_void_or_done(end: str) -> None:
     standing = memory.standing()
     assert (standing["epoch"], standing["plan"], standing["planned"]) == (8, 8, [0, 1, 2])
     if end == "void":
-        told(memory, "void", plan=8)
+        told(memory, "void", plan=8, failed=[])
     else:
         told(memory, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
     standing = memory.standing()
@@ -81,7 +81,9 @@ def test_who_needs_a_coordinator() -> None:
     progress(memory, 8)
     told(memory, "done", steps=9, loss=0.1, digest="ab", parts={})
     assert not memory.is_waiting and memory.has_trained
-    told(memory, "begin", steps=18, batch=4, logical=2)  # the next call of Loop.steps
+    told(
+        memory, "begin", steps=18, batch=4, logical=2, watchdog=10.0
+    )  # the next call of Loop.steps
     assert memory.state == "running"
     told(memory, "ready", address="ab", pid=7)  # it trains once more
     assert memory.is_waiting

@@ -41,6 +41,8 @@ def strike(jobs: Any, folder: Path, phase: str, who: list[int], how: str) -> dic
     """The report of a job in which all of them were struck."""
     by_newcomer, by_others = PHASES[phase]
     case = {"workers": "1:4", "start": OLD, "replace": True, "passes": 40, "how": how}
+    if (phase, how) == ("boot", "stop") and NEW in who:  # which only the watchdog finds
+        case.update(watchdog=0.5, slow={str(member): 0.03 for member in range(8)})
     for attempt in range(TRIES):
         names = [f"{by_newcomer if m == NEW else by_others}, member {m}" for m in who]
         if phase == "boot":  # the others are struck once the newcomer is there

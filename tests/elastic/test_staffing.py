@@ -30,6 +30,7 @@ class Job:
     def __init__(self, **size: Any) -> None:
         self.sent: list[tuple[int, str]] = []
         self.told: list[tuple[str, Worker | None, str]] = []
+        self.stopped: list[Worker] = []
         self.has_place = False
         self.workers = [make_worker(member) for member in range(2)]
         self.staff = Staff(
@@ -37,12 +38,16 @@ class Job:
             Size(2, **size),
             send=lambda worker, kind, **_: self.sent.append((worker.member, kind)),
             start=self.start,
-            stop=lambda _: None,
+            stop=self.stop,
             epoch=lambda: 1,
             tell=lambda kind, worker, text, **_: self.told.append((kind, worker, text)),
         )
         self.staff.connected()
         self.workers[0].state, self.workers[0].joined = "running", True
+
+    def stop(self, worker: Worker, cause: str) -> None:
+        worker.cause = cause
+        self.stopped.append(worker)
 
     def start(self) -> bool:
         if self.has_place:
@@ -126,3 +131,22 @@ def test_a_newcomer_that_differs(what: str) -> None:
     ((kind, worker, why),) = job.told
     assert (kind, worker) == ("refused", newcomer)
     assert text in why
+
+
+def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended, and the next one starts."""
+    job = Job()
+    job.staff.begun(16, 0.5)
+    for now in range(8):
+        monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
+        job.staff.look(3)
+    assert {each.member for each in job.stopped} == {1}
+    assert job.workers[1].cause == "hung: it was to start for 7 s"
+
+
+def test_a_newcomer_that_the_others_have_lost() -> None:
+    """Only that one of the plan is ended."""
+    job = Job(most=3)
+    job.workers[1].state = "admitted"
+    job.staff.take(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
+    assert job.stopped == [job.workers[1]]

@@ -68,6 +68,34 @@ def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) ->
     assert hosts and hosts <= {"h1", "h2"}
 
 
+def test_the_coordinator_of_given_hosts_is_killed(slurm: Slurm, alone: str, tmp_path: Path) -> None:
+    """Its agents and workers stay, and another one takes its place."""
+    env = {**slurm.clean(), "XDG_RUNTIME_DIR": str(tmp_path)}
+    order = [*DDL.split(), "run", "-H", "h1:1,h2:1", "--name", "job", PROGRAM]
+    command = slurm.lab.at("h1", *order, "--strike", "pause", "--members", "0,1")
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        run = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=err, env=env)
+        try:
+            wait_until(lambda: {*(tmp_path / "out").read_text().split()} >= {"[0]", "[1]"})
+        finally:
+            run.kill()
+            run.wait()
+    again = slurm.lab.at("h1", *DDL.split(), "resume", "job")
+    with (tmp_path / "err").open("w") as err:
+        another = subprocess.Popen(
+            again, cwd=tmp_path, stdout=subprocess.PIPE, stderr=err, env=env, text=True
+        )
+        try:
+            wait_until(lambda: "the coordinator is back" in (tmp_path / "err").read_text())
+            (tmp_path / "go").touch()
+            stdout, _ = another.communicate(timeout=LIMIT)
+        finally:
+            another.kill()
+            another.wait()
+    assert another.returncode == 0, (tmp_path / "err").read_text()
+    assert state(stdout) == alone
+
+
 def test_a_host_that_is_not_there(slurm: Slurm, tmp_path: Path) -> None:
     order = [*DDL.split(), "run", "-H", "h9:1", PROGRAM]
     ended = slurm.run(order, cwd=tmp_path, timeout=LIMIT)

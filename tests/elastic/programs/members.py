@@ -116,6 +116,7 @@ class Deaths:
     reduce     after that, between the first and the second ordered sum
     vote       when all ranks have the result and none has voted
     apply      when it has voted
+    finish     when the last vote has ended, which is that of no step
     evaluate   in the second batch that it evaluates, in the evaluation after this step
     reform     when it is about to shrink the comm, because another has died
     shrink     while it shrinks the comm
@@ -195,6 +196,7 @@ class Deaths:
             comm.barrier()  # everybody has the result
         self.at("vote", step.number)
         function(step)
+        self.at("finish", step.number)
         if self._kills.get("behind") == step.number:
             while comm.error is None:
                 time.sleep(0.001)
@@ -251,7 +253,8 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
             log("recovery", vars(step.recovery))
         if step.number in case.get("evaluate", []):
             log("table", step.number, evaluate(job, step.number, deaths, log))
-    log("end", digest(job.framework.state() | loop.state()), job.group.comm.size)
+    state = digest(job.framework.state() | loop.state())
+    log("end", state, job.group.comm.size, job.is_writer)
     job.close()
 
 

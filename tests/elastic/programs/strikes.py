@@ -41,6 +41,9 @@ def strike(how: str, group: Any, target: Any) -> None:
         os.kill(own, signal.SIGSTOP)
     elif how == "gil":
         ctypes.PyDLL(None).sleep(HELD)  # which, unlike CDLL, keeps Python's lock
+    elif how == "hang":  # as with gil, for ever
+        while True:
+            ctypes.PyDLL(None).sleep(HELD)
     elif how == "exception":
         raise RuntimeError("struck")
     elif how == "expel":
