@@ -17,6 +17,7 @@ COMMANDS = {
     "elastic": "what elastic training costs beside DistributedDataParallel, with PyTorch",
     "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun and others",
     "resize": "how long the others stand still when elastic workers join and leave",
+    "members": "what a coordinator of 1000 elastic workers costs, and how soon it reaches them",
     "unequal": "samples per second of elastic workers of unequal speed, together and alone",
     "training": "training steps per second, by framework and backend",
 }

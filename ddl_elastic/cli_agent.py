@@ -97,6 +97,7 @@ def agents_engine(
 
     start  starts agents, which are to dial in at this port; None: they come by themselves
     """
+    environment.allow_connections()
     try:
         engine = DialedEngine(address, token, program, show)
     except OSError as error:

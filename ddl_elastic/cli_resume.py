@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ddl_elastic import job_file, program
+from ddl_elastic import environment, job_file, program
 from ddl_elastic.control import Control, ControlError
 from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines.dialed import DialedEngine
@@ -100,6 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{name}: there is no such job, but: {there} ({error})") from None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     progress = Progress(shown=not arguments.quiet, output=sys.stdout)
+    environment.allow_connections()
     try:
         engine = DialedEngine(file.address, file.token, file.program, progress.event, file.job)
     except OSError as error:

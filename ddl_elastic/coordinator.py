@@ -5,7 +5,6 @@ No step waits for it. It is in the process that called `Job.train`, or in `ddl e
 
 from __future__ import annotations
 
-import select
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -17,12 +16,15 @@ from ddl_elastic import environment, timeline
 from ddl_elastic.appeals import Appeals
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.framework import Digest
-from ddl_elastic.messages import Channel, Message
+from ddl_elastic.messages import Channel, Message, pack
 from ddl_elastic.metrics import Rate
 from ddl_elastic.rebuilding import Rebuilding, replay, unknown
 from ddl_elastic.staff import Size, Staff, Worker
+from ddl_elastic.waiting import ready
 
 TICK = 0.05  # seconds between two looks at the engine
+PAUSE = 20e-6  # seconds for each worker between two looks at all: of 1000 each look takes some ms
+OUTPUTS = 64  # workers whose output is looked at in a look
 CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
 HUNG = "hung: the others counted it as dead, and its agent killed it"
 
@@ -73,10 +75,11 @@ class Coordinator:
         )
         self._epoch = 0
         self._most = 0  # workers that there were at a time
+        self._shown = 0  # the worker whose output comes next
         self.staff = Staff(
             self.workers,
             size if isinstance(size, Size) else Size(size, replace=False),
-            send=self.send,
+            send=self.send_all,
             start=self._start,
             stop=self._stop_newcomer,
             epoch=self._next_epoch,
@@ -115,6 +118,11 @@ class Coordinator:
                 self._show_output(worker, ended=True)
             self._show_missing()
             self._ended = time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """That are committed, of the program's present training."""
+        return self._steps
 
     def report(self) -> dict[str, Any]:
         """See Job.report."""
@@ -187,7 +195,8 @@ class Coordinator:
     def wait(self) -> None:
         """For something to happen, but not long."""
         workers = {worker.handle.channel: worker for worker in self.alive()}
-        for channel in select.select([*workers], [], [], TICK)[0]:
+        time.sleep(PAUSE * len(workers))
+        for channel in ready(workers, TICK):
             self._read(channel, workers[channel])
         for event in self._engine.events(0):
             if event.kind == "agent ended":
@@ -201,8 +210,9 @@ class Coordinator:
             self._connect()
             self.staff.look(self._steps)
         self._show_recoveries()
-        for worker in self.workers:
-            self._show_output(worker)
+        for _ in range(min(OUTPUTS, len(self.workers))):
+            self._shown = (self._shown + 1) % len(self.workers)
+            self._show_output(self.workers[self._shown])
 
     def _read(self, channel: Channel, worker: Worker) -> None:
         try:
@@ -282,20 +292,20 @@ class Coordinator:
         come together who were told then: a newcomer joins them by a plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
-        ready = [worker for worker in alive if worker.state == "ready"]
-        if ready and len(ready) == len(alive):
+        waiting = [worker for worker in alive if worker.state == "ready"]
+        if waiting and len(waiting) == len(alive):
             epoch = self._next_epoch()
             self._steps = 0  # of a program that trains once more
             self.staff.connected()
-            for worker in ready:
+            for worker in waiting:
                 worker.state, worker.joined, worker.digest = "running", True, ""
-                self.send(
-                    worker,
-                    "connect",
-                    members=[each.member for each in ready],
-                    addresses=[each.address for each in ready],
-                    attempt=epoch,
-                )
+            self.send_all(
+                waiting,
+                "connect",
+                members=[each.member for each in waiting],
+                addresses=[each.address for each in waiting],
+                attempt=epoch,
+            )
 
     # ---- in the place of a coordinator that is gone ----
 
@@ -347,13 +357,18 @@ class Coordinator:
         self._engine.stop(worker.handle, 0)
 
     def send(self, worker: Worker, kind: str, **fields: Any) -> None:
-        with suppress(OSError):  # the engine is about to tell how it has ended
-            worker.handle.channel.send(kind, **fields)
+        self.send_all([worker], kind, **fields)
+
+    def send_all(self, workers: Collection[Worker], kind: str, **fields: Any) -> None:
+        message = pack(kind, fields)
+        for worker in workers:
+            with suppress(OSError):  # the engine is about to tell how it has ended
+                worker.handle.channel.send_packed(message)
 
     def _end(self, worker: Worker, event: Event) -> None:
         channel = worker.handle.channel
         with suppress(EOFError, OSError, ValueError):  # what it has told at last
-            while select.select([channel], [], [], 0)[0]:
+            while ready([channel], 0):
                 for message in channel.poll():
                     self._take(worker, message)
         worker.code, worker.evidence, worker.ended = event.code, event.evidence, time.monotonic()

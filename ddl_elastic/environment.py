@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,12 @@ def dead() -> float:
     """Seconds without a sign of life after which libddl counts a rank as dead."""
     found = os.environ.get("DDL_DEAD_MS", "")
     return int(found) / 1000 if found.isdecimal() and int(found) else 3.0
+
+
+def allow_connections() -> None:
+    """This process may have as many open as the system lets it have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def runtime_folder() -> Path:

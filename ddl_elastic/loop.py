@@ -163,7 +163,7 @@ class Loop:
                 if self._arrival:
                     break
                 self.reporter.recovered(step.recovery, step.number)
-                self.reporter.committed(step.number, self.framework.loss)
+                self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
                 self._save(step)
                 if self._stops:
                     break

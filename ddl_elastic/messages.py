@@ -1,4 +1,5 @@
 """What the processes of a job tell each other: checked JSON and raw bytes in ddl_launch's frames.
+Long JSON is compressed, as the addresses of 1000 workers are to 1000 workers.
 
 Nothing that is received is executed or unpickled. A message of an unknown kind, or with fields
 other than those listed here, is refused.
@@ -7,16 +8,19 @@ other than those listed here, is refused.
 from __future__ import annotations
 
 import json
-import select
 import socket
 import threading
+import zlib
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from ddl_elastic.waiting import ready
 from ddl_launch.frames import LARGEST, Frames, frame
 
-_JSON, _DATA = b"J", b"D"
+_JSON, _LONG, _DATA = b"J", b"Z", b"D"
+_COMPRESSED = 16 << 10  # bytes from which on a message is
+_LONGEST = 16 << 20  # bytes of a message that was compressed
 
 # By kind: the fields and their types.
 FIELDS: dict[str, dict[str, type]] = {
@@ -60,6 +64,13 @@ FIELDS: dict[str, dict[str, type]] = {
     "pause": {},
     "cancel": {},
     "told": {"number": int, "held": list, "report": dict, "measured": list, "logical": int},
+    # of a run to the service: where agents dial in, and under which name
+    "listens": {"run": str, "port": int},
+    # between `ddl serve` and agents that have dialed in there; "leave", too
+    "serve": {"run": str, "port": int},  # be an agent of this run
+    "drop": {"run": str},
+    "serves": {"runs": list},  # that have processes there
+    "unserved": {"run": str, "why": str},
     # between an engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},
@@ -114,16 +125,19 @@ class Channel:
 
     def send(self, kind: str, **fields: Any) -> None:
         """Raises OSError if the other side is gone."""
-        packed = _pack(kind, fields)
+        self.send_packed(pack(kind, fields))
+
+    def send_packed(self, message: bytes) -> None:
+        """What `pack` has made. Raises OSError if the other side is gone."""
         with self._sending:
-            self._connection.sendall(packed)
+            self._connection.sendall(message)
 
     def offer(self, kind: str, **fields: Any) -> bool:
         """Send it, unless the other side does not keep up. Returns whether it was sent."""
-        ready = bool(select.select([], [self], [], 0)[1])  # for far more bytes than such a message
-        if ready:
+        has_room = bool(ready([self], 0, writes=True))  # for far more bytes than such a message
+        if has_room:
             self.send(kind, **fields)
-        return ready
+        return has_room
 
     def send_data(self, data: memoryview) -> None:
         for begin in range(0, len(data), LARGEST):
@@ -156,15 +170,32 @@ class Channel:
         self._connection.close()
 
 
-def _pack(kind: str, fields: dict[str, Any]) -> bytes:
+def pack(kind: str, fields: dict[str, Any]) -> bytes:
+    """A message as it is sent."""
     _check(kind, fields)
-    return frame(_JSON, json.dumps({"kind": kind, **fields}).encode())
+    text = json.dumps({"kind": kind, **fields}).encode()
+    if len(text) < _COMPRESSED:
+        return frame(_JSON, text)
+    return frame(_LONG, zlib.compress(text, 1))
+
+
+def _uncompressed(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(data, _LONGEST)
+    except zlib.error as error:
+        raise ValueError(f"a message that is not compressed: {error}") from None
+    if not stream.eof or stream.unused_data:
+        raise ValueError(f"a message of more than {_LONGEST} bytes, or a part of one")
+    return text
 
 
 def _unpack(kind: bytes, data: bytes) -> Message:
     if kind == _DATA:
         return Message("data", {}, data)
-    if kind != _JSON:
+    if kind == _LONG:
+        data = _uncompressed(data)
+    elif kind != _JSON:
         raise ValueError(f"a frame of kind {kind!r}")
     try:
         fields = json.loads(data)

@@ -15,6 +15,7 @@ from ddl_elastic.messages import Channel
 from ddl_elastic.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
+REPORTS = 1000  # in a second, of all members together
 
 _log = logging.getLogger("ddl_elastic")
 
@@ -49,12 +50,12 @@ class Reporter:
         if self._channel:
             self._channel.offer("recovered", **{**vars(recovery), "step": step})
 
-    def committed(self, step: int, loss: float) -> None:
+    def committed(self, step: int, loss: float, members: int = 1) -> None:
         """A step; it is told not too often, and not if the coordinator does not keep up."""
         if not self._channel:
             return
         now = time.monotonic()
-        if now - self._reported >= REPORT_EVERY:
+        if now - self._reported >= max(REPORT_EVERY, members / REPORTS):
             self._reported = now
             self._channel.offer("progress", **self._progress(step, loss))
 

@@ -85,7 +85,7 @@ class Size:
 class Staff:
     """The workers of a job.
 
-    send   a message to a worker
+    send   a message to these workers
     start  starts one more worker; returns whether there was a place
     stop   ends a worker that has not joined; why, if it hangs
     epoch  the next number for a comm
@@ -290,7 +290,7 @@ class Staff:
         """A newcomer, which has got further."""
         if worker.state == "ready":
             worker.state = "warming"
-            self._send(worker, "warm")
+            self._send([worker], "warm")
         elif worker.state == "warmed" and self._first and worker.bits:
             try:
                 why = compare(self._first, worker.bits)
@@ -298,7 +298,7 @@ class Staff:
                 why = str(error)
             worker.state = "refused" if why else "admitted"
             if why:
-                self._send(worker, "refused", why=why)
+                self._send([worker], "refused", why=why)
                 self._tell("refused", worker, why)
 
     def _choose(self, members: list[Worker], waiting: list[Worker]) -> None:
@@ -347,8 +347,7 @@ class Staff:
             "addresses": [each.address for each in chosen],
             "speeds": speeds,
         }
-        for worker in (*members, *newcomers):
-            self._send(worker, "plan", **plan)
+        self._send([*members, *newcomers], "plan", **plan)
 
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """The job is over before they have joined."""

@@ -15,28 +15,25 @@ import contextlib
 import hashlib
 import hmac
 import secrets
-import select
 import shutil
 import signal
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ddl_elastic.door import AGENT_HELLO, Door, check_hello
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
 from ddl_elastic.engines.logs import follow_log
 from ddl_elastic.messages import Channel, Message, Silent
+from ddl_elastic.waiting import ready
 from ddl_launch import frames
 
-HELLO_LIMIT = 10.0  # seconds for a connection to prove itself
-_NEWCOMERS = 256  # connections that have not, at a time
-_SLOTS = 4096  # of an agent
-# What the agents of a job have to say of themselves, and what one of their slots.
-AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
-# `member`: of the worker that is in it; -1: none.
+_BUSY = 0.02  # seconds in which it takes in what comes, at a time
+# What an agent says of one of its slots. `member`: of the worker that is in it; -1: none.
 SLOT_HELLO = {"agent": str, "slot": int, "member": int, "nonce": str}
 
 
@@ -46,17 +43,8 @@ def job_secret(token: str, job: str) -> str:
 
 
 @dataclass(eq=False)
-class _Newcomer:
-    """A connection that has not proven itself."""
-
-    connection: socket.socket
-    nonce: bytes
-    until: float
-    frames: frames.Frames = field(default_factory=frames.Frames)
-
-
-@dataclass(eq=False)
 class _Agent:
+    name: str
     connection: socket.socket
     channel: Channel
     places: list[int]  # its slots' ids
@@ -83,6 +71,7 @@ class DialedEngine:
     program  what their workers run
     refused  called with the text of what an agent did wrong, or was refused for
     job      a job that agents may be part of already; "": a new one
+    logs     the folder for what workers write, which stays; None: one of its own
     """
 
     def __init__(
@@ -92,25 +81,29 @@ class DialedEngine:
         program: Program,
         refused: Callable[[str], None] = lambda _text: None,
         job: str = "",
+        logs: Path | None = None,
     ) -> None:
-        if not token:
-            raise ValueError("the token is empty; anybody could join the job")
-        self._token, self._refused = token, refused
+        self._refused = refused
         self.job = job or secrets.token_hex(16)
         self._settings = {"job": self.job, **asdict(program)}
-        self._listener = socket.create_server(address, backlog=1024)
-        self._listener.setblocking(False)
-        self._newcomers: list[_Newcomer] = []
+        self._door = Door(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
+        self.failures: list[str] = []  # of agents, which cannot run the program
         self._events: list[Event] = []
-        self._logs = Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
+        self._keeps_logs = logs is not None
+        self._logs = logs or Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
         self._look_at = 0.0
 
     @property
     def port(self) -> int:
         """Where agents dial in."""
-        return int(self._listener.getsockname()[1])
+        return self._door.port
+
+    def name(self, slot: Slot) -> str:
+        """The agent's name, and the slot's number there."""
+        place = self._places[slot.id]
+        return f"{place.agent.name}/{place.number}"
 
     def slots(self) -> list[Slot]:
         self._take_in(0)
@@ -160,11 +153,10 @@ class DialedEngine:
                 place.connection.close()
             if place.worker:
                 place.worker.close()
-        for newcomer in self._newcomers:
-            newcomer.connection.close()
         self._agents.clear()
-        self._listener.close()
-        shutil.rmtree(self._logs, ignore_errors=True)
+        self._door.close()
+        if not self._keeps_logs:
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def __enter__(self) -> DialedEngine:
         return self
@@ -179,20 +171,25 @@ class DialedEngine:
             place.agent.channel.send(kind, **fields)
 
     def _take_in(self, timeout: float) -> None:
-        agents = {agent.channel: name for name, agent in self._agents.items()}
-        newcomers = {each.connection: each for each in self._newcomers}
-        waits_for: list[Any] = [self._listener, *agents, *newcomers]
-        ready, _, _ = select.select(waits_for, [], [], timeout)
-        for one in ready:
-            if one is self._listener:
-                self._accept()
-            elif one in newcomers:
-                self._prove(newcomers[one])
-            else:
-                self._hear(agents[one])
+        """Until nothing more has come, but not for long."""
+        until = time.monotonic() + _BUSY
+        while self._take_some(timeout) and time.monotonic() < until:
+            timeout = 0
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + frames.TICK
             self._look()
+
+    def _take_some(self, timeout: float) -> bool:
+        agents = {agent.channel: name for name, agent in self._agents.items()}
+        waits_for: list[Any] = [*self._door.connections, *agents]
+        found = ready(waits_for, timeout)
+        for one in found:
+            if self._door.hear(one) or one not in agents:
+                continue
+            name = agents[one]
+            if name in self._agents and self._agents[name].channel is one:  # not lost since
+                self._hear(name)
+        return bool(found)
 
     def _hear(self, name: str) -> None:
         agent = self._agents[name]
@@ -223,6 +220,7 @@ class DialedEngine:
                     with contextlib.suppress(OSError):  # it is about to be lost
                         other.channel.send("witnessed", **fields)
         elif message.kind == "failed":
+            self.failures.append(fields["error"])
             raise ValueError(f"an error: {fields['error']}")
         else:
             raise ValueError(f"a message {message.kind!r}")
@@ -243,9 +241,7 @@ class DialedEngine:
         for name, agent in list(self._agents.items()):
             if frames.is_silent(agent.connection):
                 self._lose(name, "its host does not answer")
-        for newcomer in list(self._newcomers):
-            if time.monotonic() > newcomer.until:
-                self._drop(newcomer, "it did not prove that it knows the token")
+        self._door.look()
 
     def _lose(self, name: str, why: str, evidence: str = "silent") -> None:
         agent = self._agents.pop(name)
@@ -263,56 +259,16 @@ class DialedEngine:
             slot = self._places[agent.places[0]].slot
             self._refused(f"the agent on {slot.host} is lost: {why}")
 
-    # ---- connections that have not proven themselves ----
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            if len(self._newcomers) == _NEWCOMERS:
-                connection.close()
-                return
-            connection.settimeout(HELLO_LIMIT)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            frames.enable_keepalive(connection)
-            nonce = secrets.token_bytes(32)
-            connection.sendall(frames.frame(frames.NONCE, nonce))
-            until = time.monotonic() + HELLO_LIMIT
-            self._newcomers.append(_Newcomer(connection, nonce, until))
-
-    def _prove(self, newcomer: _Newcomer) -> None:
-        try:
-            data = newcomer.connection.recv(frames.LARGEST)
-            if not data:
-                raise ValueError("it has ended")
-            for kind, payload in newcomer.frames.feed(data):
-                if kind != frames.HELLO:
-                    raise ValueError(f"it sent a frame of kind {kind!r}")
-                hello = frames.open_proven(kind, payload, newcomer.nonce, self._token)
-                self._newcomers.remove(newcomer)
-                self._admit(newcomer.connection, hello)
-                return  # it waits for an answer
-        except (OSError, ValueError) as error:
-            self._drop(newcomer, str(error))
-
-    def _drop(self, newcomer: _Newcomer, why: str) -> None:
-        with contextlib.suppress(OSError):
-            self._refused(f"refused {newcomer.connection.getpeername()[0]}: {why}")
-        if newcomer in self._newcomers:
-            self._newcomers.remove(newcomer)
-        newcomer.connection.close()
+    # ---- those that come ----
 
     def _admit(self, connection: socket.socket, hello: Any) -> None:
         types = AGENT_HELLO if isinstance(hello, dict) and "slots" in hello else SLOT_HELLO
-        if not isinstance(hello, dict) or {k: type(v) for k, v in hello.items()} != types:
-            raise ValueError(f"a greeting {hello!r}")
-        nonce = bytes.fromhex(hello["nonce"])
-        answer = frames.proven(frames.GO, self._settings, nonce, self._token)
+        check_hello(hello, types)
         if types is AGENT_HELLO:
-            if not 1 <= hello["slots"] <= _SLOTS:
-                raise ValueError(f"a greeting {hello!r}")
             if hello["agent"] in self._agents:
                 self._lose(hello["agent"], "it has dialed again")
-            agent = self._agents[hello["agent"]] = _Agent(connection, Channel(connection), [])
+            name = hello["agent"]
+            agent = self._agents[name] = _Agent(name, connection, Channel(connection), [])
             for number in range(hello["slots"]):
                 agent.places.append(len(self._places))
                 slot = Slot(len(self._places), hello["host"], hello["kind"], hello["cores"], "used")
@@ -328,7 +284,7 @@ class DialedEngine:
             else:
                 place.connection, place.slot = connection, replace(place.slot, state="free")
                 self._events.append(Event("slot added", place.slot))
-        connection.sendall(answer)
+        self._door.answer(connection, hello, self._settings)
 
     def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
         """A worker, which was started before the agent has come back."""

@@ -36,7 +36,7 @@ class Job:
         self.staff = Staff(
             self.workers,
             Size(2, **size),
-            send=lambda worker, kind, **_: self.sent.append((worker.member, kind)),
+            send=lambda to, kind, **_: self.sent.extend((each.member, kind) for each in to),
             start=self.start,
             stop=self.stop,
             epoch=lambda: 1,

@@ -1,0 +1,267 @@
+"""`python -m bench members`: a coordinator of many members: what it costs, how soon it reaches all.
+
+The coordinator is `ddl elastic run --listen`, killed later on, and `ddl elastic resume`. Members
+train nothing: this process greets as their agents do, on as many connections, and reports as they
+do. What it costs them to read a plan is not measured, as each has a core of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ddl_core
+from ddl_elastic import control, environment, messages
+from ddl_elastic.dialing import dial
+from ddl_elastic.host_agent import Refused
+from ddl_elastic.memory import Memory
+from ddl_elastic.messages import Channel, Message
+
+DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
+NAME = f"bench-members-{os.getpid()}"
+TOKEN = "bench"
+LIMIT = 120.0  # seconds
+DIALS = 64  # agents that dial at a time
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker, and the slot that it is in."""
+
+    agent: str
+    slot: int
+    link: Channel
+    memory: Memory | None = None
+    due: float = 0.0  # its next report
+    steps: int = 0
+
+
+@dataclass(eq=False)
+class Members:
+    """All agents and workers. `step`: seconds."""
+
+    port: int
+    hosts: int
+    slots: int
+    step: float
+    controls: dict[str, Channel] = field(default_factory=dict)
+    members: dict[tuple[str, int], Member] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)  # of messages that have come, by kind
+    reports: int = 0  # that were sent
+    largest: int = 0  # characters of the addresses in a message
+
+    def dial_all(self) -> None:
+        """As all agents do at the same time."""
+        self.close()
+        with ThreadPoolExecutor(DIALS) as threads:
+            list(threads.map(self._dial, range(self.hosts)))
+
+    def _dial(self, number: int) -> None:
+        agent = f"agent{number}"
+        about = {"agent": agent, "host": f"host{number}", "kind": "cpu1", "cores": 1}
+        self.controls[agent] = self._reach({**about, "slots": self.slots})
+        for slot in range(self.slots):
+            old = self.members.get((agent, slot))
+            memory = old.memory if old else None
+            number = memory.member if memory else -1
+            link = self._reach({"agent": agent, "slot": slot, "member": number})
+            self.members[agent, slot] = Member(agent, slot, link, memory)
+            if memory:
+                link.send("standing", **memory.standing())
+
+    def _reach(self, hello: dict[str, Any]) -> Channel:
+        until = time.monotonic() + LIMIT
+        while True:
+            try:
+                connection, _ = dial(("127.0.0.1", self.port), TOKEN, hello, LIMIT, LIMIT)
+                return Channel(connection)
+            except Refused:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def close(self) -> None:
+        for each in self.controls.values():
+            each.close()
+        for member in self.members.values():
+            member.link.close()
+
+    def serve(self, until: Callable[[], bool], limit: float = LIMIT) -> float:
+        """Read, answer and report, until that is so: the seconds it took."""
+        began = time.monotonic()
+        poll = select.poll()
+        channels: dict[int, tuple[Channel, Member | None]] = {}
+        for agent in self.controls.values():
+            channels[agent.fileno()] = (agent, None)
+        for each in self.members.values():
+            channels[each.link.fileno()] = (each.link, each)
+        for number in channels:
+            poll.register(number, select.POLLIN)
+        while not until():
+            if time.monotonic() > began + limit:
+                raise SystemExit(f"not so within {limit} s; messages: {self.counts}")
+            for number, _ in poll.poll(5):
+                channel, member = channels[number]
+                try:
+                    for message in channel.poll():
+                        self._take(channel, member, message)
+                except EOFError:
+                    poll.unregister(number)
+            self._report()
+        return time.monotonic() - began
+
+    def _take(self, channel: Channel, member: Member | None, message: Message) -> None:
+        kind, fields = message.kind, message.fields
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if member is None:
+            if kind == "start":
+                agent = next(name for name, each in self.controls.items() if each is channel)
+                started = self.members[agent, fields["slot"]]
+                started.memory = Memory(fields["member"])
+                self._say(started, "ready", address=address(fields["member"]), pid=1)
+            return
+        assert member.memory
+        member.memory.ordered(message)
+        if kind == "connect":
+            total = 1 << 20
+            self._say(member, "begin", steps=total, batch=total, logical=len(fields["members"]))
+            member.due = time.monotonic() + self.step * (member.memory.member % 97) / 97
+        if "addresses" in fields and not self.largest:
+            self.largest = sum(map(len, fields["addresses"]))
+
+    def _say(self, member: Member, kind: str, **fields: Any) -> None:
+        assert member.memory
+        member.link.send(kind, **fields)
+        member.memory.told(Message(kind, fields), True)
+
+    def _report(self) -> None:
+        """Each member's steps."""
+        now = time.monotonic()
+        for member in self.members.values():
+            if member.memory and member.memory.state == "running" and now >= member.due:
+                member.due += self.step * max(1, round((now - member.due) / self.step))
+                member.steps += 1
+                self.reports += 1
+                told = {"step": member.steps, "loss": 1.0, "shares": member.steps}
+                self._say(member, "progress", **told, busy=0.5 * self.step * member.steps)
+
+
+def address(member: int) -> str:
+    """As long as a real one, and as different from others."""
+    random = secrets.token_bytes(24)
+    return (bytes(random) + ADDRESS[len(random) :]).hex()
+
+
+ADDRESS = b""
+
+
+@contextmanager
+def process(words: Sequence[object], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with errors.open("w") as file:
+        found = subprocess.Popen([*DDL, *map(str, words)], stdout=subprocess.DEVNULL, stderr=file)
+    try:
+        yield found
+    finally:
+        found.kill()
+        found.wait()
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory(pid: int) -> float:
+    """MiB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m bench members", description=__doc__)
+    parser.add_argument("--hosts", type=int, default=125)
+    parser.add_argument("--slots", type=int, default=8, help="of each host")
+    parser.add_argument("--step", type=float, default=1.0, help="seconds between two reports")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the reports")
+    options = parser.parse_args(argv)
+    number = options.hosts * options.slots
+    environment.allow_connections()
+    # All members get the same plan, which is read once: real ones read it on their own cores.
+    messages._unpack = functools.lru_cache(maxsize=64)(messages._unpack)
+    global ADDRESS
+    endpoint = ddl_core.Endpoint()
+    ADDRESS = bytes(endpoint.address)
+    endpoint.close()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), options, number)
+    return 0
+
+
+def measure(folder: Path, options: argparse.Namespace, number: int) -> None:
+    program, token, errors = folder / "train.py", folder / "token", folder / "errors"
+    program.write_text("raise SystemExit('the members of this job are not real')\n")
+    token.write_text(TOKEN)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    members = Members(port, options.hosts, options.slots, options.step)
+    run = ["run", "--listen", f"127.0.0.1:{port}", "--token-file", token, "--name", NAME]
+    size = f"{number // 2}:{number}"
+    with process([*run, "-n", size, "--no-replace", program], errors) as job:
+        began = time.monotonic()
+        members.dial_all()
+        print(f"{number} members on {options.hosts} hosts; a report each {options.step:g} s")
+        show("dialed", time.monotonic() - began)
+        took = members.serve(lambda: members.counts.get("connect", 0) >= number)
+        show("told of each other", took, f", {members.largest / 1e3:.0f} kB of addresses")
+        members.serve(timer(2.0))
+        show_cost(members, job.pid, options.seconds)
+        control.scale(NAME, number - 1)
+        show("a plan", members.serve(lambda: members.counts.get("plan", 0) >= number))
+        began = time.monotonic()
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+        told = folder / "errors2"
+        with process(["resume", NAME], told) as resumed:
+            members.dial_all()
+            show("dialed after its kill", time.monotonic() - began)
+            members.serve(lambda: "coordinator is back" in told.read_text())
+            show("the next one knows all", time.monotonic() - began)
+            show_cost(members, resumed.pid, options.seconds)
+
+
+def show(what: str, seconds: float, more: str = "") -> None:
+    print(f"{what:24} {seconds:6.2f} s{more}", flush=True)
+
+
+def show_cost(members: Members, pid: int, seconds: float) -> None:
+    """Of the reports."""
+    before, reports = cpu(pid), members.reports
+    seconds = members.serve(timer(seconds))
+    used, rate = (cpu(pid) - before) / seconds, (members.reports - reports) / seconds
+    print(
+        f"{'while they report':24} {100 * used:6.1f} % of a core, {rate:.0f} reports/s,"
+        f" {memory(pid):.0f} MiB"
+    )
+
+
+def timer(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() >= until
