@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddl_core._lib import version
-from ddl_launch.commands import planning, scaling, trace
+from ddl_launch.commands import creation, planning, scaling, trace
 from ddl_launch.commands.cluster import read_cluster
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.doctor import add_doctor
 from ddl_launch.commands.model import read_model
-from ddl_launch.commands.plots import check_plot, plot
+from ddl_launch.commands.plots import check_plot, plot, plot_creation
 from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.errors import CommandError
@@ -38,6 +38,7 @@ examples:
   ddl simulate lab.toml --bytes 64MiB                predict the time of an all-reduce
   ddl simulate power8.toml --model resnet50.toml     predict how a training step scales
   ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl simulate cluster.toml --creation               predict what a comm of all its ranks costs
   ddl simulate --jobs generated                      compare schedulers of many elastic jobs
   ddl trace traces -o all.json                       merge the traces of a job's ranks
   ddl doctor --ranks 4                               check this machine for four ranks
@@ -144,7 +145,13 @@ def _parser() -> argparse.ArgumentParser:
         "--hosts",
         metavar="N,...",
         type=_hosts,
-        help="with --model: the numbers of hosts (default: the powers of two, and all hosts)",
+        help="with --model or --creation: the numbers of hosts (default: the powers of two, and all"
+        " hosts)",
+    )
+    simulation.add_argument(
+        "--creation",
+        action="store_true",
+        help="predict what a comm of all ranks costs: its creation, heartbeats, and a death",
     )
     simulation.add_argument(
         "--plot",
@@ -263,13 +270,19 @@ def _simulate(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plot(arguments.plot)
     points: list[scaling.Point] = []
+    hosts = arguments.hosts or scaling.host_counts(cluster)
+    if max(hosts) > len(cluster.hosts):
+        raise DescriptionError(
+            f"--hosts {max(hosts)}: {arguments.cluster} has {len(cluster.hosts)} hosts"
+        )
+    if arguments.creation:
+        members = [creation.predict(cluster.first_hosts(n)) for n in hosts]
+        print(creation.creation_table(cluster, members))
+        if arguments.plot:
+            plot_creation(arguments.plot, cluster, members)
+        return
     if arguments.model:
         model = read_model(arguments.model)
-        hosts = arguments.hosts or scaling.host_counts(cluster)
-        if max(hosts) > len(cluster.hosts):
-            raise DescriptionError(
-                f"--hosts {max(hosts)}: {arguments.cluster} has {len(cluster.hosts)} hosts"
-            )
         points = scaling.scale(cluster, model, hosts)
         print(scaling.scaling_table(cluster, model, points))
         nbytes = max(bucket.bytes for bucket in model.buckets)

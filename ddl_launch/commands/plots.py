@@ -1,4 +1,4 @@
-"""Plots of busy wires over time, and of efficiency over ranks. Needs matplotlib."""
+"""Plots of busy wires over time, and of efficiency and creation over ranks. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_launch.commands.cluster import Cluster
+from ddl_launch.commands.creation import Membership
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.quantities import show_bytes
 from ddl_launch.commands.scaling import Point
@@ -40,6 +41,42 @@ def plot(
     _draw_timeline(axes[0], cluster, prediction, nbytes)
     if points:
         _draw_efficiency(axes[1], points)
+    _save(figure, path)
+
+
+def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> None:
+    """Write a picture: what a comm costs, over its ranks."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    times, numbers = figure.subplots(1, 2)
+    ranks = [m.ranks for m in found]
+    for label, values in {
+        "creation": [m.creation for m in found],
+        "processor time of one rank's creation": [m.processor for m in found],
+        "from a death until all know": [m.known for m in found],
+        "shrink of the survivors": [m.shrink for m in found],
+    }.items():
+        times.loglog(ranks, values, "o-", base=2, label=label)
+    times.set_yscale("log", base=10)
+    times.set_ylabel("seconds")
+    times.set_title(cluster.name)
+    for label, values in {
+        "descriptors of a rank, before its first operation": [float(m.descriptors) for m in found],
+        "KiB that rank 0 sends at the rendezvous": [m.rendezvous / 1024 for m in found],
+        "heartbeats, percent of a core": [100 * m.idle for m in found],
+    }.items():
+        numbers.loglog(ranks, values, "o-", base=2, label=label)
+    numbers.set_yscale("log", base=10)
+    for axes in (times, numbers):
+        axes.set_xlabel("ranks")
+        axes.legend(fontsize="small")
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

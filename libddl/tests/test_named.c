@@ -243,6 +243,29 @@ static void among_messages(ddl_comm *comm, void *argument)
 /* --------------------------------------------------------------------------------- what is wrong
  */
 
+/* A link is full of messages that nobody receives yet, and the operation's spans are behind them.
+ */
+static void behind_messages(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    enum { MANY = 300 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), got;
+    ddl_work *sent[MANY];
+    float x = 1;
+    ddl_options options = named("behind");
+    for (int i = 0; i < MANY; i++)
+        OK(ddl_send(comm, &rank, 1, DDL_I32, (rank + 1) % size, i, NULL, &sent[i]));
+    usleep(1000 * (useconds_t)(rank % 2)); /* so that some announce it later than others */
+    OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL));
+    CHECK(x == (float)size, "%g", (double)x);
+    for (int i = 0; i < MANY; i++) {
+        OK(ddl_recv(comm, &got, 1, DDL_I32, (rank + size - 1) % size, i, NULL, NULL, NULL));
+        CHECK(got == (rank + size - 1) % size, "message %d is of rank %d", i, got);
+        OK(ddl_work_wait(sent[i], -1));
+        ddl_work_destroy(sent[i]);
+    }
+}
+
 static void refusals(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -369,8 +392,9 @@ static void ordered_twice(ddl_comm *comm, void *argument)
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
-    static rank_fn *const tests[] = {any_order, one_order, by_threads, groups,  among_messages,
-                                     refusals,  different, missing,    aborted, ordered_twice};
+    static rank_fn *const tests[] = {any_order,      one_order,     by_threads,     groups,
+                                     among_messages, refusals,      different,      missing,
+                                     aborted,        ordered_twice, behind_messages};
     for (unsigned l = 0; l < 4; l++)
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)

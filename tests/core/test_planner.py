@@ -11,6 +11,7 @@ import pytest
 from ddl_launch.commands import planning
 from ddl_launch.commands.cli import main
 from ddl_launch.commands.cluster import Cluster, read_cluster
+from ddl_launch.commands.creation import predict
 from ddl_launch.commands.model import read_model
 from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
 from ddl_launch.commands.scaling import scale
@@ -362,6 +363,39 @@ def test_quantities() -> None:
     assert parse_bytes(12) == 12
     assert parse_rate("1 Gbit/s") == 125e6
     assert parse_seconds("2.5us") == pytest.approx(2.5e-6)
+
+
+def test_creation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Counts that follow from the protocol: of descriptors, and of bytes at the rendezvous."""
+    shared = [predict(make(tmp_path, n)) for n in (8, 128, 1024)]
+    assert [m.descriptors for m in shared] == [15 + 2 * 7, 15 + 2 * 127, 15 + 2 * 1023]
+    wires = [predict(make(tmp_path, None, n)) for n in (8, 128, 1024)]
+    assert [m.descriptors for m in wires] == [13 + 3 * 7, 13 + 127 + 14, 13 + 1023 + 20]
+    assert wires[2].rendezvous < 4 << 20  # a table for each rank would be 1.2 GB
+    assert wires[2].rendezvous > 10 * wires[1].rendezvous / 2
+    times = [(m.processor, m.creation, m.known, m.shrink) for m in shared]
+    assert times == sorted(times)
+    path = write(tmp_path, HOST.format(2) + WIRE.format("net", 4))
+    assert main(["simulate", str(path), "--creation", "--hosts", "1,4"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if line[:1].isdecimal()] == ["2", "8"]
+    assert main(["simulate", str(path), "--creation", "--hosts", "5"]) == 2
+
+
+MEASURED_SHARED = {"creation": 0.86, "processor": 13e-3, "descriptors": 269, "idle": 2.1e-3}
+MEASURED_WIRES = {"creation": 1.2, "processor": 17e-3, "descriptors": 154, "idle": 2.2e-3}
+
+
+def test_creation_of_128(tmp_path: Path) -> None:
+    """Within a third of what was measured on two cores (docs/scaling.md)."""
+    cores = "[[cores]]\nnumber = 2\n"
+    for text, measured in (
+        (HOST.format(128) + cores, MEASURED_SHARED),
+        (WIRE.format("net", 128) + cores + "hosts = 128\n", MEASURED_WIRES),
+    ):
+        found = predict(read_cluster(write(tmp_path, text)))
+        for name, value in measured.items():
+            assert getattr(found, name) == pytest.approx(value, rel=1 / 3), name
 
 
 @pytest.mark.filterwarnings("default")  # of matplotlib

@@ -29,24 +29,26 @@ typedef struct askers {
     int n;
 } askers;
 
-static bool refuses(const struct sockaddr *to, socklen_t length)
+/* Whether a connection fails at once: nobody listens there, or there is no way to it. */
+static bool fails_at_once(const struct sockaddr *to, socklen_t length)
 {
-    int fd = ddl__dial(to, length, ddl__now() + DDL__MEMBERS_POLL);
+    int fd = ddl__dial(to, length, ddl__now() + DDL__S);
     if (fd < 0)
-        return errno == ECONNREFUSED;
+        return errno != ETIMEDOUT;
     close(fd);
     return false;
 }
 
-/* Whether nothing listens any more at the address. */
-static bool is_gone(const ddl__address *address)
+/* Whether nothing listens any more at the address. On this host the unix socket tells. */
+static bool is_gone(const ddl__address *own, const ddl__address *address)
 {
     struct sockaddr_storage to;
     socklen_t length = ddl__address_unix(&address->endpoint, &to);
-    bool gone = refuses((struct sockaddr *)&to, length);
-    for (unsigned i = 0; gone && i < address->n_ips; i++) {
+    bool gone = fails_at_once((struct sockaddr *)&to, length);
+    bool is_here = own->network == address->network && !strcmp(own->host, address->host);
+    for (unsigned i = 0; gone && !is_here && i < address->n_ips; i++) {
         length = ddl__address_ip(address, i, &to);
-        gone = refuses((struct sockaddr *)&to, length);
+        gone = fails_at_once((struct sockaddr *)&to, length);
     }
     return gone;
 }
@@ -59,7 +61,7 @@ static void drop_gone(askers *a)
     for (int i = 0; i < a->plan->size; i++) {
         bytes = ddl__rendezvous_list_next(&at, &left, &length);
         if (!bytes || !a->missing[i] || ddl__address_decode(&address, bytes, length) != DDL_OK ||
-            !is_gone(&address))
+            !is_gone(ddl__endpoint_address(a->plan->endpoint), &address))
             continue;
         a->missing[i] = false;
         a->n--;

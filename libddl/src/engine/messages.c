@@ -60,20 +60,19 @@ static bool run_active(ddl__messages *m)
     return moved;
 }
 
-/* All peers are looked at for a receive from any, and on rank 0 for names. */
+/* All peers are looked at for a receive from any, while a named operation runs, and on rank 0 for
+ * names. A rank that waits for rank 0's order looks at that one only. */
 bool ddl__messages_run(ddl__messages *m)
 {
     bool moved = inbox_add(m);
     bool names = m->named || atomic_load_explicit(m->names_unsent, memory_order_relaxed);
-    if (m->n_anywhere || (names && m->rank == 0)) {
+    if (m->n_anywhere || m->runs || (names && m->rank == 0)) {
         for (int i = 0; i < m->size; i++)
             moved = peer_run(m, i) || moved;
         return moved;
     }
     if (names)
         moved = peer_run(m, 0) || moved;
-    for (uint32_t i = 0; i < m->n_awaited; i++)
-        moved = peer_run(m, (int)m->awaited[i]) || moved;
     return run_active(m) || moved;
 }
 
@@ -84,11 +83,10 @@ ddl_work *ddl__messages_finished(ddl__messages *m)
     return list;
 }
 
-void ddl__messages_set_named(ddl__messages *m, bool named, const uint32_t *ranks, uint32_t n)
+void ddl__messages_set_named(ddl__messages *m, bool named, bool runs)
 {
     m->named = named;
-    m->awaited = ranks;
-    m->n_awaited = n;
+    m->runs = runs;
 }
 
 bool ddl__messages_send_name(ddl__messages *m, int rank, unsigned kind, const void *payload,
@@ -122,8 +120,8 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     ddl__mailbox_drop_receives(m->mailbox);
     ddl__ids_clear(&m->ids);
     atomic_store_explicit(m->names_unsent, 0, memory_order_relaxed);
-    m->n_active = m->n_anywhere = m->n_awaited = 0;
-    m->named = false;
+    m->n_active = m->n_anywhere = 0;
+    m->named = m->runs = false;
     m->deadline = DDL__NEVER;
     m->status = DDL_OK;
     return all.head;

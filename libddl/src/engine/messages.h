@@ -28,10 +28,9 @@ void ddl__messages_post(ddl__messages *messages, ddl_work *work);
 bool ddl__messages_run(ddl__messages *messages);
 
 /* Whether named operations are under way: name messages may then come, to rank 0 from every rank
- * and to the others from rank 0, and a stream shares the links. It waits for spans of `ranks`, n of
- * them, until the next call. */
-void ddl__messages_set_named(ddl__messages *messages, bool named, const uint32_t *ranks,
-                             uint32_t n);
+ * and to the others from rank 0. And whether one of them `runs`: the stream shares the links, and
+ * no frames may block it, of whichever rank. */
+void ddl__messages_set_named(ddl__messages *messages, bool named, bool runs);
 
 /* Send a name message to another rank, behind earlier ones; false when out of memory. */
 bool ddl__messages_send_name(ddl__messages *messages, int rank, unsigned kind, const void *payload,

@@ -72,9 +72,7 @@ struct ddl__messages {
     ddl__ids ids;
     ddl_work *pending; /* all works, in no order */
     ddl__queue finished;
-    bool named;                       /* named operations are under way */
-    const uint32_t *awaited;          /* the peers whose spans the stream waits for, */
-    uint32_t n_awaited;               /* perhaps behind frames; or 0 */
+    bool named, runs;                 /* named operations are under way; one of them runs */
     ddl__name_messages name_messages; /* that have come */
     atomic_uint *names_unsent;        /* to others; any thread may read it */
     int64_t deadline;                 /* no work has an earlier one */

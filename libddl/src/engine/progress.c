@@ -123,28 +123,13 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
     return true;
 }
 
-/* The ranks whose spans the current step of the stream reads. */
-static const uint32_t *stream_awaits(const ddl__stream *stream, uint32_t *n)
-{
-    const ddl_work *work = stream->current;
-    const ddl__plan *plan = work ? work->plan : NULL;
-    *n = 0;
-    if (!plan || work->wave >= plan->waves)
-        return NULL;
-    const ddl__step *step = &plan->steps[work->step];
-    *n = step->operands;
-    return plan->ranks + step->operand;
-}
-
 /* Advance messages and named operations. A named operation starts only when the order to run it is
  * sent to all ranks. */
 static bool advance_more(ddl__engine *engine)
 {
     bool named = ddl__named_pending(engine);
     ddl__stream *stream = &engine->named.stream;
-    uint32_t n;
-    const uint32_t *ranks = stream_awaits(stream, &n);
-    ddl__messages_set_named(engine->messages, named, ranks, n);
+    ddl__messages_set_named(engine->messages, named, stream->current);
     bool moved = advance_messages(engine);
     if (!named)
         return moved;

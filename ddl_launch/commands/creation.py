@@ -1,0 +1,114 @@
+"""What a comm of all ranks of a cluster costs: its creation, its heartbeats, and a death.
+
+Counts of messages and descriptors follow from the protocol. Their costs in processor time were
+measured with `bench/many_ranks.c` (see docs/scaling.md). Ranks of a machine share its cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+
+from ddl_launch.commands.cluster import Cluster
+from ddl_launch.commands.quantities import show_bytes, show_seconds
+from ddl_launch.commands.tables import show, show_cluster
+
+FIRST_USE_LEAST = 9  # ranks from which on links over wires open when they are used
+TREE_LEAST = 33  # ranks from which on the list of addresses is handed out along a tree
+ALL_AT_ONCE = 16  # ranks up to which all pairs exchange heartbeats at every beat
+BEAT_S, NEAR, FAR_PER_S = 0.1, 4, 160  # heartbeats: default interval; neighbours; to the others
+GRACE_S = 0.1  # from the end of a process until the comm ends
+OWN_DESCRIPTORS = 13  # of the endpoint and the failure detector; and of memory that is shared:
+ARENA_DESCRIPTORS = 2
+RECORD, PROOF, ADDRESS = 1192, 32, 194  # bytes of a rendezvous
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of processor time, each of one of the two ranks."""
+
+    rank: float = 0.1e-3  # of creation, whatever the size
+    shared_pair: float = 100e-6  # of creation: both links, memory, control connection
+    wire_pair: float = 115e-6  # its control connection
+    first_use: float = 40e-6  # a link that opens
+    idle: float = 0.4e-3  # of a second, whatever the size
+    heartbeat: float = 8e-6  # sent and received
+    death: float = 1.2e-3  # to find a member dead and to tell others
+    shrink_pair: float = 220e-6  # of the survivors' agreement, besides the next creation
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What is predicted of a comm."""
+
+    ranks: int
+    creation: float  # from the last entry to the last return
+    processor: float  # of the busiest rank's creation
+    descriptors: int  # of one rank, before its first operation
+    rendezvous: int  # bytes that rank 0 sends
+    idle: float  # share of a core
+    known: float  # from a death until all know it
+    shrink: float  # of the survivors
+
+
+def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
+    """What a comm of all ranks costs on the cluster."""
+    costs = costs or Costs()
+    size, rounds = cluster.size, ceil(log2(max(cluster.size, 2)))
+    local = max(cluster.hosts) if cluster.shared else 1
+    large = size >= FIRST_USE_LEAST
+    over_wires = size - local
+    processor = costs.rank + (local - 1) * costs.shared_pair
+    processor += over_wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
+    opened = min(2 * rounds, over_wires) if large else 0
+    processor += opened * costs.first_use
+    descriptors = OWN_DESCRIPTORS + opened + over_wires * (1 if large else 3)
+    descriptors += ARENA_DESCRIPTORS + 2 * (local - 1) if local > 1 else 0
+    latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
+    trips = 4 * rounds  # meeting, settings there and back, and the barrier
+    per_core = _ranks_per_core(cluster)
+    creation = per_core * processor + trips * latency
+    beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
+    agreement = (size - 1) * costs.shrink_pair
+    return Membership(
+        size,
+        creation,
+        processor,
+        descriptors,
+        _rendezvous_bytes(size, rounds),
+        costs.idle + min(beats, (size - 1) / BEAT_S) * costs.heartbeat,
+        GRACE_S + per_core * costs.death + latency,
+        per_core * (processor + agreement) + (trips + 6) * latency,
+    )
+
+
+def _ranks_per_core(cluster: Cluster) -> float:
+    if not cluster.cores.number:
+        return 1.0
+    each = cluster.cores.hosts
+    machines = [sum(cluster.hosts[i : i + each]) for i in range(0, len(cluster.hosts), each)]
+    return max(1.0, max(machines) / cluster.cores.number)
+
+
+def _rendezvous_bytes(size: int, rounds: int) -> int:
+    whole = RECORD + size * ADDRESS + PROOF
+    if size < TREE_LEAST:
+        return (size - 1) * whole
+    return (size - 1 - rounds) * RECORD + rounds * whole
+
+
+_HEAD = [
+    *("ranks", "creation", "processor time", "death known", "shrink"),
+    *("descriptors", "rank 0 sends", "idle, of a core"),
+]
+
+
+def creation_table(cluster: Cluster, found: Sequence[Membership]) -> str:
+    """For people."""
+    rows = [_HEAD]
+    for m in found:
+        times = [show_seconds(t) for t in (m.creation, m.processor, m.known, m.shrink)]
+        numbers = [str(m.descriptors), show_bytes(m.rendezvous), f"{m.idle:.2%}"]
+        rows.append([str(m.ranks), *times, *numbers])
+    notes = "processor time, descriptors, idle: of one rank; shrink: of the survivors of one death"
+    return "\n".join([show_cluster(cluster), "", show(rows), "", notes])
