@@ -16,6 +16,8 @@ PACKAGES = {
     "ddl_keras": ("Keras", "adapters/ddl_keras"),
     "ddl_jax": ("JAX", "adapters/ddl_jax"),
     "ddl_horovod.torch": ("Horovod's API", "adapters/ddl_horovod/torch"),
+    "ddl_horovod.tensorflow": ("Horovod's API", "adapters/ddl_horovod/tensorflow"),
+    "ddl_horovod.tensorflow.keras": ("Horovod's API", "adapters/ddl_horovod/tensorflow/keras"),
     "ddl_elastic": ("Elastic training", "ddl_elastic"),
 }
 
