@@ -96,3 +96,90 @@ def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
     path = FOLDER / "programs" / f"horovod_{program}.py"
     ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
     assert ended.out.count("done ") == parts * size, ended.out
+
+
+# In the order and with the calls of Horovod's guides for PyTorch and Keras.
+SCRIPTS = {
+    "torch": """
+import torch
+import torch.nn.functional as F
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(42)
+torch.set_num_threads(1)
+images, labels = torch.randn(96, 1, 8, 8), torch.randint(10, (96,))
+data = torch.utils.data.TensorDataset(images, labels)
+sampler = torch.utils.data.distributed.DistributedSampler(
+    data, num_replicas=hvd.size(), rank=hvd.rank()
+)
+loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 10)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.5)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+optimizer = hvd.DistributedOptimizer(
+    optimizer,
+    named_parameters=model.named_parameters(),
+    compression=hvd.Compression.none,
+    op=hvd.Average,
+    gradient_predivide_factor=1.0,
+)
+for epoch in range(8):
+    sampler.set_epoch(epoch)
+    for image, label in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(image), label)
+        loss.backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    average = hvd.allreduce(torch.tensor(loss.item()), name="avg_loss")
+    if hvd.rank() == 0:
+        print("loss", average.item())
+""",
+    "tensorflow.keras": """
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+tf.random.set_seed(hvd.rank())
+images, labels = tf.random.normal([96, 16]), tf.random.uniform([96], 0, 10, tf.int64)
+dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(8)
+model = tf.keras.Sequential([
+    tf.keras.layers.Dense(64, activation="relu"),
+    tf.keras.layers.Dense(10, activation="softmax"),
+])
+scaled_lr = 0.001 * hvd.size()
+opt = tf.keras.optimizers.Adam(scaled_lr)
+opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
+model.compile(
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"]
+)
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=2, verbose=1),
+]
+if hvd.rank() == 0:
+    callbacks.append(tf.keras.callbacks.ModelCheckpoint("./checkpoint-{epoch}.keras"))
+history = model.fit(
+    dataset, steps_per_epoch=24 // hvd.size(), callbacks=callbacks, epochs=8, verbose=0
+)
+if hvd.rank() == 0:
+    for loss in history.history["loss"]:
+        print("loss", loss)
+""",
+}
+
+
+@pytest.mark.usefixtures("torch_native", "tensorflow_native")
+@pytest.mark.parametrize("module", SCRIPTS)
+def test_a_program_moves_over_by_one_line(ddlrun: Run, module: str) -> None:
+    changed = SCRIPTS[module].replace(f"import horovod.{module}", f"import ddl_horovod.{module}")
+    ended = ddlrun(2, changed, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=180).expect_success()
+    losses = [float(line.split()[1]) for line in ended.lines(0) if line.startswith("loss")]
+    assert len(losses) == 8 and losses[-1] < losses[0]
