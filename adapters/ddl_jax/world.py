@@ -49,9 +49,8 @@ class _World(adapter.World):
         unused = [self.at_shutdown.pop()() for _ in range(len(self.at_shutdown))]
         # A thread of XLA may stay in an aborted operation; then its comm must not be freed.
         ended = bool(_build.handler().ddl_jax_close())
-        parts, self.parts = self.parts, []
-        for part in parts if ended else ():
-            part.close()
+        while ended and self.parts:  # else a thread may use them
+            self.parts.pop().close()
         return ended and all(unused)
 
 

@@ -178,8 +178,10 @@ if hvd.rank() == 0:
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
 @pytest.mark.parametrize("module", SCRIPTS)
-def test_a_program_moves_over_by_one_line(ddlrun: Run, module: str) -> None:
+def test_a_program_moves_over_by_one_line(ddlrun: Run, tmp_path: Path, module: str) -> None:
     changed = SCRIPTS[module].replace(f"import horovod.{module}", f"import ddl_horovod.{module}")
-    ended = ddlrun(2, changed, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=180).expect_success()
+    env = {"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_TIMELINE": str(tmp_path / "timeline.json")}
+    ended = ddlrun(2, changed, env=env, limit=180).expect_success()
+    assert "NEGOTIATE_ALLREDUCE" in (tmp_path / "timeline.json").read_text()
     losses = [float(line.split()[1]) for line in ended.lines(0) if line.startswith("loss")]
     assert len(losses) == 8 and losses[-1] < losses[0]

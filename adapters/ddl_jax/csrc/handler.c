@@ -22,14 +22,16 @@ enum { MESSAGE_BYTES = 256, PARTS_MAX = 256 };
 
 /* ---- the comm ---- */
 
-/* Comms of some ranks, numbered from 1; guarded by lock. Those who entered may use them. */
+/* Comms of some ranks; guarded by lock. Those who entered may use them. Their numbers begin with 1
+ * and are not used again, since programs that have one outlive it. */
 static ddl_comm *parts[PARTS_MAX];
-static int parts_count;
+static int parts_count, parts_before; /* those of earlier worlds */
 
 DDL_API void ddl_jax_open(ddl_comm *comm)
 {
     open_world(comm);
     pthread_mutex_lock(&lock);
+    parts_before += parts_count;
     parts_count = 0;
     pthread_mutex_unlock(&lock);
 }
@@ -42,7 +44,7 @@ DDL_API int ddl_jax_add(ddl_comm *comm)
     int number = 0;
     if (parts_count < PARTS_MAX) {
         parts[parts_count++] = comm;
-        number = parts_count;
+        number = parts_before + parts_count;
     }
     pthread_mutex_unlock(&lock);
     return number;
@@ -52,7 +54,8 @@ DDL_API int ddl_jax_add(ddl_comm *comm)
 static ddl_comm *part(int64_t number)
 {
     pthread_mutex_lock(&lock);
-    ddl_comm *comm = number > 0 && number <= parts_count ? parts[number - 1] : NULL;
+    int64_t i = number - parts_before - 1;
+    ddl_comm *comm = i >= 0 && i < parts_count ? parts[i] : NULL;
     pthread_mutex_unlock(&lock);
     return comm;
 }

@@ -169,6 +169,11 @@ def communicators():
     refused(ValueError, "made before", lambda: ddl_jax.allreduce(OWN, comm=part._part))
     same(ddl_jax.allreduce(OWN), TOTAL)
     part = ddl_jax.split(0)
+    stale = lambda: compiled(OWN).block_until_ready()  # noqa: E731
+    refused(jax.errors.JaxRuntimeError, "made before ddl_jax.shutdown()", stale)
+    ddl_jax.shutdown()
+    ddl_jax.init()
+    part = ddl_jax.split(0)
     same(ddl_jax.allreduce(OWN, comm=part), TOTAL)
 
 
