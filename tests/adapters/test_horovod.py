@@ -90,8 +90,17 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, modul
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize(("program", "parts"), [("torch", 14), ("tensorflow", 15), ("keras", 9)])
+@pytest.mark.parametrize(
+    ("program", "parts", "size"),
+    [
+        pytest.param("torch", 14, 2, marks=pytest.mark.slow),
+        ("torch", 14, 3),
+        pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
+        ("tensorflow", 15, 3),
+        ("keras", 9, 2),
+        pytest.param("keras", 9, 3, marks=pytest.mark.slow),
+    ],
+)
 def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
     path = FOLDER / "programs" / f"horovod_{program}.py"
     ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
@@ -177,7 +186,9 @@ if hvd.rank() == 0:
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-@pytest.mark.parametrize("module", SCRIPTS)
+@pytest.mark.parametrize(
+    "module", ["torch", pytest.param("tensorflow.keras", marks=pytest.mark.slow)]
+)
 def test_a_program_moves_over_by_one_line(ddlrun: Run, tmp_path: Path, module: str) -> None:
     changed = SCRIPTS[module].replace(f"import horovod.{module}", f"import ddl_horovod.{module}")
     env = {"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_TIMELINE": str(tmp_path / "timeline.json")}

@@ -41,7 +41,7 @@ if rank == 0:
 
 
 @pytest.mark.usefixtures("jax_native")
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_values(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "jax_mpi4jax.py", limit=180).expect_success()
     assert ended.out.count("done ") == 4 * size, ended.out

@@ -53,6 +53,7 @@ def test_data_parallel_trains_as_one_process_does(ddlrun: Run) -> None:
     assert losses[1][-1] < losses[1][0] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 def test_model_parallel_splits_a_kernel(ddlrun: Run) -> None:
     printed = {}
