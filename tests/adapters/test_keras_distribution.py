@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "keras_distribution.py"
 
+PAGE = EXAMPLE.parent.parent / "docs" / "tensorflow.md"
+
 MODEL_PARALLEL = """
 import os
 os.environ["KERAS_BACKEND"] = "jax"
@@ -62,3 +64,12 @@ def test_model_parallel_splits_a_kernel(ddlrun: Run) -> None:
         printed[size] = [float(each) for each in ended.lines(0)[-1].split()]
     assert printed[1][0] == printed[2][0] == 12
     assert printed[2] == pytest.approx(printed[1], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("jax_native")
+def test_document(ddlrun: Run) -> None:
+    """The program of docs/tensorflow.md runs on two ranks."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (shown,) = (block for block in blocks if "keras.distribution" in block)
+    ddlrun(2, shown, limit=180).expect_success()
