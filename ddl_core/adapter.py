@@ -149,6 +149,12 @@ def set_default(variable: str, value: str) -> None:
     os.environ.setdefault(variable, value)
 
 
+def horovod_timeline() -> str:
+    """HOROVOD_TIMELINE, Horovod's own variable: a file; "" if it is not set, or "DYNAMIC"."""
+    path = os.environ.get("HOROVOD_TIMELINE", "")
+    return "" if path == "DYNAMIC" else path
+
+
 def address(comm: Comm) -> int:
     """Of the ddl_comm, for native parts."""
     from ddl_core._lib import ffi

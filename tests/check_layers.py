@@ -51,7 +51,7 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_tensorflow": {"tensorflow", "keras"},
     "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
     "ddl_jax": {"jax", "jaxlib"},
-    "ddl_horovod": {"torch"},
+    "ddl_horovod": {"torch", "tensorflow", "keras"},
     "ddl_chainer": {"chainer", "chainermn"},
     "ddl_pytensor": {"pytensor"},
     "ddl_mlx": {"mlx"},

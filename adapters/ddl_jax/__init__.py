@@ -25,9 +25,11 @@ if TYPE_CHECKING:
         grouped_allreduce,
         recv,
         reduce_scatter,
+        scan,
         send,
         sendrecv,
     )
+    from ddl_jax.communicators import Communicator, split, subset
     from ddl_jax.distributed import initialize
     from ddl_jax.programs import jit
     from ddl_jax.training import (
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
 
 # Imported when first asked for, and the first two without jax: it must not be imported before
 # `initialize` has told jaxlib what its MPI is.
-_MODULES = ("distributed", "world", "collectives", "programs", "training")
+_MODULES = ("distributed", "world", "communicators", "collectives", "programs", "training")
 
 __all__ = [
+    "Communicator",
     "allgather",
     "allreduce",
     "allreduce_gradients",
@@ -63,10 +66,13 @@ __all__ = [
     "rank_key",
     "recv",
     "reduce_scatter",
+    "scan",
     "send",
     "sendrecv",
     "shutdown",
     "size",
+    "split",
+    "subset",
     "value_and_grad",
 ]
 

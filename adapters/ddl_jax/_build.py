@@ -41,6 +41,7 @@ def _load_handler(file: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(file))
     library.ddl_jax_open.argtypes = [ctypes.c_void_p]
     library.ddl_jax_open.restype = None
+    library.ddl_jax_add.argtypes = [ctypes.c_void_p]
     capsule = jax.ffi.pycapsule(library.ddl_jax_call)
     jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
     return library

@@ -1,9 +1,12 @@
 """Operations on arrays of all ranks, under the names that all adapters of libddl share.
 
 They work inside and outside jax.jit, grad, vmap, scan, while_loop, cond and shard_map, always in
-the order of the program. JAX runs them asynchronously, so an error is raised by the next wait for a
-result, as jax.errors.JaxRuntimeError with libddl's message. After such an error the world is dead;
-`shutdown` leaves it.
+the order of the program. `comm` restricts an operation to the ranks of `ddl_jax.split` or `subset`:
+ranks, roots and sizes are then among these, and only they call it.
+
+JAX runs operations asynchronously, so an error is raised by the next wait for a result, as
+jax.errors.JaxRuntimeError with libddl's message. After such an error the world is dead; `shutdown`
+leaves it.
 """
 
 from __future__ import annotations
@@ -21,30 +24,56 @@ from ddl_core import adapter, dtypes
 from ddl_core.arguments import op_value
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
-from ddl_jax.world import size
+from ddl_jax.communicators import Communicator, members
 
 Tree = TypeVar("Tree")
 
+_COMBINE = {
+    "sum": jnp.add,
+    "product": jnp.multiply,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+    "bit_and": jnp.bitwise_and,
+    "bit_or": jnp.bitwise_or,
+    "bit_xor": jnp.bitwise_xor,
+    "logical_and": jnp.logical_and,
+    "logical_or": jnp.logical_or,
+}
 
-def allreduce(array: ArrayLike, op: str = "sum") -> Array:
+
+def allreduce(
+    array: ArrayLike,
+    op: str = "sum",
+    *,
+    comm: Communicator | None = None,
+    transpose: str = "allreduce",
+) -> Array:
     """Combine the ranks' arrays, element by element; all ranks get the same bits.
 
     array  of the same shape and type on all ranks
     op     "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
            "logical_and" or "logical_or". Integers wrap; their average truncates
+    transpose  of sum and average: "allreduce", so that grad gives the derivative of the sum of all
+           ranks' losses; or "identity", where all ranks compute one and the same loss, as in
+           mpi4jax
 
-    All ranks call it. Sum and average have derivatives: grad gives that of the sum of all ranks'
-    results. Donated or no longer needed, `array` gives its memory to the result. Raises
+    All ranks call it. Donated or no longer needed, `array` gives its memory to the result. Raises
     ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not have,
     Unsupported for an op that the type does not have, InvalidState before init; and what the top
     of this file says.
     """
-    results: list[Any] = grouped_allreduce([array], op)
+    results: list[Any] = grouped_allreduce([array], op, comm=comm, transpose=transpose)
     result: Array = results[0]
     return result
 
 
-def grouped_allreduce(arrays: Tree, op: str = "sum") -> Tree:
+def grouped_allreduce(
+    arrays: Tree,
+    op: str = "sum",
+    *,
+    comm: Communicator | None = None,
+    transpose: str = "allreduce",
+) -> Tree:
     """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
 
     arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
@@ -54,16 +83,18 @@ def grouped_allreduce(arrays: Tree, op: str = "sum") -> Tree:
     leaves, tree = jax.tree.flatten(arrays)
     own = [_array(leaf) for leaf in leaves]
     number = _op(op, own)
-    ranks = size()
+    if transpose not in ("allreduce", "identity"):
+        raise InvalidArgument(f'transpose: {transpose!r} is neither "allreduce" nor "identity"')
+    which, _, ranks = members(comm)
     if not own:
         return arrays
-    result: Tree = jax.tree.unflatten(
-        tree, primitives.allreduce_p.bind(*own, op=number, size=ranks)
-    )
+    shared = int(transpose == "identity")
+    results = primitives.allreduce_p.bind(*own, op=number, comm=which, size=ranks, shared=shared)
+    result: Tree = jax.tree.unflatten(tree, results)
     return result
 
 
-def broadcast(array: ArrayLike, root: int = 0) -> Array:
+def broadcast(array: ArrayLike, root: int = 0, *, comm: Communicator | None = None) -> Array:
     """The root's array, on all ranks.
 
     array  of the same shape and type on all ranks. On other ranks than the root its values do not
@@ -72,11 +103,11 @@ def broadcast(array: ArrayLike, root: int = 0) -> Array:
 
     All ranks call it. Raises like `allreduce`, InvalidArgument for a root that is no rank.
     """
-    root = adapter.check_rank("root", root, size())
-    return _call(primitives.broadcast_p, _array(array), root=root)
+    root = adapter.check_rank("root", root, members(comm)[2])
+    return _call(primitives.broadcast_p, comm, _array(array), root=root)
 
 
-def allgather(array: ArrayLike) -> Array:
+def allgather(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
     """The ranks' arrays one after the other, along the first dimension.
 
     array: of the same shape and type on all ranks. Returns an array of shape
@@ -85,10 +116,10 @@ def allgather(array: ArrayLike) -> Array:
     All ranks call it. Raises like `allreduce`.
     """
     own = _array(array)
-    return _call(primitives.allgather_p, own.reshape(own.shape or (1,)))
+    return _call(primitives.allgather_p, comm, own.reshape(own.shape or (1,)))
 
 
-def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
+def reduce_scatter(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None) -> Array:
     """This rank's part of what `allreduce` would give: of as many equal parts, along the first
     dimension, as there are ranks.
 
@@ -98,11 +129,11 @@ def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
     """
     own = _array(array)
     number = _op(op, [own])
-    adapter.equal_rows("array", own.shape, size())
-    return _call(primitives.reduce_scatter_p, own, op=number)
+    adapter.equal_rows("array", own.shape, members(comm)[2])
+    return _call(primitives.reduce_scatter_p, comm, own, op=number)
 
 
-def alltoall(array: ArrayLike) -> Array:
+def alltoall(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
     """Give each rank its part of `array`, and get theirs, one after the other in the order of
     ranks. Parts are equal, along the first dimension.
 
@@ -111,38 +142,66 @@ def alltoall(array: ArrayLike) -> Array:
     All ranks call it. Raises like `allreduce`.
     """
     own = _array(array)
-    adapter.equal_rows("array", own.shape, size())
-    return _call(primitives.alltoall_p, own)
+    adapter.equal_rows("array", own.shape, members(comm)[2])
+    return _call(primitives.alltoall_p, comm, own)
 
 
-def barrier() -> None:
+def scan(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None) -> Array:
+    """Combine the arrays of the ranks up to this one, in the order of ranks: on rank 0 its own, on
+    the last one what `allreduce` gives but for rounding.
+
+    Gathers all ranks' arrays. All ranks call it. Has the derivative of its parts. Raises like
+    `allreduce`; InvalidArgument for "average".
+    """
+    own = _array(array)
+    _op(op, [own])
+    if op not in _COMBINE:
+        raise InvalidArgument(f"op: {op!r} is none of {', '.join(_COMBINE)}")
+    gathered = allgather(own[None], comm=comm)
+    result = gathered[0]
+    for number in range(1, members(comm)[1] + 1):
+        result = _COMBINE[op](result, gathered[number])
+    return result.astype(own.dtype)
+
+
+def barrier(*, comm: Communicator | None = None) -> None:
     """Return on no rank before every rank has called it. In a traced program, what follows it runs
     after every rank has reached it."""
-    done = _call(primitives.barrier_p)
+    done = _call(primitives.barrier_p, comm)
     if not isinstance(done, jax.core.Tracer):
         done.block_until_ready()
 
 
-def send(array: ArrayLike, dest: int, tag: int = 0) -> None:
+def send(array: ArrayLike, dest: int, tag: int = 0, *, comm: Communicator | None = None) -> None:
     """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type; tags are
     0 or more. Has no derivative; `sendrecv` has. Raises like `broadcast`."""
-    primitives.send_p.bind(
-        _array(array),
-        dest=adapter.check_rank("dest", dest, size()),
-        send_tag=_tag("tag", tag),
-        size=size(),
-    )
+    which, _, size = members(comm)
+    where = {"dest": adapter.check_rank("dest", dest, size), "send_tag": _tag("tag", tag)}
+    primitives.send_p.bind(_array(array), **where, comm=which, size=size)
 
 
-def recv(like: Any, source: int | None, tag: int = 0) -> Array:
+def recv(
+    like: Any,
+    source: int | None,
+    tag: int = 0,
+    *,
+    comm: Communicator | None = None,
+    with_source: bool = False,
+) -> Any:
     """The oldest message with this tag from rank `source`, or from any (None).
 
-    like: an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values do not
-    matter. Raises like `broadcast`.
+    like         an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values
+                 do not matter
+    with_source  return the array and the rank that sent it, a number of int32
+
+    Raises like `broadcast`.
     """
     shape, dtype = _form(like)
-    where = {"source": _source(source), "recv_tag": _tag("tag", tag)}
-    return _call(primitives.recv_p, shape=shape, dtype=dtype, **where)
+    which, _, size = members(comm)
+    where = {"source": _source(source, size), "recv_tag": _tag("tag", tag)}
+    form = {"shape": shape, "dtype": dtype, "tells": int(with_source)}
+    results = primitives.recv_p.bind(**form, **where, comm=which, size=size)
+    return tuple(results) if with_source else results[0]
 
 
 def sendrecv(
@@ -153,6 +212,7 @@ def sendrecv(
     send_tag: int = 0,
     recv_tag: int = 0,
     like: Any = None,
+    comm: Communicator | None = None,
 ) -> Array:
     """Send to rank `dest` and receive from rank `source` (None: from any) at once.
 
@@ -164,12 +224,14 @@ def sendrecv(
     shape, dtype = _form(own if like is None else like)
     if dtype != own.dtype:
         raise InvalidArgument(f"like: has type {dtype}, but array has {own.dtype}")
+    size = members(comm)[2]
     return _call(
         primitives.sendrecv_p,
+        comm,
         own,
         shape=shape,
-        dest=adapter.check_rank("dest", dest, size()),
-        source=_source(source),
+        dest=adapter.check_rank("dest", dest, size),
+        source=_source(source, size),
         send_tag=_tag("send_tag", send_tag),
         recv_tag=_tag("recv_tag", recv_tag),
     )
@@ -198,8 +260,8 @@ def _op(op: str, arrays: Sequence[Array]) -> int:
     return number
 
 
-def _source(source: int | None) -> int:
-    return -1 if source is None else adapter.check_rank("source", source, size())
+def _source(source: int | None, size: int) -> int:
+    return -1 if source is None else adapter.check_rank("source", source, size)
 
 
 def _tag(name: str, tag: int) -> int:
@@ -208,7 +270,10 @@ def _tag(name: str, tag: int) -> int:
     return int(tag)
 
 
-def _call(primitive: Primitive, *arrays: Array, **parameters: Any) -> Array:
-    """The only result of an operation of all ranks."""
-    (result,) = primitive.bind(*arrays, size=size(), **parameters)
+def _call(
+    primitive: Primitive, comm: Communicator | None, *arrays: Array, **parameters: Any
+) -> Array:
+    """The only result of an operation of all ranks, or of a communicator's."""
+    which, _, size = members(comm)
+    (result,) = primitive.bind(*arrays, comm=which, size=size, **parameters)
     return result  # type: ignore[no-any-return]

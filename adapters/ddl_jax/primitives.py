@@ -98,21 +98,28 @@ def _rows(array: Any, rows: int) -> list[Any]:
     return [array.update(shape=(rows, *array.shape[1:]))]
 
 
-# ---- the primitives; each has the parameter `size`, the number of ranks ----
+# ---- the primitives; each has the parameters `comm`, a communicator's number, and `size` ----
 
-allreduce_p = _define("allreduce", _like, in_place=True)  # of any number of arrays; op
+# Of any number of arrays; op; shared: whether all ranks compute one loss, see shared_p.
+allreduce_p = _define("allreduce", _like, in_place=True)
 broadcast_p = _define("broadcast", _like, in_place=True)  # root
 reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; root
-allgather_p = _define("allgather", lambda array, size: _rows(array, array.shape[0] * size))
+allgather_p = _define("allgather", lambda array, size, **_: _rows(array, array.shape[0] * size))
 reduce_scatter_p = _define(
-    "reduce_scatter", lambda array, op, size: _rows(array, array.shape[0] // size)
+    "reduce_scatter", lambda array, size, **_: _rows(array, array.shape[0] // size)
 )
-alltoall_p = _define("alltoall", lambda array, size: [array])
+alltoall_p = _define("alltoall", lambda array, **_: [array])
 sendrecv_p = _define(  # dest, send_tag, source, recv_tag
     "sendrecv", lambda array, *, shape, **_: [array.update(shape=shape)]
 )
 send_p = _define("send", lambda *_, **__: [])
-recv_p = _define("recv", lambda *, shape, dtype, **_: [jax.core.ShapedArray(shape, dtype)])
+recv_p = _define(  # source, recv_tag; tells: whether the second result is the source
+    "recv",
+    lambda *, shape, dtype, tells, **_: [
+        jax.core.ShapedArray(shape, dtype),
+        *([jax.core.ShapedArray((), jnp.int32)] if tells else []),
+    ],
+)
 barrier_p = _define("barrier", lambda **_: [jax.core.ShapedArray((), jnp.uint8)])
 
 
@@ -195,12 +202,14 @@ def _sums(*, op: int, **_: Any) -> bool:
     return op in (OPS["sum"], OPS["average"])
 
 
-def _transpose_allgather(cotangent: Array, *, size: int, **_: Any) -> Any:
-    return reduce_scatter_p.bind(cotangent, op=OPS["sum"], size=size)
+def _transpose_allgather(cotangent: Array, *, primals: Any, **rest: Any) -> Any:
+    return reduce_scatter_p.bind(cotangent, op=OPS["sum"], **rest)
 
 
-def _transpose_reduce_scatter(cotangent: Array, *, op: int, size: int, **_: Any) -> Any:
-    (gathered,) = allgather_p.bind(cotangent, size=size)
+def _transpose_reduce_scatter(
+    cotangent: Array, *, primals: Any, op: int, size: int, **rest: Any
+) -> Any:
+    (gathered,) = allgather_p.bind(cotangent, size=size, **rest)
     return [gathered / size if op == OPS["average"] else gathered]
 
 
@@ -230,10 +239,27 @@ def _unchanged(primitive: Primitive) -> Rule:
     return lambda *cotangents, primals, **parameters: primitive.bind(*cotangents, **parameters)
 
 
-_linear(allreduce_p, _unchanged(allreduce_p), _sums)
+def _transpose_allreduce(*cotangents: Array, primals: Any, shared: int, **rest: Any) -> Any:
+    chosen = shared_p if shared else allreduce_p
+    return chosen.bind(*cotangents, shared=shared, **rest)
+
+
+_linear(allreduce_p, _transpose_allreduce, _sums)
 _linear(broadcast_p, _unchanged(reduce_p))
 _linear(reduce_p, _unchanged(broadcast_p))
 _linear(alltoall_p, _unchanged(alltoall_p))
 _linear(allgather_p, _transpose_allgather)
 _linear(reduce_scatter_p, _transpose_reduce_scatter, _sums)
 _linear(sendrecv_p, _transpose_sendrecv)
+
+
+# ---- the transpose of an all-reduce where all ranks compute one loss: the identity, which is
+# ---- transposed to the all-reduce again, and has no effect
+
+shared_p = Primitive("ddl_shared")
+shared_p.multiple_results = True
+shared_p.def_impl(lambda *arrays, **_: list(arrays))
+shared_p.def_abstract_eval(_like)
+mlir.register_lowering(shared_p, lambda _, *operands, **__: list(operands))
+batching.primitive_batchers[shared_p] = _batch_in_place(shared_p)
+_linear(shared_p, _unchanged(allreduce_p))

@@ -12,6 +12,8 @@ class _World(adapter.World):
     def __init__(self) -> None:
         super().__init__("ddl_jax")
         self.at_shutdown: list[Callable[[], bool]] = []
+        self.parts: list[ddl_core.Comm] = []  # communicators of some ranks
+        self.epoch = 0  # how often the world was left
         self._traced: tuple[int, int] | None = None  # rank and size that programs were traced with
 
     def _prepare(self) -> None:
@@ -43,9 +45,13 @@ class _World(adapter.World):
             jax.effects_barrier()
         except jax.errors.JaxRuntimeError:
             programs.forget()
+        self.epoch += 1
         unused = [self.at_shutdown.pop()() for _ in range(len(self.at_shutdown))]
         # A thread of XLA may stay in an aborted operation; then its comm must not be freed.
-        return bool(_build.handler().ddl_jax_close()) and all(unused)
+        ended = bool(_build.handler().ddl_jax_close())
+        while ended and self.parts:  # else a thread may use them
+            self.parts.pop().close()
+        return ended and all(unused)
 
 
 _world = _World()
@@ -57,6 +63,24 @@ size = _world.size
 local_rank = _world.local_rank
 local_size = _world.local_size
 world = _world.comm
+
+
+def add(comm: ddl_core.Comm) -> tuple[int, int]:
+    """Let operations use a comm, until `shutdown` closes it. Returns its number, and the epoch.
+    InvalidState where there are too many."""
+    from ddl_jax import _build
+
+    number = int(_build.handler().ddl_jax_add(adapter.address(comm)))
+    if not number:
+        comm.close()
+        raise ddl_core.InvalidState("ddl_jax has no place for another communicator; use those made")
+    _world.parts.append(comm)
+    return number, _world.epoch
+
+
+def epoch() -> int:
+    """How often the world was left."""
+    return _world.epoch
 
 
 def at_shutdown(call: Callable[[], bool]) -> None:

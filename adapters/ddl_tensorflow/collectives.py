@@ -98,7 +98,7 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
         raise InvalidArgument(
             f"rows: is {given[rank()]} for this rank, whose tensor has {tensor.shape[0]}"
         )
-    if rows is None and _in_xla() and tensor.shape.rank is not None:
+    if rows is None and in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
         given = [] if own is None else [own] * size()  # the gradient needs it too
     result, _ = _call("allgather", name, tensor, rows=given)
@@ -173,7 +173,7 @@ def barrier(name: str | None = None) -> Any:
     return _call("barrier", name)
 
 
-def _in_xla() -> bool:
+def in_xla() -> bool:
     """Whether what is traced here will be compiled by XLA."""
     if tf.executing_eagerly():
         return False

@@ -36,3 +36,4 @@ rank = _world.rank
 size = _world.size
 local_rank = _world.local_rank
 local_size = _world.local_size
+comm = _world.comm

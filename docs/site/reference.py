@@ -24,6 +24,8 @@ PACKAGES = {
     "ddl_paddle": ("PaddlePaddle", "adapters/ddl_paddle"),
     "ddl_tinygrad": ("tinygrad", "adapters/ddl_tinygrad"),
     "ddl_horovod.torch": ("Horovod's API", "adapters/ddl_horovod/torch"),
+    "ddl_horovod.tensorflow": ("Horovod's API", "adapters/ddl_horovod/tensorflow"),
+    "ddl_horovod.tensorflow.keras": ("Horovod's API", "adapters/ddl_horovod/tensorflow/keras"),
     "ddl_elastic": ("Elastic training", "ddl_elastic"),
 }
 SHARED = ("ddl_core/adapter.py", "ddl_core/adapter_arrays.py")  # what adapters build on

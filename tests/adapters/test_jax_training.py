@@ -45,7 +45,7 @@ def test_documents(ddlrun: Run, text: str) -> None:
 
 
 def test_all_is_shown() -> None:
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 6
 
 
 def test_helpers(ddlrun: Run) -> None:

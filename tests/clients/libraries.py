@@ -31,6 +31,7 @@ class Library:
     command    that starts train.py; a word without a folder is of its environment
     served     whether it asks for Gloo by name, so that DDL_TORCH_SERVE chooses; else BACKEND does
     prepare    a Python statement to run once, before any time counts
+    classes    that its model chooses among
     """
 
     section: str
@@ -39,6 +40,7 @@ class Library:
     served: bool = False
     env: dict[str, str] = field(default_factory=dict)
     prepare: str = ""
+    classes: int = 10
 
     @property
     def folder(self) -> Path:
@@ -66,6 +68,7 @@ LIBRARIES = {
         ("transformers==5.23.0", *ACCELERATE),
         ("python", *TORCHRUN, "train.py"),
         True,
+        classes=512,
     ),
     "Lightning, ddp": Library("Lightning", LIGHTNING, ("python", "train.py", "ddp"), True),
     "Lightning, ddp_spawn": Library(

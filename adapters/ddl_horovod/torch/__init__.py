@@ -14,6 +14,7 @@ from ddl_horovod.common import (
     Product,
     Sum,
     ccl_built,
+    check_extension,
     cuda_built,
     ddl_built,
     gloo_built,
@@ -24,6 +25,7 @@ from ddl_horovod.common import (
     nccl_built,
     rocm_built,
 )
+from ddl_horovod.torch import elastic
 from ddl_horovod.torch.compression import Compression
 from ddl_horovod.torch.functions import (
     allgather_object,
@@ -77,6 +79,8 @@ from ddl_horovod.torch.world import (
     remove_process_set,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from ddl_torch import SyncBatchNorm
 
@@ -111,10 +115,12 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_extension",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -146,5 +152,7 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -6,19 +6,7 @@ from typing import Any
 
 import torch
 
-
-class Compressor:
-    """Changes a tensor before it is sent, and back."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent for the tensor, and what `decompress` needs."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        """The tensor in its own type."""
-        return tensor
+from ddl_horovod.common import Compressor
 
 
 class _Half(Compressor):
@@ -29,8 +17,8 @@ class _Half(Compressor):
         return tensor.to(torch.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        return tensor if context is None else tensor.to(context)
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor if ctx is None else tensor.to(ctx)
 
 
 class Compression:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ddl_horovod.torch.operations import allgather, broadcast_, broadcast_async_, synchronize
-from ddl_horovod.torch.world import ProcessSet, global_process_set
+from ddl_horovod.torch.world import global_process_set
+from ddl_horovod.world import ProcessSet
 
 
 def broadcast_parameters(
@@ -46,7 +47,7 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("optimizer: the state of torch.optim.LBFGS cannot be broadcast")
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
-    if process_set._members()[process_set.rank()] != root_rank:
+    if process_set.members()[process_set.rank()] != root_rank:
         optimizer.load_state_dict(state)
 
 
@@ -58,7 +59,7 @@ def broadcast_object(
 ) -> Any:
     """The root's object, on all members. It is pickled, so use it only among ranks that trust each
     other."""
-    own = process_set._members()[process_set.rank()] == root_rank
+    own = process_set.members()[process_set.rank()] == root_rank
     data = _pickled(obj) if own else b""
     length = torch.tensor([len(data)])
     broadcast_(length, root_rank, name and f"{name}.length", process_set)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ddl_horovod import common
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
+from ddl_horovod.executor import JOIN, Call
 from ddl_horovod.torch import performers
 from ddl_horovod.torch.compression import Compression
-from ddl_horovod.torch.executor import JOIN, Call
-from ddl_horovod.torch.world import ProcessSet, global_process_set
+from ddl_horovod.torch.world import global_process_set
+from ddl_horovod.world import ProcessSet
 
 _works: dict[int, tuple[Future[Any], Callable[[Any], Any]]] = {}  # by handle
 _handles = count(1)
@@ -356,7 +357,7 @@ def _how(
     process_set: ProcessSet,
 ) -> How:
     chosen = common.reduction(average, op)
-    if chosen == Adasum and process_set.size() & (process_set.size() - 1):
+    if chosen == Adasum and not common.check_num_rank_power_of_2(process_set.size()):
         raise ValueError(f"op: Adasum needs a power of two of members, not {process_set.size()}")
     return chosen, float(prescale), float(postscale)
 
@@ -389,8 +390,8 @@ def _broadcast(
     tensor: Tensor, output: Tensor, root: int, name: str | None, process_set: ProcessSet
 ) -> int:
     executor = process_set.executor()
-    if root not in process_set._members():
-        raise ValueError(f"root_rank: {root} is no member of {process_set._members()}")
+    if root not in process_set.members():
+        raise ValueError(f"root_rank: {root} is no member of {process_set.members()}")
     call = _call("broadcast", executor.name(name), [tensor], [root])
     return _handle(executor.submit(call, performers.broadcast(tensor, output, root)), _same)
 
@@ -513,7 +514,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         total = allreduce(gradient, op=Average, process_set=ctx.process_set)
-        own = ctx.process_set._members()[ctx.process_set.rank()] == ctx.root
+        own = ctx.process_set.members()[ctx.process_set.rank()] == ctx.root
         return None, None, None, total if own else total * 0
 
 
@@ -546,6 +547,6 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
         op, prescale, postscale = ctx.how
-        factor = prescale * postscale / (ctx.process_set.size() if op == Average else 1)
+        factor = prescale * postscale * (ctx.process_set.size() if op == Sum else 1)
         gathered = grouped_allgather([each * factor for each in gradients], None, ctx.process_set)
         return None, None, None, *gathered

@@ -18,7 +18,8 @@ from ddl_horovod.torch.operations import (
     sparse_allreduce_async,
     synchronize,
 )
-from ddl_horovod.torch.world import ProcessSet, global_process_set
+from ddl_horovod.torch.world import global_process_set
+from ddl_horovod.world import ProcessSet
 
 
 def DistributedOptimizer(

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddl_horovod.torch.executor import Call, Perform
+from ddl_horovod.common import parts
+from ddl_horovod.executor import Call, Perform
 
 _OPS = {
     "Average": dist.ReduceOp.AVG,
@@ -95,11 +96,6 @@ def reducescatter(tensors: list[Tensor], op: str, prescale: float, postscale: fl
 
 def barrier(group: Any, calls: list[Call]) -> None:
     dist.barrier(group)
-
-
-def parts(rows: int, size: int) -> list[int]:
-    """The rows of each member's part."""
-    return [rows // size + (number < rows % size) for number in range(size)]
 
 
 def _adasum(tensor: Tensor, group: Any) -> Tensor:

@@ -18,18 +18,53 @@
 #include "pages.h"
 #include "xla/ffi/api/c_api.h"
 
-enum { MESSAGE_BYTES = 256 };
+enum { MESSAGE_BYTES = 256, PARTS_MAX = 256 };
 
 /* ---- the comm ---- */
+
+/* Comms of some ranks; guarded by lock. Those who entered may use them. Their numbers begin with 1
+ * and are not used again, since programs that have one outlive it. */
+static ddl_comm *parts[PARTS_MAX];
+static int parts_count, parts_before; /* those of earlier worlds */
 
 DDL_API void ddl_jax_open(ddl_comm *comm)
 {
     open_world(comm);
+    pthread_mutex_lock(&lock);
+    parts_before += parts_count;
+    parts_count = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Let calls use a comm of some ranks, which stays the caller's and lives longer than ddl_jax_close.
+ * Returns its number; 0: there are too many. */
+DDL_API int ddl_jax_add(ddl_comm *comm)
+{
+    pthread_mutex_lock(&lock);
+    int number = 0;
+    if (parts_count < PARTS_MAX) {
+        parts[parts_count++] = comm;
+        number = parts_before + parts_count;
+    }
+    pthread_mutex_unlock(&lock);
+    return number;
+}
+
+/* The comm of a call, which has entered; NULL: there is none of this number. */
+static ddl_comm *part(int64_t number)
+{
+    pthread_mutex_lock(&lock);
+    int64_t i = number - parts_before - 1;
+    ddl_comm *comm = i >= 0 && i < parts_count ? parts[i] : NULL;
+    pthread_mutex_unlock(&lock);
+    return comm;
 }
 
 static void abort_all(ddl_comm *comm, const char *reason)
 {
     ddl_comm_abort(comm, reason);
+    for (int i = 0; i < parts_count; i++)
+        ddl_comm_abort(parts[i], reason);
 }
 
 /* Returns whether the comm may be destroyed. */
@@ -163,9 +198,14 @@ static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
     if (!receives)
         return ddl_send(comm, send->data, elements(send), type_of(send), dest, send_tag, NULL,
                         NULL);
-    if (!sends)
-        return ddl_recv(comm, recv->data, elements(recv), type_of(recv), source, recv_tag, NULL,
-                        NULL, NULL);
+    if (!sends) {
+        int sender = source;
+        ddl_status status = ddl_recv(comm, recv->data, elements(recv), type_of(recv), source,
+                                     recv_tag, &sender, NULL, NULL);
+        if (frame->rets.size > 1 && result(frame, 1)->dtype == XLA_FFI_DataType_S32)
+            *(int32_t *)result(frame, 1)->data = sender;
+        return status;
+    }
     return ddl_sendrecv(comm, send->data, elements(send), dest, send_tag, recv->data,
                         elements(recv), source, recv_tag, type_of(send), NULL, NULL);
 }
@@ -240,6 +280,10 @@ static XLA_FFI_Error_Code code_of(ddl_status status)
 
 static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
 {
+    int64_t chosen = number(frame, "comm");
+    if (chosen && !(comm = part(chosen)))
+        return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+                      "ddl: this program has a communicator made before ddl_jax.shutdown()");
     int compiled = (int)number(frame, "size"), size = ddl_comm_size(comm);
     if (compiled != size) {
         char text[MESSAGE_BYTES];

@@ -3,7 +3,9 @@ ranks. Prints "done NAME" for each part."""
 
 from __future__ import annotations
 
+import json
 import warnings
+from pathlib import Path
 
 import torch
 
@@ -33,7 +35,21 @@ def own(rows=4, dtype=torch.float32):
     return torch.full((rows,), RANK + 1, dtype=dtype)
 
 
+def timeline():
+    hvd.start_timeline("timeline.json", mark_cycles=True)
+    hvd.allreduce(own(), name="traced")
+    hvd.stop_timeline()
+    if RANK == 0:
+        events = json.loads(Path("timeline.json").read_text())
+        (row,) = (e["pid"] for e in events if e.get("args") == {"name": "traced"})
+        named = [event["name"] for event in events if event.get("pid") == row]
+        assert named == ["process_name", "NEGOTIATE_ALLREDUCE", "ALLREDUCE"]
+        assert all(event["dur"] >= 0 for event in events if event.get("ph") == "X")
+    refused(NotImplementedError, "Use ddl_elastic", lambda: hvd.elastic.run)
+
+
 def world():
+    assert hvd.check_extension("x", "X", "x.py", "lib") is None
     assert (hvd.local_rank(), hvd.local_size()) == (RANK, SIZE)
     assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
     assert hvd.is_homogeneous() and hvd.is_initialized()
@@ -118,7 +134,7 @@ def reducescatter():
     result = hvd.reducescatter(tensor, op=hvd.Sum)
     same(result, [SIZE * each for each in mine])
     result.sum().backward()
-    same(tensor.grad, [1] * (SIZE + 1))
+    same(tensor.grad, [SIZE] * (SIZE + 1))  # as Horovod has it
     same(hvd.reducescatter(tensor.detach()), mine)
     same(
         hvd.reducescatter(tensor.detach(), op=hvd.Sum, prescale_factor=2),
@@ -281,7 +297,7 @@ def adasum():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, asynchronous, errors),
-    *(process_sets, state, optimizer, join, adasum),
+    *(process_sets, state, optimizer, join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)

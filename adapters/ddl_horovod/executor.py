@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import torch
-import torch.distributed as dist
+from time import perf_counter
+from typing import Any, Protocol
 
 from ddl_horovod.common import HorovodInternalError
+from ddl_horovod.timeline import TIMELINE
 
 _FIRST_BYTES = 512  # of a call; longer ones are sent in two parts
 _LENGTH_BYTES = 8
@@ -57,14 +56,35 @@ class Call:
 
 
 JOIN = "join"
-Perform = Callable[[Any, list[Call]], Any]  # on the group, with the members' calls
+Perform = Callable[[Any, list[Call]], Any]  # on the members' group, with their calls
+
+
+class Members(Protocol):
+    """The members of a process set, as a framework reaches them: by its own `group`."""
+
+    group: Any
+
+    def size(self) -> int:
+        """How many they are."""
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """What each of them gives; all give equally many bytes."""
+
+    def take_part(self, call: Call, calls: list[Call]) -> None:
+        """Perform the others' operation with zeros, or without rows."""
+
+    def internal(self, error: Exception) -> Exception:
+        """What is raised for an operation that failed so."""
+
+    def close(self) -> None:
+        """Abort what is pending, and leave."""
 
 
 class Executor:
     """The operations of one process set, on this member."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = group
+    def __init__(self, members: Members) -> None:
+        self._members = members
         self._pending: set[str] = set()
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -92,24 +112,27 @@ class Executor:
         """End after the operations that were called, at most a second later; then abort them."""
         self._requests.put(None)
         self._thread.join(1)
-        if dist.is_initialized() and not self._thread.is_alive():
-            dist.destroy_process_group(self.group)
+        if not self._thread.is_alive():
+            self._members.close()
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
             call, perform, future = request
+            began = agreed = perf_counter()
             try:
                 if call.kind == JOIN:
                     result = self._join(call)
                 else:
                     calls = self._exchange(call)
+                    agreed = perf_counter()
                     _check(calls)
-                    result = perform(self.group, calls)
+                    result = perform(self._members.group, calls)
                 self._forget(call)
+                TIMELINE.record(call.kind, call.name, began, agreed, perf_counter())
                 future.set_result(result)
             except Exception as error:
                 self._forget(call)
-                future.set_exception(_internal(error))
+                future.set_exception(self._members.internal(error))
 
     def _forget(self, call: Call) -> None:
         with self._lock:
@@ -125,7 +148,7 @@ class Executor:
                 return max(joined - before or joined)
             before = joined
             try:
-                _zeros(_check(calls), self.group, calls)
+                self._members.take_part(_check(calls), calls)
             except HorovodInternalError:
                 continue  # the callers get the error
 
@@ -141,10 +164,7 @@ class Executor:
         return [Call(**json.loads(each[:n])) for each, n in zip(texts, lengths, strict=True)]
 
     def _gather(self, text: bytes, length: int) -> list[bytes]:
-        own = torch.frombuffer(bytearray(text[:length].ljust(length, b"\0")), dtype=torch.uint8)
-        everyone = [torch.empty_like(own) for _ in range(self.group.size())]
-        dist.all_gather(everyone, own, group=self.group)
-        return [bytes(each.numpy()) for each in everyone]
+        return self._members.gather(text[:length].ljust(length, b"\0"))
 
 
 def _check(calls: list[Call]) -> Call:
@@ -162,27 +182,4 @@ def _check(calls: list[Call]) -> Call:
     return active[0]
 
 
-def _zeros(call: Call, group: Any, calls: list[Call]) -> None:
-    """What a member that has joined contributes."""
-    from ddl_horovod.torch import performers
-
-    tensors = [
-        torch.zeros(shape, dtype=getattr(torch, dtype))
-        for shape, dtype in zip(call.shapes, call.dtypes, strict=True)
-    ]
-    if call.kind == "allreduce":
-        op, prescale, postscale = call.equal
-        performers.allreduce(tensors, tensors, op, prescale, postscale)(group, calls)
-    elif call.kind == "allgather":
-        performers.allgather([tensor[:0] for tensor in tensors])(group, calls)
-    else:
-        dist.barrier(group)
-
-
 _WITH_JOIN = {"allreduce", "allgather", "barrier"}
-
-
-def _internal(error: Exception) -> Exception:
-    if isinstance(error, dist.DistBackendError):
-        return HorovodInternalError(str(error))
-    return error

@@ -1,0 +1,72 @@
+"""Optimizers of Keras that apply the gradients of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from ddl_horovod.common import Average, Reduction
+from ddl_horovod.tensorflow.compression import Compression
+from ddl_horovod.tensorflow.keras import optimizer as base
+from ddl_horovod.tensorflow.training import local_variables
+from ddl_horovod.tensorflow.world import global_process_set
+from ddl_horovod.world import ProcessSet
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"ddl_horovod.keras needs Keras with TensorFlow; this is {keras.backend.backend()}, which"
+        " ddl_keras serves (docs/tensorflow.md)"
+    )
+
+
+def DistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Reduction = Average,
+    num_groups: int = 0,
+    groups: Any = None,
+) -> Any:
+    """See ddl_horovod.tensorflow.keras.DistributedOptimizer, which has more options."""
+    return base.DistributedOptimizer(
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
+        *(gradient_predivide_factor, op),
+        num_groups=num_groups,
+        groups=groups,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Reduction = Average,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedOptimizer`, but the gradients of some layers stay those of their rank.
+
+    local_layers           a layer of Keras, or several, which are built
+    scale_local_gradients  divide these gradients by the number of members
+    """
+    made = base.DistributedOptimizer(
+        *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
+        *(gradient_predivide_factor, op),
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+    for variable in local_variables(local_layers):
+        made.register_local_var(variable)
+    return made

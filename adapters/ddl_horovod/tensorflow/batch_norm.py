@@ -1,0 +1,21 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddl_keras import SyncBatchNormalization as _Synchronized
+
+
+class SyncBatchNormalization(_Synchronized):
+    """That of ddl_keras, which may also be used in functions that XLA compiles. fused is False.
+    Ranks that have joined take no part in it."""
+
+    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+        if fused in (True, None):
+            raise ValueError(f"fused: {fused} is not served; give False")
+        super().__init__(**kwargs)
+
+
+for _name in ("__name__", "__qualname__", "__module__"):
+    setattr(SyncBatchNormalization, _name, getattr(_Synchronized, _name))

@@ -1,0 +1,161 @@
+"""Objects and variables, from one rank to all, and numbers of ranks as tensors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ddl_horovod.executor import Call, Perform
+from ddl_horovod.tensorflow import performers
+from ddl_horovod.tensorflow.operations import broadcast_, run_arrays
+from ddl_horovod.tensorflow.performers import Array
+from ddl_horovod.tensorflow.world import WORLD, global_process_set
+from ddl_horovod.world import ProcessSet
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Give all members the root's values of variables, TensorFlow's or Keras's. In a graph of
+    TensorFlow 1, return the operation that does so. inplace changes nothing. Variables of strings
+    stay as they are."""
+    movable = [each for each in variables if tf.as_dtype(each.dtype) != tf.string]
+    assigned = broadcast_(movable, root_rank, None, process_set)
+    return tf.group(*assigned) if not tf.executing_eagerly() else None
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object, on all members. It is pickled, so use it only among ranks that trust each
+    other. session is not needed."""
+    members = process_set.members()
+    own = members[process_set.rank()] == root_rank
+    content = _gathered(pickle.dumps(obj) if own else b"", name, process_set)
+    return obj if own else pickle.loads(content[members.index(root_rank)])
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function that does `broadcast_object` with these arguments."""
+
+    def move(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return move
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """All members' objects. Pickled as for `broadcast_object`."""
+    return [pickle.loads(each) for each in _gathered(pickle.dumps(obj), name, process_set)]
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """In a graph of TensorFlow 1, the operation that gives all ranks the root's variables.
+    RuntimeError where TensorFlow executes eagerly."""
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables: there are none in eager execution; use"
+            " hvd.broadcast_variables(model.variables, root_rank)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Gives all ranks the root's variables when a session of TensorFlow 1 begins. device is
+    ignored."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._operation: Any = None
+
+    def begin(self) -> None:
+        """Add the operation to the graph."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._operation is None or self._operation.graph is not graph:
+            self._operation = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run it."""
+        session.run(self._operation)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of a process set's members when it runs."""
+    return _number(lambda: WORLD.process_set(process_set_id).size(), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 on the members of a process set, elsewhere 0, when it runs."""
+    return _number(lambda: int(WORLD.process_set(process_set_id).included()), name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """`local_size` when it runs."""
+    return _number(WORLD.local_size, name)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """`rank` when it runs."""
+    return _number(WORLD.rank, name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """`local_rank` when it runs."""
+    return _number(WORLD.local_rank, name)
+
+
+def vars_to_refs(vars: Any) -> Any:
+    """References of variables, which are hashable; of a list, a tuple of them."""
+    return tuple(map(vars_to_refs, vars)) if isinstance(vars, list) else vars.ref()
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """The variables of `vars_to_refs`."""
+    return [refs_to_vars(each) for each in refs] if isinstance(refs, tuple) else refs.deref()
+
+
+def _number(read: Callable[[], int], name: str | None) -> tf.Tensor:
+    if tf.executing_eagerly():
+        return tf.constant(read(), tf.int32)
+    number = tf.numpy_function(lambda: np.int32(read()), [], tf.int32, name=name)
+    number.set_shape([])
+    return number
+
+
+def _gathered(text: bytes, name: str | None, process_set: ProcessSet) -> Sequence[bytes]:
+    def build(arrays: list[Array]) -> tuple[Call, Perform]:
+        call = Call("allgather", "", ["uint8"], [list(arrays[0].shape)], [], True)
+        gather = performers.allgather(arrays)
+
+        def perform(comm: Any, calls: list[Call]) -> list[bytes]:
+            ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
+            parts = np.split(gather(comm, calls)[0], ends[:-1])
+            return [each.tobytes() for each in parts]
+
+        return call, perform
+
+    own = np.frombuffer(text, np.uint8)
+    parts: Any = run_arrays(process_set, name, build, [own])
+    return parts

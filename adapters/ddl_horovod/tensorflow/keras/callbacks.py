@@ -1,0 +1,203 @@
+"""Callbacks for model.fit on many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ddl_horovod.tensorflow import functions, operations
+from ddl_horovod.tensorflow.world import rank, size
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all ranks the root's model and optimizer after the first batch.
+
+    local_variables  variables that each rank keeps, or one; device is ignored
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.broadcast_done = False
+        given = local_variables if isinstance(local_variables, (list, tuple, set)) else None
+        self._local: set[int] = set()
+        for each in given if given is not None else [local_variables]:
+            if each is not None:
+                self.register_local_var(each)
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank. ValueError for what is none."""
+        if not hasattr(var, "assign"):
+            raise ValueError(f"local_variables: {var!r} is no variable")
+        self._local.add(_identity(var))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcast, once."""
+        if self.broadcast_done:
+            return
+        optimizer = getattr(self.model, "optimizer", None)
+        variables = [*self.model.variables, *(optimizer.variables if optimizer else [])]
+        moved = [each for each in variables if _identity(each) not in self._local]
+        functions.broadcast_variables(moved, self.root_rank)
+        self.broadcast_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Replaces each epoch's metrics by their average over the ranks. Put it before the callbacks
+    that read them. device is ignored."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Average."""
+        for name, value in sorted((logs or {}).items()):
+            assert logs is not None
+            logs[name] = operations.allreduce(keras.ops.convert_to_tensor(value)).numpy()
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Sets the learning rate to initial_lr times multiplier.
+
+    multiplier           a function of the epoch; or a number, which is raised to the power of the
+                         epochs since start_epoch
+    start_epoch, end_epoch  the epochs in which it does, end_epoch not included; None: to the last
+    staircase            at the beginning of epochs; else of batches, by fractions of epochs
+    momentum_correction  when the rate changes, multiply the optimizer's momenta likewise
+    steps_per_epoch      None: from model.fit
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr: is required")
+        self.initial_lr, self.staircase = initial_lr, staircase
+        self.start_epoch, self.end_epoch = start_epoch, end_epoch
+        self.steps_per_epoch, self.current_epoch = steps_per_epoch, 0
+        self.momentum_correction = momentum_correction
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            base = multiplier
+            self.multiplier = lambda epoch: base ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Find the number of steps. ValueError if it is not known."""
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError("steps_per_epoch: model.fit does not know it; give it here")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note the epoch."""
+        self.current_epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set the rate."""
+        after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
+        if self.current_epoch < self.start_epoch or after:
+            return
+        if not self.staircase:
+            assert self.steps_per_epoch
+            self._set(self.current_epoch + batch / self.steps_per_epoch)
+        elif batch == 0:
+            self._set(self.current_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Report the rate as the metric "lr"."""
+        if logs is not None:
+            logs["lr"] = self._rate()
+
+    def _set(self, epoch: float) -> None:
+        optimizer, before = self.model.optimizer, self._rate()
+        optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+        if not (self.momentum_correction and getattr(optimizer, "momentum", 0) and before):
+            return
+        # Horovod multiplies the momentum for one batch, which Keras 3 compiles into its step.
+        # A step that multiplies the momenta by it comes to the same.
+        ratio = self._rate() / before
+        for each in getattr(optimizer, "momentums", getattr(optimizer, "_momentums", ())):
+            each.assign(each * ratio)
+
+    def _rate(self) -> float:
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size to initial_lr, batch by batch, over
+    warmup_epochs. verbose=1 has rank 0 tell when it is done."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.verbose = verbose
+
+        def multiplier(epoch: float) -> float:
+            assert self.steps_per_epoch  # so that an epoch ends with a round number
+            done = (epoch + 1 / self.steps_per_epoch) / warmup_epochs
+            return (done * (size() - 1) + 1) / size()
+
+        super().__init__(
+            *(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction),
+            steps_per_epoch,
+        )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tell when it is done."""
+        super().on_epoch_end(epoch, logs)
+        if self.verbose and epoch + 1 == self.end_epoch and rank() == 0:
+            print(f"\nEpoch {epoch + 1}: learning rate warmed up to {self._rate():g}")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the best model to its attribute `filepath`, which the program sets before training."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ) -> None:
+        ending = ".weights.h5" if save_weights_only else ".keras"
+        super().__init__(
+            *(f"none{ending}", monitor, verbose, True, save_weights_only, mode, save_freq)
+        )
+        self.filepath: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """ValueError without a file."""
+        if self.filepath is None:
+            raise ValueError("filepath: set this attribute of BestModelCheckpoint before training")
+        super().on_train_begin(logs)
+
+
+def _identity(variable: Any) -> int:
+    """Equal for a variable of Keras and the one of TensorFlow that it holds."""
+    value = getattr(variable, "value", variable)
+    return id(variable if callable(value) else value)

@@ -1,0 +1,119 @@
+"""How each operation is performed, once the members have exchanged their calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ddl_core import Comm
+from ddl_core.adapter_arrays import allreduce_together
+from ddl_horovod.common import parts
+from ddl_horovod.executor import Call, Perform
+
+Array = np.ndarray[Any, Any]
+
+
+def dtype(name: str) -> np.dtype[Any]:
+    """The type of this name."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def allreduce(arrays: list[Array], op: str, prescale: float, postscale: float) -> Perform:
+    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+        sent = [_scaled(array, prescale) for array in arrays]
+        if op == "Adasum":
+            results = [_adasum(array, comm) for array in sent]
+        else:
+            results = allreduce_together(comm, sent, op.lower())
+        return [_scaled(result, postscale) for result in results]
+
+    return perform
+
+
+def allgather(arrays: list[Array]) -> Perform:
+    """The members' arrays differ in the first dimension. Those of a member that has joined have
+    no rows."""
+
+    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+        results = []
+        for number, array in enumerate(arrays):
+            rows = [call.shapes[number][0] if call.shapes else 0 for call in calls]
+            result = np.empty((sum(rows), *array.shape[1:]), array.dtype)
+            comm.allgatherv(array, result, counts=_counts(rows, array))
+            results.append(result)
+        return results
+
+    return perform
+
+
+def broadcast(array: Array, root: int) -> Perform:
+    """root: among the members."""
+
+    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+        return [comm.broadcast(array.copy(), root)]
+
+    return perform
+
+
+def alltoall(array: Array, rank: int) -> Perform:
+    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+        received = [call.splits[rank] for call in calls]
+        result = np.empty((sum(received), *array.shape[1:]), array.dtype)
+        comm.alltoallv(
+            array[: sum(calls[rank].splits)],
+            result,
+            send_counts=_counts(calls[rank].splits, array),
+            recv_counts=_counts(received, array),
+        )
+        return [result, np.array(received, np.int32)]
+
+    return perform
+
+
+def reducescatter(arrays: list[Array], op: str, prescale: float, postscale: float) -> Perform:
+    """The first parts of an array whose rows cannot be divided equally have a row more."""
+
+    def perform(comm: Comm, calls: list[Call]) -> list[Array]:
+        results = []
+        for array in arrays:
+            rows = parts(len(array), comm.size)
+            result = np.empty((rows[comm.rank], *array.shape[1:]), array.dtype)
+            counts = _counts(rows, array)
+            comm.reduce_scatterv(_scaled(array, prescale), result, counts=counts, op=op.lower())
+            results.append(_scaled(result, postscale))
+        return results
+
+    return perform
+
+
+def barrier(comm: Comm, calls: list[Call]) -> None:
+    comm.barrier()
+
+
+def _counts(rows: list[int], array: Array) -> list[int]:
+    elements = int(np.prod(array.shape[1:], dtype=np.int64))
+    return [each * elements for each in rows]
+
+
+def _scaled(array: Array, factor: float) -> Array:
+    return array if factor == 1 else np.asarray(array * factor).astype(array.dtype)
+
+
+def _adasum(array: Array, comm: Comm) -> Array:
+    """Adds gradients that are orthogonal, and averages those that are parallel, in pairs; the
+    number of members is a power of two."""
+    everyone = np.empty((comm.size, *array.shape), array.dtype)
+    comm.allgather(array, everyone)
+    vectors = [each.astype(np.float64) for each in everyone]
+    while len(vectors) > 1:
+        vectors = [_adasum_pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+    return vectors[0].astype(array.dtype)
+
+
+def _adasum_pair(a: Array, b: Array) -> Array:
+    product, norm_a, norm_b = (a * b).sum(), (a * a).sum(), (b * b).sum()
+    share_a = 1 - product / (2 * norm_a) if norm_a > 0 else 1.0
+    share_b = 1 - product / (2 * norm_b) if norm_b > 0 else 1.0
+    return np.asarray(share_a * a + share_b * b)

@@ -1,0 +1,272 @@
+"""Gradients of all ranks: tapes, and the optimizers of TensorFlow 1."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ddl_horovod.common import Adasum, Average, Reduction, Sum
+from ddl_horovod.tensorflow.compression import Compression
+from ddl_horovod.tensorflow.operations import grouped_allreduce
+from ddl_horovod.tensorflow.world import global_process_set
+from ddl_horovod.world import ProcessSet
+
+_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+
+
+class Reducer:
+    """Combines gradients of variables, but for those that are local to their rank."""
+
+    def __init__(
+        self,
+        compression: Any,
+        sparse_as_dense: bool,
+        op: Reduction,
+        gradient_predivide_factor: float,
+        num_groups: int,
+        groups: Any,
+        process_set: ProcessSet,
+        scale_local_gradients: bool,
+    ) -> None:
+        if op not in (Average, Sum, Adasum):
+            raise ValueError(f"op: {op} is none of Average, Sum, Adasum")
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor: only Average uses it")
+        if num_groups:
+            warnings.warn("num_groups is a former name of groups", DeprecationWarning, stacklevel=3)
+        if groups is not None and not isinstance(groups, list) and groups <= 0:
+            raise ValueError(f"groups: {groups!r} is neither a list nor a positive number")
+        self.process_set = process_set
+        self._compression, self._sparse_as_dense, self._op = compression, sparse_as_dense, op
+        self._predivide, self._scales_local = gradient_predivide_factor, scale_local_gradients
+        self._local: set[Any] = set()
+
+    def register_local(self, variable: Any) -> None:
+        """Leave the gradients of a variable alone, or only divide them by the number of
+        members."""
+        self._local.add(_key(variable))
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether it was registered."""
+        return _key(variable) in self._local
+
+    @_as_it_is
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The members' gradients; None where there is none."""
+        results = list(gradients)
+        sent = {}
+        for number, (gradient, variable) in enumerate(zip(results, variables, strict=True)):
+            if gradient is None:
+                continue
+            if self.is_local(variable):
+                results[number] = self._divided(gradient) if self._scales_local else gradient
+            elif self._sparse_as_dense or self._op == Adasum:
+                sent[number] = tf.convert_to_tensor(gradient)
+            else:
+                sent[number] = gradient
+        dense = {n: each for n, each in sent.items() if not isinstance(each, tf.IndexedSlices)}
+        for chosen in (dense, {n: each for n, each in sent.items() if n not in dense}):
+            for number, reduced in zip(chosen, self._combined(list(chosen.values())), strict=True):
+                results[number] = reduced
+        return results
+
+    def _combined(self, gradients: list[Any]) -> list[Any]:
+        if not gradients:
+            return []
+        options = {"compression": self._compression, "process_set": self.process_set}
+        if not isinstance(gradients[0], tf.IndexedSlices):
+            options |= {"prescale_factor": 1 / self._predivide, "postscale_factor": self._predivide}
+        return grouped_allreduce(gradients, op=self._op, **options)
+
+    def _divided(self, gradient: Any) -> Any:
+        members = self.process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values / members
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / members
+
+
+class _Tape:
+    """What is added to the class of a tape."""
+
+    _reducer: Reducer
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave the gradients of a variable alone."""
+        self._reducer.register_local(source)
+
+    @_as_it_is
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> Any:
+        """As tf.GradientTape.gradient, for the members' targets together."""
+        own = super().gradient(target, sources, output_gradients)  # type: ignore[misc]
+        flat = tf.nest.flatten(sources)
+        reduced = self._reducer.reduce(tf.nest.flatten(own), flat)
+        return tf.nest.pack_sequence_as(own, reduced)
+
+    def get_local_and_global_gradients(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[list[Any], list[Any]]:
+        """Pairs of a source and its gradient: those of local sources, and the others."""
+        gradients = self.gradient(target, sources, output_gradients)
+        pairs = list(zip(sources, gradients, strict=True))
+        local = [pair for pair in pairs if self._reducer.is_local(pair[0])]
+        return local, [pair for pair in pairs if not self._reducer.is_local(pair[0])]
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Reduction = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have the tape's `gradient` give the combined gradients of all members, and return it.
+
+    compression                Compression.fp16 sends gradients in float16
+    sparse_as_dense            make tf.IndexedSlices dense first
+    op                         Average, Sum or Adasum
+    gradient_predivide_factor  with Average: gradients are divided by it before they are added, and
+                               by the rest of the number of members after
+    num_groups, groups         checked; all dense gradients travel together
+    scale_local_gradients      divide gradients of local sources by the number of members
+
+    The devices are ignored. ValueError for options that conflict.
+    """
+    reducer = Reducer(
+        *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
+        *(process_set, scale_local_gradients),
+    )
+    _extend(gradtape, _Tape)
+    tape: Any = gradtape
+    tape._reducer = reducer
+    return tape
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Reduction = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """`DistributedGradientTape`, but the gradients of some layers stay those of their rank.
+
+    local_layers  a layer of Keras, or several
+    """
+    tape = DistributedGradientTape(
+        *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op),
+        *(gradient_predivide_factor, num_groups, groups, process_set, scale_local_gradients),
+    )
+    for variable in local_variables(local_layers):
+        tape.register_local_source(variable)
+    return tape
+
+
+def local_variables(layers: Any) -> list[Any]:
+    """The trainable weights of a layer, or of several. ValueError for what is no layer."""
+    given = [layers] if isinstance(layers, tf.keras.layers.Layer) else list(layers or ())
+    if not all(isinstance(each, tf.keras.layers.Layer) for each in given):
+        raise ValueError(f"local_layers: {layers!r} is neither a layer of Keras nor a list of them")
+    return [variable for layer in given for variable in layer.trainable_weights]
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: Reduction = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Have an optimizer combine the gradients of all members, and return it: one of Keras, see
+    ddl_horovod.tensorflow.keras, or of tf.compat.v1.train, whose compute_gradients then does.
+
+    The latter has no backward_passes_per_step above 1. Otherwise as `DistributedGradientTape`.
+    """
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if op == Adasum:
+            raise ValueError("op: Adasum is not served for optimizers of Keras")
+        from ddl_horovod.tensorflow import keras as of_keras
+
+        return of_keras.DistributedOptimizer(
+            *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
+            *(gradient_predivide_factor, op, backward_passes_per_step),
+            *(average_aggregated_gradients, num_groups, groups, process_set),
+            scale_local_gradients,
+        )
+    if backward_passes_per_step != 1:
+        raise NotImplementedError(
+            f"backward_passes_per_step: {backward_passes_per_step} is served for optimizers of"
+            " Keras only"
+        )
+    reducer = Reducer(
+        *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
+        *(process_set, scale_local_gradients),
+    )
+    _extend(optimizer, _Optimizer)
+    optimizer._reducer = reducer
+    return optimizer
+
+
+class _Optimizer:
+    """What is added to the class of an optimizer of TensorFlow 1."""
+
+    _reducer: Reducer
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave the gradients of a variable alone."""
+        self._reducer.register_local(var)
+
+    def compute_gradients(self, *arguments: Any, **options: Any) -> list[Any]:
+        """Pairs of the members' gradient and its variable."""
+        pairs = super().compute_gradients(*arguments, **options)  # type: ignore[misc]
+        gradients, variables = zip(*pairs, strict=True)
+        return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
+
+
+def _extend(value: Any, more: type) -> None:
+    """Give an object what `more` adds to its class, unless it has it."""
+    kind = type(value)
+    if not issubclass(kind, more):
+        value.__class__ = type(kind.__name__, (more, kind), {"__module__": kind.__module__})
+
+
+def _key(variable: Any) -> Any:
+    """Equal for a variable of Keras and the one of TensorFlow that it holds."""
+    held = getattr(variable, "value", variable)
+    return (held if hasattr(held, "ref") else variable).ref()

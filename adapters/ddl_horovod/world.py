@@ -1,0 +1,261 @@
+"""Joining and leaving, ranks, and process sets, for every framework."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Protocol
+
+from ddl_core import adapter
+from ddl_horovod.executor import Executor, Members
+from ddl_horovod.timeline import TIMELINE
+
+
+class Framework(Protocol):
+    """How a framework's adapter is in the job."""
+
+    name: str  # of the module that users import
+
+    def join(self) -> bool:
+        """Join the job. Whether this did, and the program had not before."""
+
+    def leave(self) -> None:
+        """Leave it."""
+
+    def is_initialized(self) -> bool:
+        """Whether it is joined."""
+
+    def rank(self) -> int:
+        """This process's number."""
+
+    def size(self) -> int:
+        """How many processes there are."""
+
+    def locals(self) -> list[tuple[int, int]]:
+        """local_rank and local_size of all ranks."""
+
+    def open(self, ranks: list[int], included: bool) -> Members | None:
+        """The members of a new process set; None on ranks outside of it. All ranks call it."""
+
+
+class ProcessSet:
+    """Some of the ranks, which operations can be restricted to.
+
+    ranks_or_comm  numbers of ranks among all; no communicator of MPI
+
+    It is usable from `init(process_sets=[...])` or `add_process_set` on, which all ranks call with
+    the same sets in the same order.
+    """
+
+    _world: ClassVar[World]
+
+    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        self._ranks: list[int] | None = sorted(set(ranks_or_comm))
+        self.process_set_id: int | None = None
+        self._executor: Executor | None = None
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """Its members, as numbers among all ranks; None for those of the set of all before
+        `init`."""
+        if self._ranks is None and self._world.is_initialized():
+            return list(range(self._world.size()))
+        return self._ranks
+
+    def included(self) -> bool:
+        """Whether this rank is a member."""
+        return self._world.rank() in self.members()
+
+    def rank(self) -> int:
+        """This process's number in the set. ValueError if it is no member."""
+        if not self.included():
+            own = self._world.rank()
+            raise ValueError(f"rank {own} is not in the process set {self.members()}")
+        return self.members().index(self._world.rank())
+
+    def size(self) -> int:
+        """How many members it has."""
+        return len(self.members())
+
+    def executor(self) -> Executor:
+        """Of its operations. ValueError for a set that was not added, or has this rank not."""
+        self.rank()
+        if self._executor is None:
+            raise ValueError(f"the process set {self.ranks} was not added; see add_process_set")
+        return self._executor
+
+    def members(self) -> list[int]:
+        """Its ranks. ValueError before `init`."""
+        self._world.check()
+        return self.ranks or []
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    def _open(self, number: int, framework: Framework) -> None:
+        members = framework.open(self.members(), self.included())
+        if members is not None:
+            self._executor = Executor(members)
+        self.process_set_id = number
+
+    def _close(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+        self._executor, self.process_set_id = None, None
+
+
+class World:
+    """The job with its process sets. A framework's module exports the methods as its functions."""
+
+    def __init__(self, framework: Framework, kind: type[ProcessSet]) -> None:
+        self.framework = framework
+        self._kind = kind
+        kind._world = self
+        self.everyone = kind([])  # the set of all ranks
+        self.everyone._ranks = None
+        self._sets: dict[int, ProcessSet] = {}
+        self._next_id = 0
+        self._owns_job = False
+        self._locals: list[tuple[int, int]] = []
+
+    # ---- what a module exports ----
+
+    def init(
+        self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None
+    ) -> None:
+        """Join the job that this process was started in. A second call does nothing.
+
+        comm          None; Horovod takes a communicator of MPI here, or some of the ranks, which
+                      is not served
+        process_sets  sets to add; "dynamic" is accepted, since sets can always be added later
+
+        HOROVOD_TIMELINE is a file for `start_timeline`.
+        """
+        if self.is_initialized():
+            return
+        if comm:
+            raise ValueError(
+                f"comm: {comm!r} is not served; give process_sets, or start fewer ranks"
+            )
+        if isinstance(process_sets, str) and process_sets != "dynamic":
+            raise ValueError(
+                f'process_sets: {process_sets!r} is neither "dynamic" nor a list of sets'
+            )
+        self._owns_job = self.framework.join()
+        self._locals = self.framework.locals()
+        self._add(self.everyone)
+        for each in process_sets or ():
+            if isinstance(each, ProcessSet):
+                self.add_process_set(each)
+        # Registered after the framework's own, it runs before them.
+        atexit.unregister(self.shutdown)
+        atexit.register(self.shutdown)
+        if path := adapter.horovod_timeline():
+            self.start_timeline(path)
+
+    def shutdown(self) -> None:
+        """Leave the job. `init` may then be called again."""
+        TIMELINE.stop()
+        for each in self._sets.values():
+            each._close()
+        self._sets.clear()
+        self._next_id = 0
+        if self._owns_job:
+            self.framework.leave()
+        self._owns_job = False
+
+    def is_initialized(self) -> bool:
+        """Whether `init` was called, and `shutdown` was not since."""
+        return bool(self._sets) and self.framework.is_initialized()
+
+    def rank(self) -> int:
+        """This process's number among all."""
+        self.check()
+        return self.framework.rank()
+
+    def size(self) -> int:
+        """How many processes there are."""
+        self.check()
+        return self.framework.size()
+
+    def local_rank(self) -> int:
+        """This process's number on its host."""
+        return self._locals[self.rank()][0]
+
+    def local_size(self) -> int:
+        """How many processes its host has."""
+        return self._locals[self.rank()][1]
+
+    def cross_rank(self) -> int:
+        """The number of this host among those that have this local rank."""
+        return sum(each[0] == self.local_rank() for each in self._locals[: self.rank()])
+
+    def cross_size(self) -> int:
+        """How many hosts have this local rank."""
+        own = self.local_rank()
+        return sum(each[0] == own for each in self._locals)
+
+    def is_homogeneous(self) -> bool:
+        """Whether all hosts have the same number of processes."""
+        self.check()
+        return len({each[1] for each in self._locals}) == 1
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Have rank 0 write the operations from now on to a file that Chrome's trace viewer
+        reads. mark_cycles is ignored: there are no cycles. ValueError before `init`."""
+        if self.rank() == 0:
+            TIMELINE.start(file_path)
+
+    def stop_timeline(self) -> None:
+        """End the file of `start_timeline`. ValueError before `init`."""
+        self.check()
+        TIMELINE.stop()
+
+    def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+        """Make a set usable, and return it. All ranks call it, whether they are members or not.
+        ValueError for ranks that do not exist, and for a set that was added."""
+        self.check()
+        added = process_set if isinstance(process_set, ProcessSet) else self._kind(process_set)
+        members = added.members()
+        if not members or members[0] < 0 or members[-1] >= self.size():
+            raise ValueError(f"process_set: {added} is not some of the {self.size()} ranks")
+        for each in self._sets.values():
+            if each.members() == members:
+                raise ValueError(f"process_set: {each} was added already")
+        return self._add(added)
+
+    def remove_process_set(self, process_set: ProcessSet) -> bool:
+        """Give up a set. All ranks call it. Returns whether it was there; the set of all ranks
+        stays."""
+        number = process_set.process_set_id
+        if process_set is self.everyone or number is None:
+            return False
+        if self._sets.get(number) is not process_set:
+            return False
+        del self._sets[number]
+        process_set._close()
+        return True
+
+    def get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The sets there are."""
+        return {number: each.members() for number, each in self._sets.items()}
+
+    # ---- what modules use ----
+
+    def check(self) -> None:
+        """ValueError before `init`."""
+        if not self.is_initialized():
+            raise ValueError(f"not initialised: call {self.framework.name}.init() first")
+
+    def process_set(self, number: int) -> ProcessSet:
+        """The set of this process_set_id. ValueError if there is none."""
+        self.check()
+        if number not in self._sets:
+            raise ValueError(f"process_set_id: {number} is none of {sorted(self._sets)}")
+        return self._sets[number]
+
+    def _add(self, added: ProcessSet) -> ProcessSet:
+        self._sets[self._next_id] = added
+        added._open(self._next_id, self.framework)
+        self._next_id += 1
+        return added

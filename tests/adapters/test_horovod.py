@@ -1,0 +1,198 @@
+"""Horovod's API over libddl: what docs/horovod.md says of the names in Horovod's documentation,
+which horovod_names.txt lists. Their values: programs/horovod_*.py."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parent.parent / "docs" / "horovod.md"
+MODULES = ("torch", "tensorflow", "tensorflow.keras", "keras")
+ROW = re.compile(
+    r"^\| `([\w.]+)(\([^)]*\))?` \| ([\w., ]+) \| (served|differs|not served) \|", re.M
+)
+EXTRA = {"is_homogeneous", "get_process_set_ids_and_ranks"}
+SIGNATURES = """
+import importlib, inspect, json, sys
+module = importlib.import_module(f"ddl_horovod.{sys.argv[1]}")
+try:
+    module.elastic.run
+except NotImplementedError as error:
+    assert "Use ddl_elastic" in str(error)
+else:
+    raise AssertionError("elastic is not served")
+values = {name: getattr(module, name) for name in module.__all__}
+del values["elastic"]
+callbacks = values.pop("callbacks", None)
+for name in getattr(callbacks, "__all__", ()):
+    values[f"callbacks.{name}"] = getattr(callbacks, name)
+stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+def arguments(value):
+    if not callable(value) or isinstance(value, type) and issubclass(value, BaseException):
+        return []
+    return [stars.get(p.kind, "") + p.name for p in inspect.signature(value).parameters.values()]
+print(json.dumps({name: arguments(value) for name, value in values.items()}))
+"""
+
+
+def documented() -> set[tuple[str, str, str]]:
+    """Each module, name and arguments that Horovod's documentation has."""
+    lines = (FOLDER / "horovod_names.txt").read_text().splitlines()[1:]
+    names = [re.fullmatch(r"(\S+) ([\w.]+)(.*)", line) for line in lines]
+    return {(each[1], each[2], each[3]) for each in names if each}
+
+
+def page() -> dict[tuple[str, str, str], str]:
+    """The state of each module, name and arguments in the page."""
+    return {
+        (module, name, arguments): state
+        for name, arguments, modules, state in ROW.findall(PAGE.read_text())
+        for module in (MODULES if modules == "all" else modules.split(", "))
+    }
+
+
+def test_page_lists_what_horovod_documents() -> None:
+    states = page()
+    assert set(states) == documented()
+    counts = {state: list(states.values()).count(state) for state in set(states.values())}
+    said = re.search(
+        r"the (\d+) names .*: (\d+) are served, (\d+) differ and (\d+) are not",
+        PAGE.read_text(),
+        re.S,
+    )
+    assert said is not None
+    assert [int(each) for each in said.groups()] == [
+        *(len(states), counts["served"], counts["differs"], counts["not served"])
+    ]
+    assert counts["served"] >= 0.92 * len(states)
+
+
+@pytest.mark.usefixtures("torch_native", "tensorflow_native")
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, module: str) -> None:
+    """In a process of its own, since frameworks start threads."""
+    ended = run_program([sys.executable, "-c", SIGNATURES, module], cwd=tmp_path).expect_success()
+    has: dict[str, list[str]] = json.loads(ended.out)
+    served = {n: a for (m, n, a), s in page().items() if m == module and s != "not served"}
+    assert set(served) <= set(has) <= {*served, *EXTRA}
+    for name, arguments in served.items():
+        listed = [each for each in arguments.strip("()").split(", ") if each]
+        assert has[name][: len(listed)] == listed, name
+
+
+@pytest.mark.usefixtures("torch_native", "tensorflow_native")
+@pytest.mark.parametrize(
+    ("program", "parts", "size"),
+    [
+        pytest.param("torch", 14, 2, marks=pytest.mark.slow),
+        ("torch", 14, 3),
+        pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
+        ("tensorflow", 15, 3),
+        ("keras", 9, 2),
+        pytest.param("keras", 9, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
+    path = FOLDER / "programs" / f"horovod_{program}.py"
+    ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
+    assert ended.out.count("done ") == parts * size, ended.out
+
+
+# In the order and with the calls of Horovod's guides for PyTorch and Keras.
+SCRIPTS = {
+    "torch": """
+import torch
+import torch.nn.functional as F
+import horovod.torch as hvd
+
+hvd.init()
+torch.manual_seed(42)
+torch.set_num_threads(1)
+images, labels = torch.randn(96, 1, 8, 8), torch.randint(10, (96,))
+data = torch.utils.data.TensorDataset(images, labels)
+sampler = torch.utils.data.distributed.DistributedSampler(
+    data, num_replicas=hvd.size(), rank=hvd.rank()
+)
+loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 10)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.5)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+optimizer = hvd.DistributedOptimizer(
+    optimizer,
+    named_parameters=model.named_parameters(),
+    compression=hvd.Compression.none,
+    op=hvd.Average,
+    gradient_predivide_factor=1.0,
+)
+for epoch in range(8):
+    sampler.set_epoch(epoch)
+    for image, label in loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(image), label)
+        loss.backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    average = hvd.allreduce(torch.tensor(loss.item()), name="avg_loss")
+    if hvd.rank() == 0:
+        print("loss", average.item())
+""",
+    "tensorflow.keras": """
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+tf.random.set_seed(hvd.rank())
+images, labels = tf.random.normal([96, 16]), tf.random.uniform([96], 0, 10, tf.int64)
+dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(8)
+model = tf.keras.Sequential([
+    tf.keras.layers.Dense(64, activation="relu"),
+    tf.keras.layers.Dense(10, activation="softmax"),
+])
+scaled_lr = 0.001 * hvd.size()
+opt = tf.keras.optimizers.Adam(scaled_lr)
+opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
+model.compile(
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"]
+)
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(initial_lr=scaled_lr, warmup_epochs=2, verbose=1),
+]
+if hvd.rank() == 0:
+    callbacks.append(tf.keras.callbacks.ModelCheckpoint("./checkpoint-{epoch}.keras"))
+history = model.fit(
+    dataset, steps_per_epoch=24 // hvd.size(), callbacks=callbacks, epochs=8, verbose=0
+)
+if hvd.rank() == 0:
+    for loss in history.history["loss"]:
+        print("loss", loss)
+""",
+}
+
+
+@pytest.mark.usefixtures("torch_native", "tensorflow_native")
+@pytest.mark.parametrize(
+    "module", ["torch", pytest.param("tensorflow.keras", marks=pytest.mark.slow)]
+)
+def test_a_program_moves_over_by_one_line(ddlrun: Run, tmp_path: Path, module: str) -> None:
+    changed = SCRIPTS[module].replace(f"import horovod.{module}", f"import ddl_horovod.{module}")
+    env = {"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_TIMELINE": str(tmp_path / "timeline.json")}
+    ended = ddlrun(2, changed, env=env, limit=180).expect_success()
+    assert "NEGOTIATE_ALLREDUCE" in (tmp_path / "timeline.json").read_text()
+    losses = [float(line.split()[1]) for line in ended.lines(0) if line.startswith("loss")]
+    assert len(losses) == 8 and losses[-1] < losses[0]
