@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from ddl_core._lib import version
 from ddl_launch.commands.quantities import parse_count
+from ddl_launch.completion import complete
 from ddl_launch.errors import USAGE, LaunchError
 from ddl_launch.placement import BINDINGS
 
@@ -72,11 +73,12 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options, and the program with its arguments as `command`. LaunchError if they are
     wrong."""
-    parser = _parser()
+    parser = make_parser()
+    complete(parser)
     return parser.parse_args(_plain(parser, argv))
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ddlrun",
         usage="ddlrun [-n N | -H HOST:N,...] [options] PROGRAM [ARGUMENT ...]",

@@ -1,5 +1,7 @@
 """ddlrun: from its options to the ranks' environments, and the run."""
 
+# PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
+
 from __future__ import annotations
 
 import argparse

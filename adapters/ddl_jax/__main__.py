@@ -8,9 +8,14 @@ import sys
 from pathlib import Path
 
 from ddl_core import native
+from ddl_core.frameworks import require
 
 
 def main() -> int:
+    try:
+        require("ddl_jax", "jax", "JAX")
+    except ModuleNotFoundError as error:
+        sys.exit(str(error))
     parser, commands = native.parser("ddl_jax", "JAX")
     run = commands.add_parser(
         "run", help="run a Python program of jax's own collectives, after ddl_jax.initialize()"

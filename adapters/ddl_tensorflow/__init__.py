@@ -13,6 +13,7 @@ Keras models train by ddl_keras, which works with every backend of Keras.
 from typing import Any
 
 from ddl_core import adapter
+from ddl_tensorflow import _requires  # noqa: F401, which says what is missing
 from ddl_tensorflow import gradients as _gradients  # noqa: F401, which registers them
 from ddl_tensorflow.collectives import (
     allgather,

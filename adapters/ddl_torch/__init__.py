@@ -14,6 +14,7 @@ torch.distributed.init_process_group("ddl") and need not import this package.
 
 from typing import Any
 
+from ddl_torch import _requires  # noqa: F401, which says what is missing
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.collectives import (
     Work,

@@ -1,5 +1,7 @@
 """ddl's command line."""
 
+# PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
+
 from __future__ import annotations
 
 import argparse
@@ -19,6 +21,7 @@ from ddl_launch.commands.model import read_model
 from ddl_launch.commands.plots import check_plot, plot, plot_creation
 from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
+from ddl_launch.completion import complete
 from ddl_launch.errors import CommandError
 from ddl_launch.lab.cli import add_lab
 
@@ -96,7 +99,9 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddl with `argv` (None: the process's own). Returns the exit code."""
     try:
-        arguments = _parser().parse_args(argv)
+        parser = make_parser()
+        complete(parser)
+        arguments = parser.parse_args(argv)
         code: int | None = arguments.run(arguments)
     except CommandError as error:
         print(f"ddl: {error}", file=sys.stderr)
@@ -104,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="ddl",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import ddl_core
 
@@ -21,3 +26,42 @@ def test_one_line_each() -> None:
     lines = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines())
     assert lines["libddl"].split() == [ddl_core.version(), ddl_core.library_path()]
     assert {"PyTorch", "TensorFlow", "Keras", "JAX", "mpi4py", "compiler", "cache"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "module", "name"),
+    [
+        ("ddl_torch", "torch", "PyTorch"),
+        ("ddl_tensorflow", "tensorflow", "TensorFlow"),
+        ("ddl_jax", "jax", "JAX"),
+    ],
+)
+def test_info_without_the_framework(adapter: str, module: str, name: str, tmp_path: Path) -> None:
+    """Where only libddl and what it requires can be imported: -S leaves the other packages out."""
+    for package in ("ddl_core", adapter, "cffi", "numpy"):
+        spec = importlib.util.find_spec(package)
+        assert spec and spec.origin
+        (tmp_path / package).symlink_to(Path(spec.origin).parent)
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", adapter, "info"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd="/",
+    )
+    assert ended.returncode == 1
+    line = f"{adapter}: {name} is not installed; pip install 'libddl[{module}]' brings it\n"
+    assert (ended.stdout, ended.stderr) == ("", line)
+
+
+def test_import_without_the_framework() -> None:
+    """It stays an error that a program can catch."""
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "try: import ddl_torch\n"
+        "except ModuleNotFoundError as error: print(error.name, error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd="/").stdout
+    assert said.startswith("torch ddl_torch: PyTorch is not installed"), said

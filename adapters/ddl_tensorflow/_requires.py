@@ -1,0 +1,5 @@
+"""Imported before everything that imports TensorFlow."""
+
+from ddl_core.frameworks import require
+
+require("ddl_tensorflow", "tensorflow", "TensorFlow")

@@ -1,0 +1,42 @@
+"""The templates and the workflow pass the linters of those who read them. `make test-wheels`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = Path(sys.executable).parent
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path) -> None:
+    ended = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_dockerfile() -> None:
+    run(TOOLS / "hadolint", "packaging/Dockerfile")
+
+
+def test_workflow() -> None:
+    schema = "vendor.github-workflows"
+    run(TOOLS / "check-jsonschema", "--builtin-schema", schema, ".github/workflows/ci.yml")
+
+
+def test_jobset(tmp_path: Path) -> None:
+    """The jobs of the JobSet, as Kubernetes knows them; JobSet itself is an extension of it."""
+    import yaml
+
+    document = yaml.safe_load((ROOT / "packaging" / "kubernetes" / "jobset.yaml").read_text())
+    for number, replicated in enumerate(document["spec"]["replicatedJobs"]):
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": replicated["name"]}}
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(job | replicated["template"]))
+        run(TOOLS / "kubernetes-validate", "--strict", file)
