@@ -120,8 +120,8 @@ def tell(story: Story, alone: dict[int, str], passes: int, short: int) -> None:
     story.until(lambda: {s.state for s in story.service.slots() if s.job == urgent} == {"used"})
     served, allowed = time.time() - submitted, 2 * step + 1
     story.tell(
-        f"          urgent has its slots {served:.2f} s later; a step takes {step:.2f} s, and two and"
-        f" a second {allowed:.2f} s"
+        f"          urgent has its slots {served:.2f} s later; a step takes {step:.2f} s, and two"
+        f" steps and a second {allowed:.2f} s"
     )
     story.until(lambda: all(story.has(job, 1) for job in low) and story.has(urgent, 2))
     story.show_slots(names)
