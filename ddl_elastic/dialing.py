@@ -21,22 +21,50 @@ from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.host_agent import HostAgent, Refused
 from ddl_elastic.messages import Channel
+from ddl_elastic.pool_agent import PoolAgent
 from ddl_launch import frames
 
 ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
 REDIAL_LIMIT = 5.0  # the same, of a coordinator that is there or is gone
+RUN_LIMIT = 5.0  # seconds for a run of a job to be reached
 _RETRY = 0.5  # seconds between two attempts to reach the job
 
 
 def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: float) -> int:
-    """Dial in and offer so many slots of so many cores each, until the job is over. A job that is
-    not there is waited for, up to `wait` seconds, at first and later. Returns the exit code: not 0
-    if the job has failed and nobody else tells so. Raises Refused."""
+    """Dial in and offer so many slots of so many cores each, until the job is over, or for the jobs
+    of `ddl serve`, if that listens there. What is not there is waited for, up to `wait` seconds, at
+    first and later. Returns the exit code: not 0 if the job has failed and nobody else tells so.
+    Raises Refused."""
     host, kind = socket.gethostname(), f"cpu{cores}"
-    about: dict[str, Any] = {"agent": secrets.token_hex(8), "host": host, "kind": kind}
+    about: dict[str, Any] = {"agent": f"{host}-{secrets.token_hex(4)}", "host": host, "kind": kind}
     about |= {"cores": cores, "slots": slots}
     connection, settings = dial(address, token, about, wait)
+    if "pool" not in settings:
+        return _serve_job(connection, settings, address, token, about, wait)
+
+    def dial_pool() -> Channel:
+        return Channel(dial(address, token, about, limit=REDIAL_LIMIT)[0])
+
+    def serve_run(run: str, port: int) -> int:
+        own, where = job_secret(token, run), (address[0], port)
+        connection, settings = dial(where, own, about, RUN_LIMIT)
+        return _serve_job(connection, settings, where, own, about, 0, stays=False)
+
+    return PoolAgent(dial_pool, serve_run, wait).run(Channel(connection))
+
+
+def _serve_job(
+    connection: socket.socket,
+    settings: dict[str, Any],
+    address: tuple[str, int],
+    token: str,
+    about: dict[str, Any],
+    wait: float,
+    stays: bool = True,
+) -> int:
+    """One job, which has answered with these settings."""
     control, job = Channel(connection), settings.pop("job")
+    cores, slots = about["cores"], about["slots"]
     work = _work_of(Program(**settings), job_secret(token, job), control)
 
     def dial_job(hello: dict[str, Any]) -> socket.socket:
@@ -47,13 +75,14 @@ def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: fl
         return connection
 
     with LocalEngine(work, slots, cores) as engine:
-        return HostAgent(engine, about, dial_job, wait).run(control, connection)
+        return HostAgent(engine, about, dial_job, wait, stays).run(control, connection)
 
 
 def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSpec, Channel], None]:
     """What a worker does here. Its modules are imported now. Raises Refused."""
     path = Path(order.path)
     try:
+        os.environ.update(order.variables)
         os.chdir(order.folder or ".")
         if not path.is_file():
             raise FileNotFoundError(2, "there is no such program", str(path))

@@ -115,11 +115,10 @@ def give_agent(descriptor: int, member: int, secret: str) -> None:
     os.environ["DDL_SECRET"] = secret
 
 
-def give_variables(variables: Mapping[str, str], checkpoints: Path) -> None:
-    """To a program that is run for somebody else; a job that names no folder for its checkpoints
-    has them below this one."""
-    os.environ.update(variables)
-    os.environ[_CHECKPOINTS] = str(checkpoints)
+def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[str, str]:
+    """The variables of a program that is run for somebody else; a job that names no folder for its
+    checkpoints has them below this one."""
+    return {**variables, _CHECKPOINTS: str(checkpoints)}
 
 
 def checkpoint_folder(number: int) -> str | None:

@@ -58,10 +58,19 @@ class HostAgent:
     about  the agent's name, and what else it greets with
     dial   makes a connection to the coordinator, or to the one that comes after it
     wait   seconds that it waits for another coordinator, when none of its workers trains
+    stays  whether workers go on that train when the coordinator is gone; else all end then
     """
 
-    def __init__(self, engine: LocalEngine, about: dict[str, Any], dial: Dial, wait: float) -> None:
+    def __init__(
+        self,
+        engine: LocalEngine,
+        about: dict[str, Any],
+        dial: Dial,
+        wait: float,
+        stays: bool = True,
+    ) -> None:
         self._engine, self._about, self._dial, self._wait = engine, about, dial, wait
+        self._stays = stays
         self._connection: socket.socket | None = None  # None: the coordinator is gone
         self._control: Channel | None = None
         self._offered: dict[int, socket.socket] = {}  # by slot
@@ -219,6 +228,8 @@ class HostAgent:
     def _reach(self) -> bool:
         """Dial, if it is time to. False when it is no use any more."""
         now = time.monotonic()
+        if not self._stays:
+            return False
         if any(place.keeps_agent for place in self._places.values()):
             self._alone_since = now
         if now - self._alone_since > self._wait:

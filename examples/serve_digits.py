@@ -118,8 +118,11 @@ def tell(story: Story, alone: dict[int, str], passes: int, short: int) -> None:
     names[urgent] = "urgent"
     story.tell("vision submits urgent, which is of a higher tier and needs two slots")
     story.until(lambda: {s.state for s in story.service.slots() if s.job == urgent} == {"used"})
-    served = time.time() - submitted
-    story.tell(f"          urgent has its slots {served:.2f} s later; a step takes {step:.2f} s")
+    served, allowed = time.time() - submitted, 2 * step + 1
+    story.tell(
+        f"          urgent has its slots {served:.2f} s later; a step takes {step:.2f} s, and two"
+        f" steps and a second {allowed:.2f} s"
+    )
     story.until(lambda: all(story.has(job, 1) for job in low) and story.has(urgent, 2))
     story.show_slots(names)
     for job in low:
@@ -135,13 +138,19 @@ def tell(story: Story, alone: dict[int, str], passes: int, short: int) -> None:
     story.until(lambda: all(story.state(job) == "done" for job in low))
     story.tell("all have ended")
     expected = {low[0]: alone[passes], low[1]: alone[passes + 1], urgent: alone[short]}
-    table(story, names, expected, first)
+    if not table(story, names, expected, first):
+        sys.exit("a job has another result, or was restarted")
+    if served > allowed:
+        sys.exit(f"urgent had its slots after {served:.2f} s, which is more than {allowed:.2f} s")
+    if (share := busy(story.store)) < 0.95:
+        sys.exit(f"only {share:.1%} of the slots were in use, which is less than 95%")
 
 
 def table(
     story: Story, names: dict[int, str], expected: dict[int, str], first: dict[int, list[int]]
-) -> None:
-    """`first`: the workers with which jobs began, which they should have in the end."""
+) -> bool:
+    """Whether all is as it should be. `first`: the workers with which jobs began, which they should
+    have in the end."""
     print("\njob     tenant  slots          steps  died  recomputed  state             as alone")
     good = True
     for record in story.store.jobs():
@@ -158,8 +167,7 @@ def table(
             f"{report['recomputed']:<12}{found:18}{'yes' if same else 'NO'}"
         )
     print(f"\nslots in use while a job had fewer than it could use: {busy(story.store):.1%}")
-    if not good:
-        sys.exit("a job has another result, or was restarted")
+    return good
 
 
 def busy(store: Store) -> float:

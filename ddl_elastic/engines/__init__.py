@@ -7,7 +7,7 @@ that dial in from any host.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ddl_elastic.messages import Channel
@@ -40,6 +40,7 @@ class Program:
     arguments: list[str]
     folder: str  # where it runs
     preload: list[str]  # modules that are imported before; none: installed frameworks
+    variables: dict[str, str] = field(default_factory=dict)  # of the environment
 
 
 @dataclass(frozen=True)

@@ -5,32 +5,42 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import secrets
 import signal
 import socket
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from ddl_elastic import environment
-from ddl_elastic.cli_agent import parse_address
+from ddl_elastic.cli_agent import parse_address, read_token
+from ddl_elastic.engines.ray_cluster import RayAgents
+from ddl_elastic.scheduler.agents import Agents
 from ddl_elastic.scheduler.jobs import Slot
 from ddl_elastic.scheduler.service import Service
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import Store, StoreError
-from ddl_launch.errors import CommandError
+from ddl_elastic.scheduler.user import user_find
+from ddl_launch.errors import CommandError, LaunchError
 
 _DESCRIPTION = """\
-Run elastic jobs of several tenants on the slots of this machine. Each job gets as many slots as the
-policy gives to it, and more or fewer later on, without a restart.
+Run elastic jobs of several tenants on the slots of this machine, of others, or of a Ray cluster.
+Each job gets as many slots as the policy gives to it, and more or fewer later on, without a
+restart.
 """
 
 _EPILOG = """\
 examples:
   ddl serve --store jobs.db                          a slot for each core; a tenant "default"
   ddl serve --store jobs.db --slots 8 --tenant vision --tenant speech
+  ddl serve --store jobs.db --agents 29400 --token-file agents.token
+                                                     slots of agents, which come and go:
+    ddl elastic agent --join head:29400 --token-file agents.token
+  ddl serve --store jobs.db --ray auto --slots 16    slots of a Ray cluster
 
 When the service ends, or is killed, its jobs go on. Started again with the same --store, it has
 them again. docs/scheduler.md tells what the policy does.
@@ -66,6 +76,21 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="places for workers (default: one for each core)",
     )
     serve.add_argument(
+        "--agents",
+        metavar="[HOST:]PORT",
+        help="have the slots of agents that dial in here, instead of this machine's; port 0: a free"
+        " one, which is said",
+    )
+    serve.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --agents"
+    )
+    serve.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="have --slots slots of one core each on a Ray cluster, which is found at this address,"
+        " or by auto",
+    )
+    serve.add_argument(
         "--slot-memory", metavar="BYTES", type=int, default=0, help="of each slot, where it matters"
     )
     serve.add_argument(
@@ -74,6 +99,14 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         action="append",
         default=[],
         help='add this tenant, if it is not there; may be repeated (default: "default")',
+    )
+    serve.add_argument(
+        "--user",
+        metavar="TENANT=NAME",
+        action="append",
+        default=[],
+        help="run the jobs of this tenant as this user, which needs root; may be repeated. If it is"
+        " given for some tenants, jobs of others are refused (default: all run as this user)",
     )
     serve.add_argument(
         "--listen",
@@ -94,19 +127,76 @@ def _run(arguments: argparse.Namespace) -> int:
     address = parse_address(arguments.listen, "--listen", "127.0.0.1")
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     _log.setLevel(logging.INFO)
+    token, dial_in = _agents_address(arguments)
+    users = _users(arguments.user, has_agents=bool(token))
     host = socket.gethostname()
-    names = [f"{host}/{number}" for number in range(arguments.slots)]
+    names = [] if token else [f"{host}/{number}" for number in range(arguments.slots)]
     slots = [Slot(name, host, memory=arguments.slot_memory) for name in names]
-    with Starter() as starter:  # before there are threads
+    found: list[Agents] = []
+
+    def make_agents(known: Collection[str]) -> Agents:
+        found.append(Agents(dial_in, token, arguments.slot_memory, known, _log.info))
+        return found[0]
+
+    with ExitStack() as stack:
+        starter = stack.enter_context(Starter())  # before there are threads
         try:
             _add_tenants(arguments.store, arguments.tenant)
-            service = Service(arguments.store, slots, starter)
+            agents = make_agents if token else None
+            service = Service(
+                arguments.store, slots, starter, token=token, users=users, agents=agents
+            )
+            stack.enter_context(service)
         except (StoreError, sqlite3.Error, OSError) as error:
             print(f"ddl: --store {arguments.store}: {error}", file=sys.stderr)
             return 1
-        with service:
-            _serve(service, arguments, address)
+        for each in found:
+            _log.info("waits for agents on port %d", each.port)
+            if arguments.ray:
+                stack.enter_context(_ray(arguments, each.port, token))
+        _serve(service, arguments, address)
     return 0
+
+
+def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:
+    """By tenant. Raises CommandError."""
+    if not given:
+        return {}
+    if has_agents:
+        raise CommandError("--user: agents run jobs as the user who has started them")
+    if os.geteuid() != 0:
+        raise CommandError("--user: only root can run jobs as other users")
+    found = {}
+    for text in given:
+        tenant, _, name = text.partition("=")
+        try:
+            found[tenant] = user_find(name).pw_name
+        except ValueError as error:
+            raise CommandError(f"--user {text}: {error}") from None
+    os.umask(0o077)  # nobody else reads the store, and the files of jobs
+    return found
+
+
+def _agents_address(arguments: argparse.Namespace) -> tuple[str, tuple[str, int]]:
+    """What agents have to know, "" if there are none, and where they dial in. Raises
+    CommandError."""
+    if arguments.ray and arguments.agents:
+        raise CommandError("--ray and --agents: give one of them")
+    if arguments.ray:
+        return secrets.token_hex(32), ("0.0.0.0", 0)
+    if not arguments.agents:
+        return "", ("", 0)
+    if not arguments.token_file:
+        raise CommandError("--agents: give --token-file too; agents have to know what is in it")
+    return read_token(arguments.token_file), parse_address(arguments.agents, "--agents", "0.0.0.0")
+
+
+def _ray(arguments: argparse.Namespace, port: int, token: str) -> RayAgents:
+    """Agents of one slot each on a Ray cluster; raises CommandError."""
+    try:
+        return RayAgents(arguments.ray, arguments.slots, port, token, 1)
+    except LaunchError as error:
+        raise CommandError(str(error)) from None
 
 
 def _serve(service: Service, arguments: argparse.Namespace, address: tuple[str, int]) -> None:

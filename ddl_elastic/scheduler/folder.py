@@ -52,6 +52,15 @@ class JobFolder:
         """Those of a job that names no other place."""
         return self.path / "checkpoints"
 
+    def give_checkpoints(self, user: int, group: int) -> None:
+        """The workers are this user's: they may write there, and read nothing else here. The folder
+        is made and given away once, while nobody else can write to the one that it is in."""
+        for folder in (self.path.parent, self.path):
+            folder.chmod(0o711)
+        with suppress(FileExistsError):
+            self.checkpoints.mkdir(mode=0o700)
+            os.chown(self.checkpoints, user, group)
+
     def lock(self) -> int | None:
         """A descriptor that holds the lock; None if the job has processes."""
         held = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle, Slot
@@ -11,11 +11,13 @@ from ddl_elastic.engines import AgentSpec, Engine, Event, Handle, Slot
 class GrantedEngine:
     """See ddl_elastic.engines.Engine.
 
-    names  of the engine's slots, by their ids
+    name  of a slot of the engine
     """
 
-    def __init__(self, engine: Engine, names: Sequence[str], granted: Collection[str]) -> None:
-        self._engine, self._names = engine, names
+    def __init__(
+        self, engine: Engine, name: Callable[[Slot], str], granted: Collection[str]
+    ) -> None:
+        self._engine, self.name = engine, name
         self.granted = frozenset(granted)  # that the job may use; may be set anew
         self._used: set[str] = set()
 
@@ -23,9 +25,6 @@ class GrantedEngine:
     def held(self) -> list[str]:
         """The slots that the job may use, and those where a process of it still is."""
         return sorted(self.granted | self._used)
-
-    def name(self, slot: Slot) -> str:
-        return self._names[slot.id]
 
     def slots(self) -> list[Slot]:
         return [

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -20,18 +19,23 @@ from typing import Any
 
 from ddl_elastic import environment, program
 from ddl_elastic.coordinator import Coordinator, JobFailed, Shows
-from ddl_elastic.engines import AgentSpec
+from ddl_elastic.engines import AgentSpec, Program
+from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.messages import Channel, Message
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.granted import GrantedEngine
 from ddl_elastic.scheduler.pace import Pace
-from ddl_elastic.scheduler.requests import JobSpec, spec_read
+from ddl_elastic.scheduler.requests import MOST, JobSpec, spec_read
+from ddl_elastic.scheduler.user import become, user_find
 from ddl_elastic.staff import Size, Worker
+from ddl_elastic.waiting import ready
 
 TELL_EVERY = 0.5  # seconds
 LEAVE_LIMIT = 30.0  # seconds for a worker to leave by plan; then it is killed, and the others go on
 PAUSE_LIMIT = 120.0  # seconds for a job to write its state and end
+OTHERS = 5.0  # seconds for the other agents, when a first one is there
+PLACES_LIMIT = 60.0  # seconds for the first one
 EVENTS = 100  # of a job that are told, the newest ones
 
 
@@ -41,8 +45,11 @@ class Order:
 
     store    the service's file
     spec     as it is in the store
-    slots    the names of all slots of this host, by the engine's ids
-    granted  those of them that the job begins with
+    slots    the names of all slots of this host, by the engine's ids; none: they are agents'
+    granted  those that the job begins with
+    run      the name of this run, for agents, and what they have to know
+    token
+    user     whom the workers run as; "": as the service does
     """
 
     store: str
@@ -50,6 +57,9 @@ class Order:
     spec: Mapping[str, Any]
     slots: Sequence[str]
     granted: Sequence[str]
+    run: str = ""
+    token: str = ""
+    user: str = ""
 
     @property
     def job_folder(self) -> JobFolder:
@@ -88,18 +98,45 @@ def _run(
 ) -> dict[str, Any]:
     os.chdir(spec.folder or order.job_folder.path)
     path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
+    folder = order.job_folder
+    variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
+    if not order.slots:
+        work_in = str(Path.cwd())
+        wanted = Program(str(Path(work_in, path)), list(words), work_in, [], variables)
+        return _run_on_agents(order, spec, wanted, listener, log, earlier)
     if not path.is_file():
         raise JobFailed(f"{path}: there is no such program")
-    folder = order.job_folder
-    environment.give_variables(spec.environment, folder.checkpoints)
+    os.environ.update(variables)
+    user = user_find(order.user) if order.user else None
+    if user:
+        folder.give_checkpoints(user.pw_uid, user.pw_gid)
 
     def work(agent: AgentSpec, channel: Channel) -> None:
         listener.close()
+        if user:
+            become(user)
         program.work(agent, channel, path, words, secret, None)
 
     with LocalEngine(work, len(order.slots), spec.threads, folder.path) as local:
-        engine = GrantedEngine(local, order.slots, order.granted)
+        engine = GrantedEngine(local, lambda slot: order.slots[slot.id], order.granted)
         return Runner(engine, spec, listener, log, earlier).run()
+
+
+def _run_on_agents(
+    order: Order,
+    spec: JobSpec,
+    wanted: Program,
+    listener: socket.socket,
+    log: Shows,
+    earlier: dict[str, Any],
+) -> dict[str, Any]:
+    """With the workers where agents dial in from."""
+    environment.allow_connections()
+    logs = order.job_folder.path
+    with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
+        engine = GrantedEngine(dialed, dialed.name, order.granted)
+        where = {"run": order.run, "port": dialed.port}
+        return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()
 
 
 def program_words(spec: JobSpec) -> Sequence[str]:
@@ -115,7 +152,11 @@ def program_path(spec: JobSpec) -> Path:
 
 
 class Runner:
-    """One run of a job: from its start, or its newest checkpoint, to its end or a pause."""
+    """One run of a job: from its start, or its newest checkpoint, to its end or a pause.
+
+    where     agents are to dial in, and the name of the run; {}: its slots are on this machine
+    failures  of agents, which cannot run the program
+    """
 
     def __init__(
         self,
@@ -124,13 +165,15 @@ class Runner:
         listener: socket.socket,
         log: Shows,
         earlier: dict[str, Any],
+        where: Mapping[str, Any] | None = None,
+        failures: Sequence[str] = (),
     ) -> None:
-        self._engine = engine
-        size = Size(len(engine.granted), least=1, most=len(engine.slots()))
+        self._engine, self._where, self._failures = engine, where or {}, failures
         self._pace = Pace()
         self._pace.load(earlier.get("measured", []))
-        self._job = Coordinator(self._engine, size, spec.threads, log)
+        self._log, self._threads = log, spec.threads
         self._listener = listener
+        self._begun: Coordinator | None = None  # once there is a place for a worker
         self._service: Channel | None = None
         self._told: dict[str, Any] = {}
         self._told_at = 0.0
@@ -139,17 +182,55 @@ class Runner:
         self._stops = ""  # paused or cancelled, once that is asked for
         self._kill_at = float("inf")
 
+    @property
+    def _job(self) -> Coordinator:
+        assert self._begun
+        return self._begun
+
     def run(self) -> dict[str, Any]:
         """The result."""
+        if not self._find_places():
+            return {"state": self._stops}
+        most = MOST if self._where else len(self._engine.slots())
+        size = Size(max(1, len(self._engine.granted)), least=1, most=most)
+        self._begun = Coordinator(self._engine, size, self._threads, self._log)
         result: dict[str, Any] = {"state": "done"}
         try:
             self._job.run(self._wait_for_end)
         except JobFailed as error:
             result = {"state": "failed", "why": str(error) or self._ends(), "code": error.code}
+            if self._is_lost():
+                result = {"state": "lost"}
         if self._stops and (result["state"] == "failed" or not self._job.report().get("hash")):
             result = {"state": self._stops}
         told = self._describe()
         return {**result, **{name: told[name] for name in ("report", "measured", "logical")}}
+
+    def _find_places(self) -> bool:
+        """Agents on other hosts need a while. Whether the job may begin, on some of its slots at
+        least. Raises JobFailed."""
+        began, some = time.monotonic(), float("inf")
+        while not self._stops:
+            free = sum(slot.state == "free" for slot in self._engine.slots())
+            now = time.monotonic()
+            some = min(some, now) if free else float("inf")
+            if not self._where or free >= len(self._engine.granted) or now > some + OTHERS:
+                break
+            if not free and self._failures:
+                raise JobFailed("; ".join(self._failures))
+            if now > began + PLACES_LIMIT:
+                raise JobFailed(
+                    f"no agent has come to port {self._where['port']} within {PLACES_LIMIT:.0f} s;"
+                    " may agents connect to any port of this machine?"
+                )
+            self._engine.events(0.05)
+            self._hear()
+        return not self._stops
+
+    def _is_lost(self) -> bool:
+        """Whether the job has ended since its agents were lost: it can begin again."""
+        ended = [worker for worker in self._job.workers if worker.code]
+        return bool(ended) and all(worker.evidence != "told" for worker in ended)
 
     def _wait_for_end(self) -> None:
         while self._job.alive():
@@ -168,12 +249,15 @@ class Runner:
 
     def _hear(self) -> None:
         waits_for: list[Any] = [self._listener, *([self._service] if self._service else [])]
-        for one in select.select(waits_for, [], [], 0)[0]:
+        for one in ready(waits_for, 0):
             if one is self._listener:
                 connection, _ = self._listener.accept()
                 if self._service:
                     self._service.close()
                 self._service, self._told = Channel(connection), {}
+                if self._where:
+                    with suppress(OSError):  # about to be noticed
+                        self._service.send("listens", **self._where)
                 return
             try:
                 for message in one.poll():
@@ -196,12 +280,14 @@ class Runner:
     def _grant(self, number: int, slots: list[str]) -> None:
         self._number = number
         self._engine.granted = frozenset(slots)
-        self._job.staff.resize(max(1, len(slots)))
+        if self._begun:
+            self._job.staff.resize(max(1, len(slots)))
 
     def _stop(self, how: str, limit: float) -> None:
         self._stops = how
         self._kill_at = min(self._kill_at, time.monotonic() + limit)
-        self._job.staff.pause()
+        if self._begun:
+            self._job.staff.pause()
 
     def _describe(self) -> dict[str, Any]:
         report = self._job.report()
@@ -215,9 +301,9 @@ class Runner:
         }
 
     def _tell(self) -> None:
-        now, report = time.monotonic(), self._job.report()
-        running = [w for w in report["workers"].values() if w["state"] == "running"]
-        self._pace.see(now, report["steps"], len(running))
+        now = time.monotonic()
+        running = sum(worker.state == "running" for worker in self._job.workers)
+        self._pace.see(now, self._job.steps, running)
         if self._service is None:
             return
         known = (self._told.get("number"), self._told.get("held"))

@@ -19,10 +19,12 @@ class Run:
     """It holds slots as long as it may use them, or has processes there.
 
     held  what it holds as far as is known before it tells
+    name  by which agents know it; "": it has none, or has not told
     """
 
-    def __init__(self, folder: JobFolder, held: Collection[str]) -> None:
-        self.folder, self.held = folder, frozenset(held)
+    def __init__(self, folder: JobFolder, held: Collection[str], name: str = "") -> None:
+        self.folder, self.held, self.name = folder, frozenset(held), name
+        self.port = 0  # where agents dial in, if they do
         self.asked = ""  # to pause or cancel
         self.report: dict[str, Any] = {}
         self.known = Known()
@@ -67,9 +69,12 @@ class Run:
         before, told = self.known, self._has_told
         try:
             for message in self.channel.poll() if self.channel else []:
-                if message.kind != "told":
+                if message.kind == "listens":
+                    self.name, self.port = message.fields["run"], message.fields["port"]
+                elif message.kind == "told":
+                    self._take(**message.fields)
+                else:
                     raise ValueError(f"a message {message.kind!r}")
-                self._take(**message.fields)
         except (EOFError, ValueError):
             self.close()
         return not told or _is_news(before, self.known)

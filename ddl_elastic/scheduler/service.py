@@ -11,6 +11,8 @@ Design notes
 - A slot comes to a run when no other run holds it any more. An intent is closed when what it wanted
   is seen. So an intent tells which run may hold slots that the store gives to another job.
 - A job never runs twice: all its processes hold one lock, see folder.py.
+- Slots are those of this machine, or those of agents, see agents.py: then the workers are where
+  the agents are, and only the run with its coordinator is here.
 - One thread uses the store. `live`, `slots` and `wake` may be called from others.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
+import secrets
 import socket
 import threading
 import time
@@ -28,6 +30,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl_elastic.engines.dialed import job_secret
+from ddl_elastic.scheduler.agents import Agents
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.jobs import Job, Plan, Settings, Slot, Tenant
 from ddl_elastic.scheduler.known import Known, job_of
@@ -37,6 +41,7 @@ from ddl_elastic.scheduler.runner import Order
 from ddl_elastic.scheduler.runs import Run, run_adopt
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import ACTIVE, Record, Store, StoreError
+from ddl_elastic.waiting import ready
 
 PLAN_EVERY = 0.5  # seconds, at most
 LOOK_EVERY = 0.5  # seconds between two looks at the store
@@ -63,6 +68,9 @@ class Service:
     slots      that there are
     starter    starts runs
     on_action  called with each statement and before and after each call of a run, for tests
+    token      what agents have to know; "": there are none, but the slots of this machine
+    users      whom the jobs of each tenant run as; {}: all as the service does
+    agents     makes what they dial in to, from the names of slots that the store knows
     """
 
     def __init__(
@@ -72,10 +80,16 @@ class Service:
         starter: Starter,
         settings: Settings | None = None,
         on_action: Callable[[str], object] = lambda _: None,
+        token: str = "",
+        users: Mapping[str, str] | None = None,
+        agents: Callable[[Collection[str]], Agents] | None = None,
     ) -> None:
         self._path, self._slots, self._starter = path, slots, starter
         self._settings, self._action = settings or Settings(), on_action
         self._store = Store(path, on_action)
+        self._token, self._users = token, users or {}
+        known = [slot for slots in self._store.slots().values() for slot in slots]
+        self._agents = agents(known) if agents else None
         self._records: dict[int, Record] = {}  # of jobs that have not ended
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
@@ -100,6 +114,8 @@ class Service:
     def close(self) -> None:
         for run in self._runs.values():
             run.close()
+        if self._agents:
+            self._agents.close()
         self._store.close()
         self._woken.close()
         self._wake.close()
@@ -143,6 +159,7 @@ class Service:
         if self._is_due or now >= self._looked + LOOK_EVERY:
             self._look(now)
         self._end_runs(now)
+        self._look_at_agents()
         if now >= self._next_plan:
             self._make_plan(now)
         self._steer(now)
@@ -161,14 +178,39 @@ class Service:
         if any(run.channel is None for run in self._runs.values()):
             until = min(until, now + ENDING)
         runs = {run.channel: run for run in self._runs.values() if run.channel}
-        waits_for: list[Any] = [self._woken, *runs]
-        ready, _, _ = select.select(waits_for, [], [], max(0.0, until - now))
-        for one in ready:
+        agents = self._agents.connections if self._agents else []
+        waits_for: list[Any] = [self._woken, *runs, *agents]
+        for one in ready(waits_for, until - now):
             if one is self._woken:
                 self._woken.recv(4096)
                 self._looked = 0.0
-            elif runs[one].hear():
-                self._is_due = True
+            elif one in runs:
+                self._is_due |= runs[one].hear()
+            elif self._agents:
+                self._agents.hear(one)
+
+    def _look_at_agents(self) -> None:
+        """What slots there are. Runs have agents where they hold some, and nowhere else."""
+        if not self._agents:
+            return
+        self._agents.look()
+        slots = self._agents.slots()
+        if slots != self._slots:
+            with self._changed:
+                self._slots = slots
+            self._is_due = True
+        for run in self._runs.values():
+            if run.port and not run.asked:
+                self._agents.serve(run.name, run.port, run.held)
+        if all(run.name for run in self._runs.values()):  # else one that was found has not told
+            self._agents.drop_others({run.name: run.held for run in self._runs.values()})
+
+    def _is_free(self, slot: str, job: int) -> bool:
+        """Whether the job may use it, as nobody else does."""
+        if self._holder(slot) not in (None, job):
+            return False
+        names = [run.name for run in self._runs.values()]
+        return not (self._agents and self._agents.is_stale(slot, names))
 
     def _adopt(self) -> None:
         """The runs that an earlier service has left. One that has not told what it holds has what
@@ -202,7 +244,7 @@ class Service:
             if not run.has_ended():
                 continue
             result = run.folder.result()
-            is_crash = result.get("state") == "running" and not run.asked
+            is_crash = result.get("state") in ("running", "lost") and not run.asked
             with self._changed:
                 del self._runs[job]
             self._known[job] = run.known
@@ -289,7 +331,7 @@ class Service:
                 self._ask(run, "pause")
         for record in list(self._records.values()):
             given = self._given.get(record.id, ())
-            free = [slot for slot in given if self._holder(slot) in (None, record.id)]
+            free = [slot for slot in given if self._is_free(slot, record.id)]
             if not free or record.state not in ACTIVE:
                 continue
             if found := self._runs.get(record.id):
@@ -320,6 +362,10 @@ class Service:
 
     def _start(self, record: Record, slots: Sequence[str], now: float) -> None:
         folder = JobFolder(self._path, record.id)
+        if self._users and record.tenant not in self._users:
+            why = f"tenant {record.tenant} has no user: start the service with --user"
+            self._move(record.id, "failed", now, f"{why} {record.tenant}=NAME")
+            return
         try:
             folder.make()
             lock = folder.lock()
@@ -327,22 +373,24 @@ class Service:
                 try:
                     if self._settle(record.id, folder.result(), now):
                         return
-                    self._order_start(record, slots, folder, lock)
+                    run = f"{record.id}-{secrets.token_hex(8)}" if self._agents else ""
+                    self._order_start(record, slots, folder, lock, run)
                 finally:
                     os.close(lock)
         except OSError as error:
             self._move(record.id, "failed", now, f"it cannot be started: {error}")
             return
         with self._changed:
-            self._runs[record.id] = Run(folder, slots)
+            self._runs[record.id] = Run(folder, slots, run)
 
     def _order_start(
-        self, record: Record, slots: Sequence[str], folder: JobFolder, lock: int
+        self, record: Record, slots: Sequence[str], folder: JobFolder, lock: int, run: str
     ) -> None:
         """A kill here leaves either no run, or one that has the lock and its socket."""
-        names = [slot.name for slot in self._slots]
-        path = str(self._path.absolute())
-        order = Order(path, record.id, record.spec, names, sorted(slots))
+        names = [slot.name for slot in self._slots] if not run else []
+        path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
+        user = self._users.get(record.tenant, "")
+        order = Order(path, record.id, record.spec, names, sorted(slots), run, token, user)
         with folder.listen() as listener:
             self._action("start")
             self._starter.start(order, lock, listener)

@@ -15,6 +15,11 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import Serving, is_alive
+
+SERVED = Path(__file__).parent / "programs" / "served.py"
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
@@ -98,6 +103,38 @@ def test_the_coordinator_is_killed(
         wait_until(lambda: ray.available_resources().get("CPU") == 2)
     finally:
         ray.shutdown()
+
+
+class RayServing(Serving):
+    """`ddl serve` with three slots of a cluster."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.options = ["--ray", address]
+        super().__init__(folder, slots=3)
+
+
+def test_a_service_on_a_cluster(cluster: Cluster, run_program: Any, tmp_path: Path) -> None:
+    """One job on three nodes, one of which is lost, and comes back on another one."""
+    steps = ["--steps", 150]
+    order = [*DDL, "-n", "1", "--quiet", SERVED, *steps]
+    alone = run_program(order, cwd=tmp_path, limit=LIMIT).expect_success()
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    serving = RayServing(tmp_path, cluster.address)
+    try:
+        go = tmp_path / "go"
+        job = serving.submit(*steps, "--go", go, "--every", 5)
+        serving.wait_for_size(job, 3)
+        wait_until(lambda: sum(map(is_alive, serving.pids(job))) == 3)
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        wait_until(lambda: sum(map(is_alive, serving.pids(job))) == 2)
+        cluster.add_node(num_cpus=1)
+        wait_until(lambda: sum(map(is_alive, serving.pids(job))) == 3)
+        serving.wait_for_size(job, 3)
+        go.touch()
+        serving.wait(job, "done")
+        assert serving.state(job) in alone.out
+    finally:
+        serving.close()
 
 
 def test_no_cluster(run_program: Any, tmp_path: Path) -> None:

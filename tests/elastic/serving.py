@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 class Serving:
     """`ddl serve` on a store of its own. `stop` or `kill`, and then `start` again."""
 
+    options: Sequence[object] = ()  # of the command
+
     def __init__(self, folder: Path, slots: int = 4) -> None:
         self.folder, self.path, self._slots = folder, folder / "jobs.db", slots
         self._keys = itertools.count()
@@ -45,8 +47,17 @@ class Serving:
         self.start()
 
     def start(self) -> None:
-        order = [*DDL, "serve", "--store", self.path, "--slots", str(self._slots), "--listen", "0"]
-        order += ["--slot-memory", str(SLOT_MEMORY)]
+        order: list[Any] = [
+            *DDL,
+            "serve",
+            "--store",
+            self.path,
+            "--slots",
+            str(self._slots),
+            "--listen",
+            "0",
+        ]
+        order += ["--slot-memory", str(SLOT_MEMORY), *self.options]
         with (self.folder / "serve.log").open("ab") as log:
             self.process = subprocess.Popen(
                 order, cwd=self.folder, env=clean_environment({}), stderr=log, stdout=log

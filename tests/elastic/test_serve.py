@@ -141,6 +141,10 @@ def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -
     other = serving.submit("--go", go, "--steps", 1000, max=4)
     serving.wait_for_size(limited, 1)
     serving.wait_for_size(other, 3)
+    saved = measured.checkpoints / "0"
+    step = max(int(path.stem[6:]) for path in saved.glob("steps-*.json"))
+    # The new size is measured by now.
+    wait_for((saved / f"steps-{step + 40:012}.json").exists)
     for job in (limited, other):
         serving.move(job, "cancelled")
     wait_for(lambda: not serving.store.intents())

@@ -19,6 +19,10 @@ from ddl_elastic.framework import digest
 LOGICAL = 12
 
 
+def layers(width: int) -> list[nn.Module]:
+    return [nn.Linear(8, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 3)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--go", type=Path, default=Path())  # there from the start
@@ -27,11 +31,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--width", type=int, default=16, help="of the hidden layer")
     arguments = parser.parse_args()
     print(f"pid {os.getpid()}", flush=True)
     torch.manual_seed(arguments.seed)
     data = torch.utils.data.TensorDataset(torch.randn(150, 8), torch.randint(3, (150,)))
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+    model = nn.Sequential(*layers(arguments.width))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job = elastic.Job(
         model, optimizer, batch=24, logical=LOGICAL, every=arguments.every, watchdog=60

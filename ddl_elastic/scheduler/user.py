@@ -1,0 +1,31 @@
+"""The user whom a tenant's jobs run as, where the service is root's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+from ddl_elastic import agent
+
+
+def user_find(name: str) -> pwd.struct_passwd:
+    """Raises ValueError."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise ValueError(f"there is no user {name!r} on this machine") from None
+    if found.pw_uid == 0:
+        raise ValueError(f"{name} is root, whose processes can do everything")
+    return found
+
+
+def become(user: pwd.struct_passwd) -> None:
+    """This process, a worker, is the user's from now on, and what it was before is gone."""
+    os.initgroups(user.pw_name, user.pw_gid)
+    os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    agent.end_with_parent()  # which the kernel has forgotten
+    os.umask(0o022)
+    os.environ.update(
+        HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name, SHELL=user.pw_shell
+    )

@@ -1,0 +1,161 @@
+"""`ddl serve` with the slots of agents that dial in: real agents, which come, go and are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import clean_environment
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import DDL, LIMIT, PROGRAM, Serving, holders, is_alive, wait_for
+
+STEPS = ("--steps", 150)
+
+
+class AgentServing(Serving):
+    """Where the slots are agents'."""
+
+    def __init__(self, folder: Path) -> None:
+        self.token = folder / "token"
+        self.token.write_text("what only agents know\n")
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self._port = 0
+        super().__init__(folder)
+
+    def start(self) -> None:
+        self.options = ["--agents", f"127.0.0.1:{self._port}", "--token-file", self.token]
+        super().start()
+        log = self.folder / "serve.log"
+        found = wait_for(lambda: re.findall(r"for agents on port (\d+)", log.read_text()))
+        self._port = int(found[-1])
+
+    def agent(self, slots: int) -> subprocess.Popen[bytes]:
+        where = ["--join", f"127.0.0.1:{self._port}", "--token-file", self.token]
+        order = [*DDL, "elastic", "agent", *map(str, where), "-n", str(slots)]
+        with (self.folder / "agents.log").open("ab") as log:
+            self.agents.append(
+                subprocess.Popen(
+                    order, cwd=self.folder, env=clean_environment({}), stdout=log, stderr=log
+                )
+            )
+        return self.agents[-1]
+
+    def close(self) -> None:
+        super().close()
+        for agent in self.agents:
+            agent.terminate()
+            agent.wait(LIMIT)
+
+    def alive(self, job: int) -> list[int]:
+        return [pid for pid in self.pids(job) if is_alive(pid)]
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[AgentServing]:
+    made = AgentServing(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    command = [*DDL, "elastic", "run", "-n", "1", "--quiet", PROGRAM, *STEPS]
+    done = run_program(command, cwd=tmp_path_factory.mktemp("alone"), limit=240).expect_success()
+    return str(done.out.split("state ")[1].strip())
+
+
+def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -> None:
+    """A job waits for a first agent, grows with the second, goes on without the service, and when
+    an agent is killed or leaves."""
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, "--every", 5)
+    first = serving.agent(1)
+    wait_for(lambda: len(serving.alive(job)) == 1)
+    second = serving.agent(2)
+    wait_for(lambda: len(serving.alive(job)) == 3)
+    serving.kill()
+    serving.start()
+    serving.wait_for_size(job, 3)
+    assert len(serving.pids(job)) == 3  # nobody has restarted
+    second.kill()
+    wait_for(lambda: len(serving.alive(job)) == 1)
+    serving.wait_for_size(job, 1)
+    third = serving.agent(1)
+    wait_for(lambda: len(serving.alive(job)) == 2)
+    serving.wait_for_size(job, 2)
+    first.send_signal(signal.SIGTERM)  # as Slurm does at the end of an allocation
+    assert first.wait(LIMIT) == 0
+    wait_for(lambda: len(serving.alive(job)) == 1)
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+    assert third.poll() is None
+    report = serving.folder_of(job).result()["report"]
+    died = [event["cause"] for event in report["events"] if event["kind"] == "died"]
+    assert len(died) == 2 and all("agent is lost" in cause for cause in died)
+    assert any(event["kind"] == "left" for event in report["events"])
+
+
+def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) -> None:
+    """The job goes on from its newest checkpoint once there are others; so it does when its run is
+    killed, whose workers end then."""
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5)
+    agent = serving.agent(1)
+    saved = serving.folder_of(job).checkpoints / "0"
+    wait_for(lambda: list(saved.glob("steps-*.json")))
+    agent.kill()
+    wait_for(lambda: not serving.alive(job))
+    serving.agent(1)
+    wait_for(lambda: len(serving.alive(job)) == 1)
+    worker = serving.alive(job)[0]
+    run = holders(serving.folder_of(job).path / "lock")[0]
+    os.kill(run, signal.SIGKILL)
+    wait_for(lambda: len(serving.pids(job)) == 3)
+    assert not is_alive(worker)
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+    log = serving.folder_of(job).events.read_text()
+    assert log.count("is lost") >= 1
+
+
+def test_a_program_that_is_not_there(serving: AgentServing) -> None:
+    serving.agent(1)
+    job = serving.submit(command=["missing.py"])
+    serving.wait(job, "failed")
+    texts = [text for _, _, of, text in serving.store.events() if of == job]
+    assert "there is no such program" in " ".join(texts)
+
+
+def test_jobs_share_an_agent(serving: AgentServing, alone: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    serving.agent(2)
+    jobs = [serving.submit(*STEPS, "--go", go) for _ in range(2)]
+    wait_for(lambda: all(len(serving.alive(job)) == 1 for job in jobs))
+    go.touch()
+    for job in jobs:
+        serving.wait(job, "done")
+        assert serving.state(job) == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--agents", "1"], "--agents: give --token-file too"),
+        (["--agents", "1", "--ray", "auto"], "--ray and --agents: give one of them"),
+    ],
+)
+def test_wrong_usage(options: list[str], said: str, tmp_path: Path) -> None:
+    order = [*DDL, "serve", "--store", "a.db", *options]
+    done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and said in done.stderr
