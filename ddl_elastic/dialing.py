@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import program
+from ddl_elastic import environment, program
 from ddl_elastic.engines import AgentSpec, Program
 from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.engines.local import LocalEngine
@@ -82,7 +82,7 @@ def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSp
     """What a worker does here. Its modules are imported now. Raises Refused."""
     path = Path(order.path)
     try:
-        os.environ.update(order.variables)
+        environment.give_variables(order.variables)
         os.chdir(order.folder or ".")
         if not path.is_file():
             raise FileNotFoundError(2, "there is no such program", str(path))

@@ -115,6 +115,11 @@ def give_agent(descriptor: int, member: int, secret: str) -> None:
     os.environ["DDL_SECRET"] = secret
 
 
+def give_variables(variables: Mapping[str, str]) -> None:
+    """To programs that this process runs."""
+    os.environ.update(variables)
+
+
 def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[str, str]:
     """The variables of a program that is run for somebody else; a job that names no folder for its
     checkpoints has them below this one."""

@@ -64,8 +64,8 @@ FIELDS: dict[str, dict[str, type]] = {
     "pause": {},
     "cancel": {},
     "told": {"number": int, "held": list, "report": dict, "measured": list, "logical": int},
-    # of a run to the service: where agents dial in, and under which name
-    "listens": {"run": str, "port": int},
+    # of a run to the service: where agents dial in, and under which name; the rest as in "told"
+    "listens": {"run": str, "port": int, "number": int, "held": list},
     # between `ddl serve` and agents that have dialed in there; "leave", too
     "serve": {"run": str, "port": int},  # be an agent of this run
     "drop": {"run": str},

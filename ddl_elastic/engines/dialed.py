@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.door import AGENT_HELLO, Door, check_hello
+from ddl_elastic.dial_in import AGENT_HELLO, DialIn, check_hello
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
 from ddl_elastic.engines.logs import follow_log
 from ddl_elastic.messages import Channel, Message, Silent
@@ -86,7 +86,7 @@ class DialedEngine:
         self._refused = refused
         self.job = job or secrets.token_hex(16)
         self._settings = {"job": self.job, **asdict(program)}
-        self._door = Door(address, token, self._admit, refused)
+        self._dial_in = DialIn(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
         self.failures: list[str] = []  # of agents, which cannot run the program
@@ -98,7 +98,7 @@ class DialedEngine:
     @property
     def port(self) -> int:
         """Where agents dial in."""
-        return self._door.port
+        return self._dial_in.port
 
     def name(self, slot: Slot) -> str:
         """The agent's name, and the slot's number there."""
@@ -154,7 +154,7 @@ class DialedEngine:
             if place.worker:
                 place.worker.close()
         self._agents.clear()
-        self._door.close()
+        self._dial_in.close()
         if not self._keeps_logs:
             shutil.rmtree(self._logs, ignore_errors=True)
 
@@ -181,10 +181,10 @@ class DialedEngine:
 
     def _take_some(self, timeout: float) -> bool:
         agents = {agent.channel: name for name, agent in self._agents.items()}
-        waits_for: list[Any] = [*self._door.connections, *agents]
+        waits_for: list[Any] = [*self._dial_in.connections, *agents]
         found = ready(waits_for, timeout)
         for one in found:
-            if self._door.hear(one) or one not in agents:
+            if self._dial_in.hear(one) or one not in agents:
                 continue
             name = agents[one]
             if name in self._agents and self._agents[name].channel is one:  # not lost since
@@ -241,7 +241,7 @@ class DialedEngine:
         for name, agent in list(self._agents.items()):
             if frames.is_silent(agent.connection):
                 self._lose(name, "its host does not answer")
-        self._door.look()
+        self._dial_in.look()
 
     def _lose(self, name: str, why: str, evidence: str = "silent") -> None:
         agent = self._agents.pop(name)
@@ -284,7 +284,7 @@ class DialedEngine:
             else:
                 place.connection, place.slot = connection, replace(place.slot, state="free")
                 self._events.append(Event("slot added", place.slot))
-        self._door.answer(connection, hello, self._settings)
+        self._dial_in.answer(connection, hello, self._settings)
 
     def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
         """A worker, which was started before the agent has come back."""

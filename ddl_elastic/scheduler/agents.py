@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_elastic.door import AGENT_HELLO, Door, check_hello
+from ddl_elastic.dial_in import AGENT_HELLO, DialIn, check_hello
 from ddl_elastic.messages import Channel, Message
 from ddl_elastic.scheduler.jobs import Slot
 from ddl_launch import frames
@@ -54,7 +54,7 @@ class Agents:
         show: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._memory, self._show = memory, show
-        self._door = Door(address, token, self._admit, show)
+        self._dial_in = DialIn(address, token, self._admit, show)
         self._agents: dict[str, _Agent] = {}
         self._away: dict[str, tuple[list[Slot], float]] = {}  # by agent: its slots, until when
         for name in known:
@@ -65,7 +65,7 @@ class Agents:
 
     @property
     def port(self) -> int:
-        return self._door.port
+        return self._dial_in.port
 
     def slots(self) -> list[Slot]:
         """Of all agents, but those that are about to leave."""
@@ -75,7 +75,7 @@ class Agents:
 
     def close(self) -> None:
         """Agents stay, and wait for the next service."""
-        self._door.close()
+        self._dial_in.close()
         for agent in self._agents.values():
             agent.channel.close()
 
@@ -84,11 +84,11 @@ class Agents:
     @property
     def connections(self) -> list[Any]:
         """To wait for."""
-        return [*self._door.connections, *(agent.channel for agent in self._agents.values())]
+        return [*self._dial_in.connections, *(agent.channel for agent in self._agents.values())]
 
     def hear(self, one: Any) -> None:
         """Something has come on one of these."""
-        if self._door.hear(one):
+        if self._dial_in.hear(one):
             return
         for name, agent in list(self._agents.items()):
             if agent.channel is one:
@@ -100,7 +100,7 @@ class Agents:
         if now < self._look_at:
             return
         self._look_at = now + frames.TICK
-        self._door.look()
+        self._dial_in.look()
         for name, agent in list(self._agents.items()):
             if frames.is_silent(agent.connection):
                 self._lose(name, "its host does not answer")
@@ -146,7 +146,7 @@ class Agents:
             Slot(f"{name}/{number}", hello["host"], memory=self._memory)
             for number in range(hello["slots"])
         ]
-        self._door.answer(connection, hello, {"pool": True})
+        self._dial_in.answer(connection, hello, {"pool": True})
         connection.settimeout(None)
         self._agents[name] = _Agent(connection, Channel(connection), slots)
         self._show(f"agent {name} is there, with {len(slots)} slots")

@@ -106,7 +106,7 @@ def _run(
         return _run_on_agents(order, spec, wanted, listener, log, earlier)
     if not path.is_file():
         raise JobFailed(f"{path}: there is no such program")
-    os.environ.update(variables)
+    environment.give_variables(variables)
     user = user_find(order.user) if order.user else None
     if user:
         folder.give_checkpoints(user.pw_uid, user.pw_gid)
@@ -257,7 +257,8 @@ class Runner:
                 self._service, self._told = Channel(connection), {}
                 if self._where:
                     with suppress(OSError):  # about to be noticed
-                        self._service.send("listens", **self._where)
+                        told = {"number": self._number, "held": self._engine.held}
+                        self._service.send("listens", **self._where, **told)
                 return
             try:
                 for message in one.poll():

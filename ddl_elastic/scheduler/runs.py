@@ -70,7 +70,7 @@ class Run:
         try:
             for message in self.channel.poll() if self.channel else []:
                 if message.kind == "listens":
-                    self.name, self.port = message.fields["run"], message.fields["port"]
+                    self._listens(**message.fields)
                 elif message.kind == "told":
                     self._take(**message.fields)
                 else:
@@ -78,6 +78,12 @@ class Run:
         except (EOFError, ValueError):
             self.close()
         return not told or _is_news(before, self.known)
+
+    def _listens(self, run: str, port: int, number: int, held: list[str]) -> None:
+        """It may not have begun, and wait for agents. Other slots can be granted to it already."""
+        self.name, self.port = run, port
+        self._has_told, self._number = True, number
+        self._granted = self.held = frozenset(held)
 
     def _take(
         self, number: int, held: list[str], report: dict[str, Any], measured: Any, logical: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from ddl_elastic import agent
+from ddl_elastic import agent, environment
 
 
 def user_find(name: str) -> pwd.struct_passwd:
@@ -26,6 +26,5 @@ def become(user: pwd.struct_passwd) -> None:
     os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
     agent.end_with_parent()  # which the kernel has forgotten
     os.umask(0o022)
-    os.environ.update(
-        HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name, SHELL=user.pw_shell
-    )
+    names = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+    environment.give_variables({**names, "SHELL": user.pw_shell})

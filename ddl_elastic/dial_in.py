@@ -31,7 +31,7 @@ class _Newcomer:
     frames: frames.Frames = field(default_factory=frames.Frames)
 
 
-class Door:
+class DialIn:
     """One listener.
 
     address  host and port; "" for all interfaces, 0 for a free port
