@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -36,7 +36,12 @@ help: ## print this list
 	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
 
 demo: $(VENV)/demo.stamp ## install into .venv, and train a small PyTorch model with 2 ranks
-	$(VENV)/bin/ddlrun -n $(RANKS) $(VENV)/bin/python examples/train_digits.py
+	@mkdir -p build
+	@$(VENV)/bin/python -m ddl_torch info | grep -q '  built$$' && native=1 || native=0; \
+	test $$native = 1 || { echo 'compiling the PyTorch part for the next runs meanwhile, see build/ddl_torch.log'; \
+	  nohup nice -n 19 $(VENV)/bin/python -m ddl_torch build >build/ddl_torch.log 2>&1 & }; \
+	DDL_TORCH_NATIVE=$$native $(VENV)/bin/ddlrun -n $(RANKS) \
+	  $(VENV)/bin/python examples/train_digits.py --curve build/demo.png
 
 bench: $(VENV)/bench.stamp $(VENV)/demo.stamp ## compare libddl with other libraries and its targets, and measure PyTorch's training steps; on an idle machine
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
@@ -152,6 +157,12 @@ docs: $(VENV)/docs.stamp ## build the site in build/docs
 	@$(stages) docs
 	@echo 'the site: file://$(CURDIR)/build/docs/index.html'
 
+test-snippets: $(VENV)/test.stamp ## run every block of code in README and docs, also those that need minutes; as root
+	@$(VENV)/bin/pytest -q -m '' tests/test_snippets.py
+
+test-newcomer: ## follow README and tutorial line by line in a fresh clone with a fresh environment; as root, ten minutes
+	@python3 tests/newcomer.py
+
 test-docs: docs ## build the site, and test it in headless Chromium; a minute
 	$(pip) install selenium pytest
 	@$(VENV)/bin/pytest -q -m '' tests/test_site.py
@@ -176,7 +187,10 @@ $(VENV)/bin/python:
 
 $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' scikit-learn tqdm '.[torch]'
+	@rm -rf build/wheel
+	$(pip) wheel -q --no-deps -w build/wheel . & wheel=$$!; \
+	$(pip) install '$(TORCH)' scikit-learn tqdm 'matplotlib>=3.7' cffi numpy && wait $$wheel && \
+	  $(pip) install --force-reinstall --no-deps build/wheel/libddl-*.whl
 	@touch $@
 
 # The benchmarks' own packages; each library that is measured has an environment of its own in build/bench.

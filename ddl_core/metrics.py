@@ -18,10 +18,11 @@ import os
 import threading
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from ddl_core.comm import Comm, live_comms
 from ddl_core.errors import InvalidState
+from ddl_core.latencies import Latencies
 
 __all__ = ["Server", "serve", "text"]
 
@@ -39,6 +40,11 @@ _METRICS = (
     ),
 )
 
+_HISTOGRAM = "ddl_operation_seconds"
+_HISTOGRAM_HELP = "How long operations took, of those in the record when it was read."
+_latencies: WeakKeyDictionary[Comm, Latencies] = WeakKeyDictionary()
+_reading = threading.Lock()
+
 
 def text(comms: Iterable[Comm] | None = None) -> str:
     """The counters of these comms (None: of all live ones of this process) in Prometheus' text
@@ -46,20 +52,26 @@ def text(comms: Iterable[Comm] | None = None) -> str:
     known = {id(comm): number for number, comm in live_comms.items()}
     given = [comm for _, comm in live_comms.items()] if comms is None else list(comms)
     found = []
+    histogram = []
     for comm in given:
         try:
             counters = comm.counters()
+            with _reading:
+                latencies = _latencies.setdefault(comm, Latencies())
+                latencies.add(comm.trace()["traceEvents"])
         except InvalidState:  # closed
             continue
         labels = f'comm="{known.get(id(comm), "")}",rank="{comm.rank}",size="{comm.size}"'
         found.append((labels, counters))
+        histogram += latencies.lines(_HISTOGRAM, labels)
     lines = []
     for name, key, unit, kind, told in _METRICS:
         lines += [f"# HELP {name} {told}", f"# TYPE {name} {kind}"]
         for labels, counters in found:
             value = counters[key] if unit == 1 else counters[key] / unit
             lines.append(f"{name}{{{labels}}} {value}")
-    return "\n".join(lines) + "\n"
+    head = [f"# HELP {_HISTOGRAM} {_HISTOGRAM_HELP}", f"# TYPE {_HISTOGRAM} histogram"]
+    return "\n".join([*lines, *head, *histogram]) + "\n"
 
 
 class Server:

@@ -29,3 +29,14 @@ def served_backend(env: Mapping[str, str] = os.environ) -> str:
 
         raise InvalidArgument(f'DDL_TORCH_SERVE is "{name}"; the only backend to serve is "gloo"')
     return name
+
+
+def native(env: Mapping[str, str] = os.environ) -> bool:
+    """DDL_TORCH_NATIVE: False for 0, so that nothing is compiled and Python does the work. Raises
+    InvalidArgument for another value than 0 and 1."""
+    text = env.get("DDL_TORCH_NATIVE", "")
+    if text not in ("", "0", "1"):
+        from ddl_core.errors import InvalidArgument
+
+        raise InvalidArgument(f'DDL_TORCH_NATIVE is "{text}", and not 0 or 1')
+    return text != "0"

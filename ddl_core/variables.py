@@ -55,6 +55,8 @@ GROUPS: dict[str, dict[str, str]] = {
         " user's cache folder.",
         "DDL_TORCH_SHARED": "places PyTorch's gradients in shared memory: `1` for the buckets of"
         " `DistributedDataParallel`, `all` for all gradients. Default: `0`.",
+        "DDL_TORCH_NATIVE": "is `0` to compile no native part, so that PyTorch's adapter works in"
+        " Python, and slower. Default: `1`.",
         "DDL_TORCH_SERVE": "answers in the place of another backend of PyTorch. The only one is"
         " `gloo`.",
     },

@@ -203,6 +203,13 @@ def _add_launcher(parser: argparse.ArgumentParser) -> None:
     )
     _add(group, "-t", "--dry-run", action="store_true", help="print the command without running it")
     _add(group, "--check", action="store_true", help="check the hosts and measure the network")
+    _add(
+        group,
+        "--plot",
+        metavar="FILE.png",
+        type=Path,
+        help="with --check: plot latency and bandwidth between the hosts",
+    )
     _add(group, "--submit", choices=SCHEDULERS, help="write and submit a batch job")
     _add(
         group,

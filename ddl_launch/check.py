@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import socket
@@ -36,6 +37,11 @@ def main() -> int:
         _print(facts, ways, latency, bandwidth)
         for finding in findings:
             print(finding)
+        names = [fact["host"] for fact in facts]
+        print(heat_map("one way", "us", names, [[1e6 * t for t in row] for row in latency]))
+        print(heat_map("bandwidth", "Gbit/s", names, [[8e-9 * b for b in r] for r in bandwidth]))
+        if len(sys.argv) > 1:
+            plot(sys.argv[1], names, latency, bandwidth)
         code = int(any(finding.startswith("error") for finding in findings))
         print("no problem was found" if not findings else f"{len(findings)} findings")
     ddl_core.finalize()
@@ -214,6 +220,67 @@ def _findings(
                     f" {value * 8 / 1e9:.2f} Gbit/s: check the cables, or leave one host out"
                 )
     return found
+
+
+_SHADES = " ░▒▓█"
+
+
+def heat_map(what: str, unit: str, names: list[str], values: list[list[float]]) -> str:
+    """A square for each pair, the darker the higher, on a scale of logarithms. `values` is of pairs
+    of which the first is the lower."""
+    found = [value for row in values for value in row if value]
+    if not found:
+        return f"{what}: only one host"
+    low, high = min(found), max(found)
+    spread = math.log(high / low) if high > low else 1.0
+    width = max(len(name) for name in names)
+    lines = [f"{what}, {unit}: ░ {_short(low)} to █ {_short(high)}"]
+    for i, name in enumerate(names):
+        cells = []
+        for j in range(len(names)):
+            value = values[min(i, j)][max(i, j)]
+            shade = 1 + round(3 * math.log(value / low) / spread) if value else 0
+            cells.append(2 * _SHADES[shade])
+        lines.append(f"{name:>{width}} {''.join(cells)}")
+    return "\n".join(lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def plot(
+    path: str, names: list[str], latency: list[list[float]], bandwidth: list[list[float]]
+) -> None:
+    """Write the two heat maps as a picture."""
+    try:
+        from matplotlib.colors import LogNorm
+        from matplotlib.figure import Figure
+    except ImportError:
+        sys.exit("--plot needs matplotlib, which is not installed: pip install 'libddl[plot]'")
+    n = len(names)
+    if n == 1:
+        sys.exit("--plot: there is only one host, and no pair to measure")
+    back = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
+    figure = Figure(figsize=(5 + 0.9 * n, 2.2 + 0.45 * n), layout="constrained")
+    both = (("one way, us", latency, 1e6), ("bandwidth, Gbit/s", bandwidth, 8e-9))
+    for axes, (title, values, factor) in zip(figure.subplots(1, 2), both, strict=True):
+        square = np.array(values) * factor
+        square = np.ma.masked_equal(square + square.T, 0)
+        image = axes.imshow(square, norm=LogNorm(), cmap="viridis")
+        figure.colorbar(image, ax=axes)
+        axes.set_xticks(range(n), names, rotation=90 if n > 8 else 0)
+        axes.set_yticks(range(n), names)
+        axes.set_title(title)
+        for i, j in np.ndindex(n, n) if n <= 16 else ():
+            if i != j:
+                text = _short(square[i, j])
+                axes.text(j, i, text, ha="center", va="center", fontsize=8, bbox=back)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        sys.exit(f"--plot {path}: {error}")
+    print(f"the heat maps: {path}")
 
 
 def _print(

@@ -191,7 +191,8 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
 def _command(arguments: argparse.Namespace) -> list[str]:
     """The command to execute. LaunchError if it cannot be executed."""
     if arguments.check:
-        return [sys.executable, *_CHECK]
+        picture = [str(arguments.plot.absolute())] if arguments.plot else []
+        return [sys.executable, *_CHECK, *picture]
     command = list(arguments.command)
     command = command[1:] if command[:1] == ["--"] else command
     if not command:

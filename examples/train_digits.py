@@ -36,6 +36,7 @@ def main() -> int:
     arguments = parse()
     start = time.monotonic()
     ddl.init()  # (1) join the other processes
+    torch.set_num_threads(1)  # the network is so small that threads wait for each other
 
     batch = arguments.global_batch or arguments.batch * ddl.size()
     if batch % ddl.size():
@@ -79,6 +80,8 @@ def main() -> int:
         print(f"rank {ddl.rank()}: the processes' weights differ", file=sys.stderr)
         return 1
     if ddl.rank() == 0:
+        if arguments.curve:
+            plot(torch.stack(losses).tolist(), arguments.curve)
         epoch = torch.stack(losses[-steps_per_epoch:]).mean().item()
         print(
             f"accuracy {100 * accuracy(model.module, test):.2f} %  loss {epoch:.4f}"
@@ -100,6 +103,7 @@ def parse() -> argparse.Namespace:
         "--global-batch", type=number, metavar="N", help="images of all processes per step"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--curve", metavar="FILE", help="plot the loss (needs matplotlib)")
     parser.add_argument("--loss-log", metavar="FILE", help="write each step's loss there, as JSON")
     return parser.parse_args()
 
@@ -145,6 +149,25 @@ def learning_rate(step: int, steps: int, batch: int) -> float:
     if step < warm_up:
         return peak * (step + 1) / warm_up
     return peak * (steps - step) / (steps - warm_up)
+
+
+def plot(losses: list[float], file: str) -> None:
+    """The loss of each step, and its mean over the last 20."""
+    from matplotlib.figure import Figure
+
+    means = [sum(losses[max(0, i - 19) : i + 1]) / min(i + 1, 20) for i in range(len(losses))]
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(losses, color="lightgray", label="each step")
+    axes.plot(means, label="mean of 20 steps")
+    axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.set_title(f"train_digits.py, {ddl.size()} processes")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(file, dpi=120)
+    print(f"the training curve: {file}")
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What the README shows is what the tree holds."""
+"""The README is short, and links in documents lead to files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 
 
-def test_c_program() -> None:
-    (shown,) = re.findall(r"```c\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program = (ROOT / "libddl" / "examples" / "c" / "allreduce.c").read_text()
-    assert program.endswith(shown)
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
 def test_links() -> None:

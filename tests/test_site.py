@@ -109,6 +109,39 @@ def test_search(browser: Any, address: str, words: str, page: str) -> None:
     WebDriverWait(browser, LIMIT).until(lambda b: b.find_elements(By.CSS_SELECTOR, links))
 
 
+# What new users ask, and the page that answers.
+QUESTIONS = [
+    ("install", "tutorial.html"),
+    ("PyTorch DistributedDataParallel", "pytorch.html"),
+    ("connection refused", "troubleshooting.html"),
+    ("mpirun", "launching.html"),
+    ("OMP_NUM_THREADS", "launching.html"),
+    ("GPU NCCL", "choosing.html"),
+    ("encrypt", "security.html"),
+    ("SIGKILL", "troubleshooting.html"),
+    ("firewall ports", "troubleshooting.html"),
+    ("deterministic bits", "how-it-works.html"),
+]
+
+
+@pytest.mark.parametrize(("words", "page"), QUESTIONS)
+def test_ten_questions(browser: Any, address: str, words: str, page: str) -> None:
+    """How do I install it? Does my DDP program run? Why is the connection refused? How do I start
+    it under mpirun? How many threads do my ranks have? Can I use GPUs? Is my data encrypted? Why
+    did my rank get SIGKILL? Which ports must the firewall open? Are results the same from run to
+    run? The answer is among the first five pages found."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(f"{address}/search.html?q={words}")
+    finished = "return document.querySelector('.search-summary')?.textContent.includes('found')"
+    WebDriverWait(browser, LIMIT).until(lambda b: b.execute_script(finished))
+    links = browser.find_elements(By.CSS_SELECTOR, "#search-results li > a")
+    found = [link.get_attribute("href").rsplit("/", 1)[1].split("?")[0] for link in links]
+    first = list(dict.fromkeys(each.split("#")[0] for each in found))[:5]
+    assert page in first
+
+
 def test_dark_and_light(browser: Any, address: str) -> None:
     set_width(browser, 1200, 900)
     colours = []

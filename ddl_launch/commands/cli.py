@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddl_core._lib import version
-from ddl_launch.commands import creation, planning, scaling, trace
+from ddl_launch.commands import creation, planning, scaling, trace, trace_page
 from ddl_launch.commands.cluster import read_cluster
 from ddl_launch.commands.description import DescriptionError
 from ddl_launch.commands.doctor import add_doctor
 from ddl_launch.commands.model import read_model
-from ddl_launch.commands.plots import check_plot, plot, plot_creation
+from ddl_launch.commands.plots import MESSAGES_MAX, check_plot, plot, plot_creation, plot_plans
 from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.completion import complete
@@ -130,6 +130,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_question(plan, "1KiB,64KiB,1MiB,64MiB")
     plan.add_argument("--json", action="store_true", help="print JSON, in seconds and bytes")
+    plan.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        type=Path,
+        help="plot the steps of the chosen plan for the first size, and the time of all plans"
+        " against the size; needs matplotlib (pip install 'libddl[plot]')",
+    )
     plan.set_defaults(run=_plan)
     simulation = commands.add_parser(
         "simulate",
@@ -200,6 +207,12 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", metavar="ALL.json", dest="output", type=Path, help="write the timeline"
     )
+    parser.add_argument(
+        "--html",
+        metavar="ALL.html",
+        type=Path,
+        help="write a page with a lane for each rank; needs plotly (pip install 'libddl[plot]')",
+    )
     parser.add_argument("--size", metavar="N", type=parse_count, help="number of ranks of the comm")
     parser.set_defaults(run=_trace)
 
@@ -259,10 +272,18 @@ def _trace(arguments: argparse.Namespace) -> None:
             arguments.output.write_text(json.dumps(trace.merge(records)))
         except OSError as error:
             raise trace.TraceError(f"{arguments.output}: {error.strerror}") from None
+    if arguments.html:
+        trace_page.write(arguments.html, records)
 
 
 def _plan(arguments: argparse.Namespace) -> None:
     cluster = read_cluster(arguments.cluster)
+    if arguments.plot:
+        check_plot(arguments.plot)
+        steps = planning.steps(cluster, arguments.operation, arguments.bytes[0], MESSAGES_MAX)
+        most = max(64 << 20, *arguments.bytes)
+        curves = planning.curves(cluster, arguments.operation, most)
+        plot_plans(arguments.plot, cluster, curves, steps)
     found = list(planning.candidates(cluster, arguments.operation, arguments.bytes))
     show = planning.as_json if arguments.json else planning.as_table
     print(show(cluster, arguments.operation, found))

@@ -65,6 +65,25 @@ def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
     return found
 
 
+def curves(cluster: Cluster, operation: str, most: int) -> dict[str, list[tuple[int, float]]]:
+    """The simulated time of each possible plan for sizes up to `most`, as (bytes, seconds)."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    size = 1024
+    while size <= most:
+        for candidate in candidates(cluster, operation, [size]):
+            if candidate.prediction:
+                points = found.setdefault(candidate.plan, [])
+                points.append((size, candidate.prediction.seconds))
+        size *= 4
+    return found
+
+
+def steps(cluster: Cluster, operation: str, nbytes: int, most: int) -> Candidate:
+    """The chosen plan, with its first `most` messages."""
+    found = simulate(cluster, operation, nbytes, sent_max=most)
+    return Candidate(nbytes, found.plan, True, 0, found)
+
+
 def _predict(
     cluster: Cluster, operation: str, nbytes: int, plan: str | None
 ) -> tuple[str, Prediction | None]:

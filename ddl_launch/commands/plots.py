@@ -1,4 +1,4 @@
-"""Plots of busy wires over time, and of efficiency and creation over ranks. Needs matplotlib."""
+"""Plots of what `ddl plan` and `ddl simulate` find. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.creation import Membership
 from ddl_launch.commands.description import DescriptionError
-from ddl_launch.commands.quantities import show_bytes
+from ddl_launch.commands.planning import Candidate
+from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.scaling import Point
 from ddl_launch.commands.simulation import Prediction
 
 _WIRES_MAX = 16
+MESSAGES_MAX = 2000  # in the picture of a plan's steps; more cannot be told apart
 
 
 def check_plot(path: Path) -> None:
@@ -32,11 +34,9 @@ def plot(
     path: Path, cluster: Cluster, prediction: Prediction, nbytes: int, points: Sequence[Point]
 ) -> None:
     """Write a picture: the wires' timeline and, if there are points, the efficiency."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14 if points else 8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(1, 2 if points else 1, squeeze=False)[0]
     _draw_timeline(axes[0], cluster, prediction, nbytes)
     if points:
@@ -46,11 +46,9 @@ def plot(
 
 def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> None:
     """Write a picture: what a comm costs, over its ranks."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     times, numbers = figure.subplots(1, 2)
     ranks = [m.ranks for m in found]
     for label, values in {
@@ -76,11 +74,70 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> 
     _save(figure, path)
 
 
+def plot_plans(
+    path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: Candidate
+) -> None:
+    """Write a picture: the steps of the chosen plan, and the time of all plans against bytes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 5), layout="constrained")
+    steps, times = figure.subplots(1, 2)
+    _draw_steps(steps, cluster, chosen)
+    for plan, points in curves.items():
+        ours = plan == chosen.plan
+        sizes, seconds = zip(*points, strict=True)
+        times.plot(sizes, seconds, "o-", ms=3, lw=2.5 if ours else 1.2, label=plan)
+    times.set_xscale("log", base=2)
+    times.set_yscale("log")
+    ticks = sorted({size for points in curves.values() for size, _ in points})[::2]
+    times.set_xticks(ticks, [show_bytes(size) for size in ticks])
+    times.set_xlabel("size of the message")
+    times.set_ylabel("simulated time, s")
+    times.set_title(f"all plans, {cluster.size} ranks")
+    times.grid(alpha=0.3)
+    times.legend()
+    _save(figure, path)
+
+
 def _save(figure: Any, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise DescriptionError(f"--plot {path}: {error}") from None
+
+
+def _draw_steps(axes: Any, cluster: Cluster, chosen: Candidate) -> None:
+    """A lane for each rank, and an arrow for each part that one sends to another."""
+    found = chosen.prediction
+    assert found is not None
+    host = [group for group, ranks in enumerate(cluster.hosts) for _ in range(ranks)]
+    unit, scale = ("us", 1e6) if found.seconds < 1e-3 else ("ms", 1e3)
+    for rank in range(cluster.size):
+        axes.axhline(rank, color="0.85", zorder=0)
+    shown = found.messages
+    for far, color, label in ((False, "C0", "within a host"), (True, "C3", "between hosts")):
+        mine = [m for m in shown if (host[m.sender] != host[m.receiver]) == far]
+        for m in mine:
+            axes.annotate(
+                "",
+                (scale * m.end, m.receiver),
+                (scale * m.start, m.sender),
+                arrowprops={"arrowstyle": "->", "color": color, "alpha": 0.8, "shrinkA": 0},
+            )
+        if mine:
+            axes.plot([], [], color=color, label=f"{label}, {show_bytes(mine[0].bytes)} each")
+    axes.set_xlim(0, 1.03 * scale * found.seconds)
+    axes.set_ylim(cluster.size - 0.5, -0.5)
+    axes.set_yticks(range(cluster.size), [f"rank {r}, host {host[r]}" for r in range(cluster.size)])
+    axes.set_xlabel(unit)
+    left = f", the first {len(shown)} messages" if len(shown) == MESSAGES_MAX else ""
+    axes.set_title(
+        f"{chosen.plan}, {show_bytes(chosen.bytes)}, {show_seconds(found.seconds)}{left}"
+    )
+    axes.legend(loc="upper center", ncols=2)
 
 
 def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: int) -> None:
@@ -99,7 +156,10 @@ def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: 
     axes.set_yticks(range(len(shown)), labels)
     axes.set_xlabel("ms")
     title = f"wires of {prediction.plan}, {show_bytes(nbytes)}, {cluster.size} ranks"
+    if len(shown) < len(wires):
+        title += f"\nnot shown: {len(wires) - len(shown)} of {len(wires)} wires"
     axes.set_title(title)
+    axes.grid(axis="x", alpha=0.3)
 
 
 def _draw_efficiency(axes: Any, points: Sequence[Point]) -> None:
@@ -110,10 +170,13 @@ def _draw_efficiency(axes: Any, points: Sequence[Point]) -> None:
         "flat ring": [p.ring for p in points],
         "flat ring, without overlap": [p.ring_without_overlap for p in points],
     }
-    for label, values in lines.items():
-        axes.plot(ranks, [100 * v for v in values], "o-", label=label)
+    for (label, values), style in zip(lines.items(), ("o-", "s--", "^-", "v--"), strict=True):
+        axes.plot(ranks, [100 * v for v in values], style, ms=4, label=label)
     axes.set_xscale("log", base=2)
-    axes.set_ylim(0, 105)
+    axes.set_xticks(ranks, [str(n) for n in ranks])
+    least = min(min(values) for values in lines.values())
+    axes.set_ylim(max(0, 100 * least - 5), 101)
+    axes.grid(alpha=0.3)
     axes.set_xlabel("ranks")
     axes.set_ylabel("scaling efficiency, %")
     axes.legend()

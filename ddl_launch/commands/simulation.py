@@ -69,6 +69,16 @@ class Busy(NamedTuple):
     end: float
 
 
+class Sent(NamedTuple):
+    """A part of the buffer that one rank sends to another. In shared memory it is there at once."""
+
+    sender: int
+    receiver: int
+    bytes: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True)
 class Prediction:
     """The time of the plans of all ranks, and what they send."""
@@ -81,6 +91,7 @@ class Prediction:
     sent: tuple[int, ...]  # bytes at each level, together
     busiest: tuple[int, ...]  # by one rank through shared memory; over one wire, one way
     busy: tuple[Busy, ...]
+    messages: tuple[Sent, ...] = ()
 
 
 def simulate(
@@ -90,6 +101,7 @@ def simulate(
     plan: str | None = None,
     *,
     busy_max: int = 0,
+    sent_max: int = 0,
     spans_max: int = SPANS_MAX,
 ) -> Prediction:
     """Simulate `operation` on f32 buffers of `nbytes` (of all blocks together), by the named plan
@@ -98,7 +110,7 @@ def simulate(
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
     speeds = (bandwidth, latency, cluster.memory, cluster.cores)
-    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max)
+    return _ask(cluster, operation, nbytes, plan, speeds, busy_max, spans_max, sent_max)
 
 
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
@@ -117,6 +129,7 @@ def _ask(
     speeds: tuple[list[float], list[float], float, Cores],
     busy_max: int,
     spans_max: int,
+    sent_max: int = 0,
 ) -> Prediction:
     ffi = _plans.ffi
     name, workers = split_operation(operation)
@@ -125,7 +138,7 @@ def _ask(
     owners = ffi.new("int[]", [v * cluster.size // workers for v in range(workers)])
     groups = ffi.new("int[]", cluster.groups())
     asked = ffi.NULL if plan is None else ffi.new("char[]", plan.encode())
-    busy = ffi.new("ddl_busy[]", busy_max)
+    busy, sent = ffi.new("ddl_busy[]", busy_max), ffi.new("ddl_sent[]", sent_max)
     bandwidth, latency, memory, cores = speeds
     costs = [cores.message, cores.byte, cores.number, cores.hosts]
     machine = ffi.new("ddl_machine *", [cluster.size, groups, bandwidth, latency, memory, *costs])
@@ -133,9 +146,9 @@ def _ask(
     of_workers = [owners if workers else ffi.NULL, workers]
     question = ffi.new(
         "ddl_question *",
-        [OPERATIONS[name][0], count, _ELEMENT, *of_workers, asked, spans_max, busy_max],
+        [OPERATIONS[name][0], count, _ELEMENT, *of_workers, asked, spans_max, busy_max, sent_max],
     )
-    answer = ffi.new("ddl_answer *", {"busy": busy})
+    answer = ffi.new("ddl_answer *", {"busy": busy, "sent": sent})
     error = _plans.lib.ddl_simulate(machine, question, answer)
     if error != ffi.NULL:
         problem, found = ffi.string(error).decode(), ffi.string(answer.name).decode()
@@ -155,5 +168,9 @@ def _ask(
         tuple(
             Busy(b.level, b.group, bool(b.inward), b.start, b.end)
             for b in (busy[i] for i in range(answer.n_busy))
+        ),
+        tuple(
+            Sent(getattr(each, "from"), each.to, each.bytes, each.start, each.end)
+            for each in (sent[i] for i in range(answer.n_sent))
         ),
     )

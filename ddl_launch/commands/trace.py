@@ -188,23 +188,26 @@ def _length(event: Event) -> str:
     return "short" if event.short else show_seconds(event.length * 1e-6)
 
 
-def _waited_for(records: Sequence[Record], size: int) -> list[str]:
-    """The ranks that had not begun the first failed operation by order, and those without a record,
-    as killed processes write none."""
-    lines = []
+def blocking(records: Sequence[Record]) -> tuple[Event | None, list[Record]]:
+    """Of one comm: the first failed operation by order, and the ranks that had not begun it."""
     lasts = {r.rank: r.last(0) for r in records}
     failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]
-    if failed:
-        first = min(failed, key=lambda e: e.sequence or 0)
-        late = [
-            r.name
-            for r in records
-            if ((last := lasts[r.rank]) is None or (last.sequence or 0) < (first.sequence or 0))
-        ]
-        if late:
-            lines.append(
-                f"waited for in {first.name} as operation {first.sequence}: {', '.join(late)}"
-            )
+    if not failed:
+        return None, []
+    first = min(failed, key=lambda e: e.sequence or 0)
+    number = first.sequence or 0
+    late = [r for r in records if not (last := lasts[r.rank]) or (last.sequence or 0) < number]
+    return first, late
+
+
+def _waited_for(records: Sequence[Record], size: int) -> list[str]:
+    """The ranks that block the others, and those without a record, as killed processes write
+    none."""
+    lines = []
+    first, late = blocking(records)
+    if first and late:
+        names = ", ".join(record.name for record in late)
+        lines.append(f"waited for in {first.name} as operation {first.sequence}: {names}")
     here = {r.rank for r in records}
     gone = [str(rank) for rank in range(size) if rank not in here]
     if gone:

@@ -21,6 +21,7 @@ static const char no_memory[] = "out of memory";
 typedef struct span {
     int64_t bytes;
     uint32_t sender, readers;
+    double start;
     bool shared;
 } span;
 
@@ -143,7 +144,7 @@ static uint32_t span_create(simulation *s, uint32_t sender, int64_t bytes, bool 
         index = s->n_spans++;
     else
         return 0;
-    s->spans[index] = (span){.bytes = bytes, .sender = sender, .shared = shared};
+    s->spans[index] = (span){.bytes = bytes, .sender = sender, .start = s->now, .shared = shared};
     return index;
 }
 
@@ -161,6 +162,16 @@ static void link_release(simulation *s, link *l)
             s->unused[s->n_unused++] = index;
     }
     rank_wake(s, l->from);
+}
+
+static void link_arrive(simulation *s, link *l, const span *arrived)
+{
+    ddl_answer *answer = s->answer;
+    if (answer->n_sent < s->question->sent_max)
+        answer->sent[answer->n_sent++] =
+            (ddl_sent){(int)l->from, (int)l->to, arrived->bytes, arrived->start, s->now};
+    l->arrived++;
+    rank_wake(s, l->to);
 }
 
 /* The port of a hop: up from the sender's host to the common level, then down. */
@@ -378,10 +389,7 @@ static void event_handle(simulation *s, event e)
     s->now = e.time;
     switch (e.kind) {
     case HEAD_AT_PORT: port_forward(s, e); return;
-    case SPAN_ARRIVES:
-        s->links[e.target].arrived++;
-        rank_wake(s, s->links[e.target].to);
-        return;
+    case SPAN_ARRIVES: link_arrive(s, &s->links[e.target], &s->spans[e.span]); return;
     case STEP_ENDS:
         core_release(s, e.target);
         step_end(s, e.target, &me->plan->steps[me->step], step_bytes(s, me));
@@ -534,8 +542,7 @@ const char *ddl_simulate(const ddl_machine *machine, const ddl_question *questio
                          ddl_answer *answer)
 {
     simulation s = {.machine = machine, .question = question, .answer = answer};
-    ddl_busy *busy = answer->busy;
-    *answer = (ddl_answer){.busy = busy};
+    *answer = (ddl_answer){.busy = answer->busy, .sent = answer->sent};
     if (simulation_prepare(&s))
         simulation_run(&s);
     if (!s.error)

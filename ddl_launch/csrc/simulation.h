@@ -34,12 +34,19 @@ typedef struct ddl_question {
     const char *algorithm; /* NULL: as libddl chooses */
     int64_t spans_max;     /* give up beyond */
     int busy_max;          /* room in answer->busy */
+    int sent_max;          /* room in answer->sent */
 } ddl_question;
 
 typedef struct ddl_busy { /* a time in which a wire carried data without a pause */
     int level, group, inward;
     double start, end;
 } ddl_busy;
+
+typedef struct ddl_sent { /* a part of the buffer, from one rank to another */
+    int from, to;
+    int64_t bytes;
+    double start, end;
+} ddl_sent;
 
 typedef struct ddl_answer {
     char name[32];    /* of the plan; also when it sends too many spans */
@@ -51,6 +58,8 @@ typedef struct ddl_answer {
     int64_t busiest[4]; /* the most that one rank sent, one wire carried one way */
     int n_busy;
     ddl_busy *busy; /* the caller's */
+    int n_sent;
+    ddl_sent *sent; /* the caller's */
 } ddl_answer;
 
 /* NULL, or why there is no answer, static. */

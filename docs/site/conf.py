@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
 import drawings  # noqa: E402
+import messages  # noqa: E402
 import reference  # noqa: E402
 import variables_page  # noqa: E402
 
@@ -63,8 +64,16 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
         path = (ROOT / "docs" / target.split("#")[0]).resolve()
         if path == ROOT / "README.md":
             return f"[{words}](index.md)"
+        if path == ROOT / "CHANGELOG.md":
+            return f"[{words}](api/generated/changelog.md)"
         return f"`{words.strip('`')}`" if path.is_dir() else match[0]
 
+    if page == "gallery":
+        text = (ROOT / "examples" / "README.md").read_text().replace("# Examples", "# Gallery", 1)
+        text = re.sub(r"\]\((?!\.\./|http)", "](../examples/", text)
+        source[0] = text.replace("](../docs/", "](")
+    if page == "troubleshooting":
+        source[0] = messages.with_messages(source[0])
     source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)]+)\)", link, source[0])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from lab_hosts import Hosts
 
+from ddl_launch.check import heat_map
 from ddl_launch.lab import Lab, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
@@ -22,6 +23,19 @@ def test_check(one: Hosts) -> None:
     table = out[out.index("one way in us") :].splitlines()
     assert table[1].split() == ["h1", "h2", "h3"]
     assert re.fullmatch(r"h2 +[\d.]+ +- +[\d.]+", table[3])
+    assert re.search(r"one way, us: ░ [\d.]+ to █ [\d.]+\nh1   [░▒▓█]{4}\n", out)
+    assert re.search(r"bandwidth, Gbit/s: .*\nh1 .*\nh2 [░▒▓█]{2}  [░▒▓█]{2}\n", out)
+
+
+def test_heat_map() -> None:
+    latency = [[0, 10, 1000], [0, 0, 100], [0, 0, 0]]
+    assert heat_map("one way", "us", ["a", "b", "long"], latency).splitlines() == [
+        "one way, us: ░ 10 to █ 1000",
+        "   a   ░░██",
+        "   b ░░  ▓▓",
+        "long ██▓▓  ",
+    ]
+    assert heat_map("one way", "us", ["a"], [[0.0]]) == "one way: only one host"
 
 
 def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:

@@ -185,3 +185,12 @@ def test_the_backend_that_ddl_answers_for() -> None:
     assert served({"DDL_TORCH_SERVE": "gloo"}) == "gloo"
     with pytest.raises(InvalidArgument, match='DDL_TORCH_SERVE is "mpi"; the only backend'):
         served({"DDL_TORCH_SERVE": "mpi"})
+
+
+def test_whether_a_native_part_is_compiled() -> None:
+    native = torch_choices.native
+    assert native({})
+    assert native({"DDL_TORCH_NATIVE": "1"})
+    assert not native({"DDL_TORCH_NATIVE": "0"})
+    with pytest.raises(InvalidArgument, match='DDL_TORCH_NATIVE is "no", and not 0 or 1'):
+        native({"DDL_TORCH_NATIVE": "no"})

@@ -7,7 +7,8 @@ import re
 import textwrap
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ranks import together
 
 from ddl_core import Comm, errors, metrics
 from ddl_core.environment import metrics_port
+from ddl_core.latencies import Latencies
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -25,6 +27,7 @@ NAMES = {
     "ddl_pending_operations": "gauge",
     "ddl_deaths_total": "counter",
     "ddl_detection_seconds": "gauge",
+    "ddl_operation_seconds": "histogram",
 }
 
 INIT = """
@@ -87,7 +90,8 @@ def test_text(pair: tuple[Comm, Comm]) -> None:
     told = metrics.text(pair)
     assert dict(re.findall(r"# TYPE (\w+) (\w+)", told)) == NAMES
     values = parse(told)
-    assert values.keys() == NAMES.keys()
+    parts = {f"ddl_operation_seconds_{part}" for part in ("bucket", "sum", "count")}
+    assert values.keys() == (NAMES.keys() - {"ddl_operation_seconds"}) | parts
     for rank, comm in enumerate(pair):
         counters = comm.counters()
         (labels,) = (x for x in values["ddl_deaths_total"] if f'rank="{rank}",size="2"' in x)
@@ -163,3 +167,26 @@ def test_wrong_ports(value: str) -> None:
 def test_no_port() -> None:
     assert metrics_port({}) is metrics_port({"DDL_METRICS_PORT": ""}) is None
     assert metrics_port({"DDL_METRICS_PORT": "9400"}) == 9400
+
+
+def event(number: int, microseconds: float, status: str = "ok") -> dict[str, Any]:
+    return {"ph": "X", "dur": microseconds, "args": {"number": number, "status": status}}
+
+
+def test_latencies_count_each_operation_once() -> None:
+    latencies = Latencies()
+    latencies.add([event(0, 5), event(1, 2000), event(2, 9, "failed")])
+    latencies.add([event(1, 2000), event(3, 3e7), event(4, 2e8)])
+    lines = latencies.lines("t", 'rank="0"')
+    assert 't_bucket{rank="0",le="1e-05"} 1' in lines
+    assert 't_bucket{rank="0",le="0.0025"} 2' in lines
+    assert 't_bucket{rank="0",le="50.0"} 3' in lines
+    assert lines[-3:-2] == ['t_bucket{rank="0",le="+Inf"} 4']
+    assert lines[-1] == 't_count{rank="0"} 4'
+
+
+def test_dashboard_shows_what_there_is() -> None:
+    """Each name in Grafana's file is one of the metrics."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "grafana.json"
+    used = set(re.findall(r"ddl_\w+", path.read_text())) - {"libddl"}
+    assert {name.removesuffix("_bucket") for name in used} == set(NAMES)

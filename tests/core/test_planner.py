@@ -410,6 +410,27 @@ def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default")  # of matplotlib
+def test_plot_of_plans(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "plans.png"
+    question = ["plan", str(LAB), "--bytes", "64KiB", "--operation", "allgather"]
+    assert main([*question, "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_messages_of_a_plan() -> None:
+    """Who sends what to whom, and when: of a ring each rank sends to the next."""
+    cluster = read_cluster(LAB)
+    found = simulate(cluster, "allreduce", 64 << 10, "ring", sent_max=1000)
+    assert len(found.messages) == found.spans > 0
+    assert {(m.receiver - m.sender) % cluster.size for m in found.messages} == {1}
+    assert sum(m.bytes for m in found.messages) == sum(found.sent)
+    assert all(0 <= m.start <= m.end <= found.seconds for m in found.messages)
+    few = simulate(cluster, "allreduce", 64 << 10, "ring", sent_max=3)
+    assert few.messages == found.messages[:3]
+
+
 def test_plot_without_matplotlib(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

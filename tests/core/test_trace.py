@@ -146,3 +146,18 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ):
         assert main(["trace", *arguments]) == 2
         assert problem in capsys.readouterr().err
+
+
+def test_page_marks_who_blocks(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    first = write(
+        tmp_path / "0.json", 0, event(0), event(1, "an operation ran past its time limit")
+    )
+    second = write(tmp_path / "1.json", 1, event(0))
+    page = tmp_path / "all.html"
+    assert main(["trace", first, second, "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "waited for in op1 as operation 1: rank 1 on a" in text
+    assert text.count("the others wait for this rank") == 1
+    outside = re.findall(r"<(?:script|link)[^>]+(?:src|href)=", text)
+    assert outside == [], "the page needs nothing else"

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,14 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
 def test_the_page(run_program: Any, tmp_path: Path) -> None:
     """The first whole program in docs/elastic.md, which goes on from its checkpoint."""
     page = (EXAMPLES.parent / "docs" / "elastic.md").read_text()
-    (text,) = re.findall(r"A whole program, `train.py`:\n\n((?:    .*\n|\n)+)", page)
+    (text,) = re.findall(
+        r"A whole program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL
+    )
     program = tmp_path / "train.py"
     command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "-n", 2, program]
     for passes, step in ((1, 19), (2, 39)):
         changed = text.replace("passes=12", f"passes={passes}").replace("% 90", "% 20")
-        program.write_text(textwrap.dedent(changed))
+        program.write_text(changed)
         done = run_program([*map(str, command)], cwd=tmp_path, limit=LIMIT).expect_success()
         assert re.findall(r"step (\d+)  loss .* accuracy 0\.", done.out) == [str(step)]
     assert "resumed after 23 steps" in done.out

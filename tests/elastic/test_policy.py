@@ -418,7 +418,7 @@ def test_every_job_ends(data: st.DataObject) -> None:
 
 def test_the_example_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
-    program, printed = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)[:2]
+    program, printed = re.findall(r"```(?:python|text)\n(.*?)```", text, re.DOTALL)[:2]
     exec(program, {})
     assert capsys.readouterr().out.strip() == printed.strip()
 

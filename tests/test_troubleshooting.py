@@ -1,0 +1,40 @@
+"""Each error message of the sources is explained by a section of docs/troubleshooting.md."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+
+import messages  # noqa: E402
+
+
+def test_every_message_has_a_section() -> None:
+    known = messages.families()
+    found = messages.messages()
+    assert len(found) > 500
+    without = [f"{m.file}: {m.text}" for m in found if messages.family(m, known) is None]
+    assert not without, "\n".join(["docs/troubleshooting.md does not explain:", *without])
+
+
+def test_every_section_and_pattern_is_needed() -> None:
+    known = messages.families()
+    found = messages.messages()
+    for family in known:
+        for pattern in family.patterns:
+            assert any(pattern.search(m.text) for m in found), (family.title, pattern.pattern)
+        assert any(messages.family(m, known) is family for m in found), family.title
+
+
+def test_an_unknown_message_is_noticed() -> None:
+    strange = messages.Message("x.py", "RuntimeError: the frobnicator is in disarray")
+    assert messages.family(strange, messages.families()) is None
+
+
+def test_values_are_left_out() -> None:
+    texts = [m.text for m in messages.messages()]
+    assert 'DDL_EINVAL: DDL_ENCRYPT="%s" is neither 1 nor 0' in texts
+    assert not [t for t in texts if t.startswith("DDL_") and re.search("%[dul]", t)]

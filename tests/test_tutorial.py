@@ -1,0 +1,19 @@
+"""What docs/tutorial.md says of a failing process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import Run
+from snippets import blocks
+
+
+def test_a_failure_names_the_rank(ddlrun: Run, tmp_path: Path) -> None:
+    shown = [b.text for b in blocks("docs/tutorial.md") if b.language == "python"]
+    program, line = shown
+    changed = program.replace("comm.allreduce(x)", f"{line}comm.allreduce(x)")
+    ended = ddlrun(3, changed)
+    assert ended.code != 0
+    last = ended.err.splitlines()[-1]
+    assert "ddlrun: rank 1 on " in last
+    assert "does not like this" in last
