@@ -53,7 +53,7 @@ ENVIRONMENTS = {
         (*OLD, "numpy==1.24.4", "scipy<1.12"), ("aesara==2.9.4",), ("test_pytensor.py",)
     ),
     "theano": Environment(
-        (*OLD, "numpy==1.22.4", "scipy<1.11"), ("Theano-PyMC==1.1.2",), ("test_pytensor.py",)
+        (*OLD, "numpy==1.23.5", "scipy<1.11"), ("Theano-PyMC==1.1.2",), ("test_pytensor.py",)
     ),
     "mlx": Environment(("mlx[cpu]==0.32.4",)),
     "mxnet": Environment((*OLD, "numpy==1.23.5", "scipy<1.11", "mxnet==1.9.1")),
