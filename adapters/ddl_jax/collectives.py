@@ -9,7 +9,7 @@ result, as jax.errors.JaxRuntimeError with libddl's message. After such an error
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +23,13 @@ from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
 from ddl_jax.world import size
 
+if TYPE_CHECKING:
+    from ddl_core.names import Op
+
 Tree = TypeVar("Tree")
 
 
-def allreduce(array: ArrayLike, op: str = "sum") -> Array:
+def allreduce(array: ArrayLike, op: Op = "sum") -> Array:
     """Combine the ranks' arrays, element by element; all ranks get the same bits.
 
     array  of the same shape and type on all ranks
@@ -44,7 +47,7 @@ def allreduce(array: ArrayLike, op: str = "sum") -> Array:
     return result
 
 
-def grouped_allreduce(arrays: Tree, op: str = "sum") -> Tree:
+def grouped_allreduce(arrays: Tree, op: Op = "sum") -> Tree:
     """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
 
     arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
@@ -88,7 +91,7 @@ def allgather(array: ArrayLike) -> Array:
     return _call(primitives.allgather_p, own.reshape(own.shape or (1,)))
 
 
-def reduce_scatter(array: ArrayLike, op: str = "sum") -> Array:
+def reduce_scatter(array: ArrayLike, op: Op = "sum") -> Array:
     """This rank's part of what `allreduce` would give: of as many equal parts, along the first
     dimension, as there are ranks.
 
