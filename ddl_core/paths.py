@@ -16,7 +16,12 @@ def get_include() -> str:
 def library_path() -> str:
     """The shared library that this process uses. Link native code to this very file, so that the
     process has one libddl."""
-    return str(_folder() / "lib" / "libddl.so.1")
+    return str(library_folder() / "libddl.so.1")
+
+
+def library_folder() -> Path:
+    """The folder of the shared library, of pkgconfig/libddl.pc and of cmake/ddl."""
+    return _folder() / "lib"
 
 
 def header_version() -> str:

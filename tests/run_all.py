@@ -113,7 +113,8 @@ def tool(name: str) -> str:
 def c_tests(kind: str, sanitize: str = "", wrap: list[str] | None = None) -> list[list[str]]:
     """Configure, build and run the C tests in build/KIND."""
     tree = f"build/{kind}"
-    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DDDL_TESTS=ON", f"-DDDL_SANITIZE={sanitize}"]
+    settings = ["-DCMAKE_BUILD_TYPE=Release", "-DDDL_TESTS=ON", "-DDDL_WERROR=ON"]
+    settings.append(f"-DDDL_SANITIZE={sanitize}")
     quiet = ["--log-level=WARNING", "-DCMAKE_RULE_MESSAGES=OFF"]
     cores = os.cpu_count() or 1
     quarters = str(4 * cores)  # what libddl/tests/CMakeLists.txt counts tests in
@@ -242,6 +243,8 @@ def run(name: str, stage: Stage) -> tuple[Count, str]:
                 )
             except OSError as error:
                 out.write(f"cannot run {command[0]}: {error.strerror}\n")
+                if command[0] in ("cmake", "ctest"):
+                    out.write("install it (Debian: apt install cmake; Fedora: dnf install cmake)\n")
                 code = 127
                 break
             try:

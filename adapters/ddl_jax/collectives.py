@@ -12,7 +12,7 @@ leaves it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from ddl_core.arguments import op_value
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
 from ddl_jax.communicators import Communicator, members
+
+if TYPE_CHECKING:
+    from ddl_core.names import Op
 
 Tree = TypeVar("Tree")
 
@@ -43,7 +46,7 @@ _COMBINE = {
 
 def allreduce(
     array: ArrayLike,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     comm: Communicator | None = None,
     transpose: str = "allreduce",
@@ -69,7 +72,7 @@ def allreduce(
 
 def grouped_allreduce(
     arrays: Tree,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     comm: Communicator | None = None,
     transpose: str = "allreduce",
@@ -119,7 +122,7 @@ def allgather(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
     return _call(primitives.allgather_p, comm, own.reshape(own.shape or (1,)))
 
 
-def reduce_scatter(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None) -> Array:
+def reduce_scatter(array: ArrayLike, op: Op = "sum", *, comm: Communicator | None = None) -> Array:
     """This rank's part of what `allreduce` would give: of as many equal parts, along the first
     dimension, as there are ranks.
 

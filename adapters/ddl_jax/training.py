@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,16 @@ from ddl_core import adapter
 from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.world import rank
 
+if TYPE_CHECKING:
+    from ddl_core.names import Compression, GradientOp
+
 Tree = TypeVar("Tree")
 
 _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 
 
 def allreduce_gradients(
-    gradients: Tree, op: str = "average", *, compression: str | None = None
+    gradients: Tree, op: GradientOp = "average", *, compression: Compression | None = None
 ) -> Tree:
     """The ranks' average, or "sum", of each gradient in a tree, as one operation.
 
@@ -47,8 +50,8 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     *,
-    op: str = "average",
-    compression: str | None = None,
+    op: GradientOp = "average",
+    compression: Compression | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
     """As jax.value_and_grad, with value and gradient averaged over the ranks, or summed.
@@ -71,7 +74,9 @@ def value_and_grad(
     return global_value_and_grad
 
 
-def gradient_transformation(op: str = "average", *, compression: str | None = None) -> Any:
+def gradient_transformation(
+    op: GradientOp = "average", *, compression: Compression | None = None
+) -> Any:
     """An optax.GradientTransformation that gives all ranks the average of their gradients, or the
     sum: the first in an optax.chain. op, compression: as for `allreduce_gradients`."""
     import optax

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ddl_core.adapter import check_gradients
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter
+
+if TYPE_CHECKING:
+    from ddl_core.names import Compression, GradientOp
 
 _COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
 _SETTINGS = "_ddl_settings"
@@ -19,8 +22,8 @@ _SCALING = keras.optimizers.LossScaleOptimizer
 def DistributedOptimizer(
     optimizer: keras.optimizers.Optimizer | str,
     *,
-    op: str = "average",
-    compression: str | None = None,
+    op: GradientOp = "average",
+    compression: Compression | None = None,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int | None = None,
 ) -> keras.optimizers.Optimizer:

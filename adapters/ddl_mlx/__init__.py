@@ -13,7 +13,7 @@ and have no gradients. MLX has a mx.distributed of its own, for its ring, MPI an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
@@ -21,6 +21,9 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from ddl_core import adapter_arrays
 from ddl_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ddl_core.names import GradientOp
 
 __all__ = [
     "DistributedOptimizer",
@@ -77,7 +80,7 @@ average_metrics = _world.average_metrics
 broadcast_parameters = _world.broadcast_parameters
 
 
-def allreduce_gradients(gradients: Any, op: str = "average") -> Any:
+def allreduce_gradients(gradients: Any, op: GradientOp = "average") -> Any:
     """All ranks' gradients, a tree of arrays such as value_and_grad gives, averaged or summed in
     one operation. Returns such a tree."""
     names, arrays = zip(*tree_flatten(gradients), strict=True)

@@ -21,7 +21,7 @@ to compile the same graphs. Derivatives are those of the sum of all ranks' resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from ddl_core import adapter
 from ddl_core.errors import InvalidArgument
 from ddl_pytensor.framework import framework, tensor
 from ddl_pytensor.ops import AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter, world
+
+if TYPE_CHECKING:
+    from ddl_core.names import GradientOp, Op
 
 __all__ = [
     "allgather",
@@ -61,7 +64,7 @@ broadcast_object, allgather_object = world.broadcast_object, world.allgather_obj
 broadcast_parameters = world.broadcast_parameters  # of shared variables
 
 
-def allreduce(array: Any, op: str = "sum") -> Any:
+def allreduce(array: Any, op: Op = "sum") -> Any:
     """The ranks' tensors combined, element by element; all ranks get the same bits.
 
     array  of the same shape and type on all ranks
@@ -75,7 +78,7 @@ def allreduce(array: Any, op: str = "sum") -> Any:
     return AllReduce(adapter.check_op(op))(_tensor("array", array))
 
 
-def grouped_allreduce(arrays: Sequence[Any], op: str = "sum") -> list[Any]:
+def grouped_allreduce(arrays: Sequence[Any], op: Op = "sum") -> list[Any]:
     """`allreduce` of several tensors as one operation, in which small ones travel together. They
     may be of different shapes and types."""
     world.comm()
@@ -98,7 +101,7 @@ def allgather(array: Any) -> Any:
     return AllGather()(given if given.ndim else tensor.shape_padleft(given))
 
 
-def reduce_scatter(array: Any, op: str = "sum") -> Any:
+def reduce_scatter(array: Any, op: Op = "sum") -> Any:
     """This rank's part of what `allreduce` would give: of as many equal parts, along the first
     dimension, as there are ranks."""
     world.comm()
@@ -111,7 +114,7 @@ def alltoall(array: Any) -> Any:
     return AllToAll()(_divided("array", array))
 
 
-def allreduce_gradients(gradients: Sequence[Any], op: str = "average") -> list[Any]:
+def allreduce_gradients(gradients: Sequence[Any], op: GradientOp = "average") -> list[Any]:
     """All ranks' gradients, averaged or summed in one operation."""
     adapter.check_gradients(op, None)
     return grouped_allreduce(gradients, op)

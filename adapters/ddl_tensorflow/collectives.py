@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
@@ -21,15 +21,20 @@ from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
 from ddl_tensorflow.world import rank, size
 
+if TYPE_CHECKING:
+    from ddl_core.names import Op
+
 _NAME_MAX = 200  # bytes; csrc/kernels.cpp adds a suffix, and libddl takes 255
 
 _TYPES = {dtype.name for dtype in dtypes.TABLE}
 
-_as_it_is = tf.autograph.experimental.do_not_convert  # these functions need no AutoGraph
+Function = TypeVar("Function", bound=Callable[..., Any])
+# What is traced here needs no AutoGraph.
+_as_it_is: Callable[[Function], Function] = tf.autograph.experimental.do_not_convert
 
 
 @_as_it_is
-def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tensor:
+def allreduce(tensor: Any, op: Op = "sum", name: str | None = None) -> tf.Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
     tensor   of the same shape and type on all ranks
@@ -48,7 +53,7 @@ def allreduce(tensor: Any, op: str = "sum", name: str | None = None) -> tf.Tenso
 
 @_as_it_is
 def grouped_allreduce(
-    tensors: Sequence[Any], op: str = "sum", name: str | None = None
+    tensors: Sequence[Any], op: Op = "sum", name: str | None = None
 ) -> list[tf.Tensor]:
     """`allreduce` of several tensors as one operation, in which small ones travel together.
 
@@ -111,7 +116,7 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
 
 @_as_it_is
 def reduce_scatter(
-    tensor: Any, op: str = "sum", rows: Sequence[int] | None = None, name: str | None = None
+    tensor: Any, op: Op = "sum", rows: Sequence[int] | None = None, name: str | None = None
 ) -> tf.Tensor:
     """This rank's part of what `allreduce` would give. Parts are along the first dimension.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -20,17 +20,22 @@ from ddl_tensorflow.collectives import (
 )
 from ddl_tensorflow.world import rank, size
 
+if TYPE_CHECKING:
+    from ddl_core.names import Compression, GradientOp
+
 _COMPRESSED = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
 
-_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+Function = TypeVar("Function", bound=Callable[..., Any])
+# What is traced here needs no AutoGraph.
+_as_it_is: Callable[[Function], Function] = tf.autograph.experimental.do_not_convert
 
 
 @_as_it_is
 def allreduce_gradients(
     gradients: Sequence[Any],
     *,
-    op: str = "average",
-    compression: str | None = None,
+    op: GradientOp = "average",
+    compression: Compression | None = None,
     sparse_as_dense: bool = False,
     name: str | None = None,
 ) -> list[Any]:
@@ -82,8 +87,8 @@ class DistributedGradientTape:
         *,
         persistent: bool = False,
         watch_accessed_variables: bool = True,
-        op: str = "average",
-        compression: str | None = None,
+        op: GradientOp = "average",
+        compression: Compression | None = None,
         sparse_as_dense: bool = False,
     ) -> None:
         adapter.check_gradients(op, compression)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from torch import Tensor
 from ddl_torch import gradients
 from ddl_torch.ops import OPS
 from ddl_torch.world import adapter, group, rank, size
+
+if TYPE_CHECKING:
+    from ddl_core.names import Op
 
 Result = TypeVar("Result")
 
@@ -66,7 +69,7 @@ class Work(Generic[Result]):
         return future
 
 
-def allreduce(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Tensor:
+def allreduce(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
     tensor   of the same shape and type on all ranks, in CPU memory
@@ -86,7 +89,7 @@ def allreduce(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Ten
     return _allreduce(tensor, op, out, False).wait()
 
 
-def allreduce_async(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Work[Tensor]:
+def allreduce_async(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Work[Tensor]:
     """Start `allreduce`. `tensor` may be changed at once, `out` not before the work is complete."""
     return _allreduce(tensor, op, out, True)
 
@@ -107,7 +110,7 @@ def _allreduce(tensor: Tensor, op: str, out: Tensor | None, is_async: bool) -> W
 
 
 def grouped_allreduce(
-    tensors: Sequence[Tensor], op: str = "sum", out: Sequence[Tensor] | None = None
+    tensors: Sequence[Tensor], op: Op = "sum", out: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
     """`allreduce` of several tensors as one operation, in which small ones travel together.
 
@@ -120,7 +123,7 @@ def grouped_allreduce(
 
 
 def grouped_allreduce_async(
-    tensors: Sequence[Tensor], op: str = "sum", out: Sequence[Tensor] | None = None
+    tensors: Sequence[Tensor], op: Op = "sum", out: Sequence[Tensor] | None = None
 ) -> Work[list[Tensor]]:
     """Start `grouped_allreduce`."""
     for name, several in (("tensors", tensors), ("out", out)):
@@ -219,7 +222,7 @@ def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[T
     return Work(work, result)
 
 
-def reduce_scatter(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -> Tensor:
+def reduce_scatter(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
     """This rank's part of what `allreduce` would give: of as many equal parts, along the first
     dimension, as there are ranks.
 
@@ -232,9 +235,7 @@ def reduce_scatter(tensor: Tensor, op: str = "sum", out: Tensor | None = None) -
     return reduce_scatter_async(tensor, op, out).wait()
 
 
-def reduce_scatter_async(
-    tensor: Tensor, op: str = "sum", out: Tensor | None = None
-) -> Work[Tensor]:
+def reduce_scatter_async(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Work[Tensor]:
     """Start `reduce_scatter`. `tensor` must not be changed before the work is complete."""
     return _reduce_scatter(tensor, op, out)
 

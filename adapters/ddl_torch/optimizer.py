@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,15 +12,18 @@ from torch import Tensor
 from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
 from ddl_torch.world import adapter, group
 
+if TYPE_CHECKING:
+    from ddl_core.names import Compression, GradientOp
+
 _COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     *,
-    op: str = "average",
+    op: GradientOp = "average",
     backward_passes_per_step: int = 1,
-    compression: str | None = None,
+    compression: Compression | None = None,
     bucket_bytes: int = 16 << 20,
 ) -> torch.optim.Optimizer:
     """Make the optimizer step on the gradients of all ranks, and return it.

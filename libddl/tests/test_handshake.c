@@ -517,9 +517,45 @@ static void test_member_altered(void)
     }
 }
 
+/* A host of the other byte order dials, is dialed, and gives its address. */
+static void test_other_byte_order(void)
+{
+    static const char words[] = "its byte order is not ours: all hosts of a job must be";
+    ddl_endpoint *endpoint = open_endpoint("");
+    ddl__hello hello = hello_for(ddl__endpoint_job(endpoint), endpoint), ours = hello;
+    hello.magic = __builtin_bswap32(hello.magic);
+    hello.protocol = __builtin_bswap16(hello.protocol);
+    int fd = dial(port_of(endpoint));
+    send_bytes(fd, &hello, sizeof hello);
+    ddl__hello answer = receive_answer(fd);
+    IS_REFUSED(answer, words);
+    close(fd);
+
+    int fds[2];
+    ddl__session session;
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
+    send_bytes(fds[1], &hello, sizeof hello);
+    REFUSED(ddl__handshake_initiate(ddl__endpoint_job(endpoint), fds[0], &ours,
+                                    ddl__deadline(LIMIT_MS), &session),
+            DDL_EREFUSED, words);
+    close(fds[0]);
+    close(fds[1]);
+
+    unsigned char bytes[DDL_ADDRESS_MAX];
+    ddl__address address;
+    size_t n = ddl__address_encode(ddl__endpoint_address(endpoint), bytes);
+    uint32_t magic;
+    memcpy(&magic, bytes, sizeof magic);
+    magic = __builtin_bswap32(magic);
+    memcpy(bytes, &magic, sizeof magic);
+    REFUSED(ddl__address_decode(&address, bytes, n), DDL_EINVAL, words);
+    ddl_endpoint_destroy(endpoint);
+}
+
 int main(void)
 {
     setenv("DDL_LOG", "off", 0);
+    test_other_byte_order();
     test_altered();
     test_replayed();
     test_numbered();

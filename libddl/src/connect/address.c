@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "connect/hello.h"
+
 enum { MAGIC = 0x61644464, FORMAT = 2 };
 
 /* The bytes of an address: a head, the host's name, and the IPs. Numbers have the low byte first,
@@ -70,6 +72,8 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
     const unsigned char *at = bytes;
     encoded_head head = {0};
     memcpy(&head, at, n < sizeof head ? 0 : sizeof head);
+    if (head.magic == __builtin_bswap32(MAGIC))
+        return ddl__fail(DDL_EINVAL, "an address cannot be used: " DDL__OTHER_ENDIAN);
     if (head.magic != MAGIC)
         return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
     if (head.format != FORMAT)

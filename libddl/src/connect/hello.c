@@ -22,6 +22,8 @@ ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const c
 
 ddl_status ddl__hello_check(const ddl__hello *hello)
 {
+    if (hello->magic == __builtin_bswap32(DDL__HELLO_MAGIC))
+        return ddl__fail(DDL_EREFUSED, DDL__OTHER_ENDIAN);
     if (hello->magic != DDL__HELLO_MAGIC)
         return ddl__fail(DDL_EREFUSED, "it does not speak libddl's protocol");
     if (hello->protocol != DDL__PROTOCOL)

@@ -51,6 +51,9 @@ typedef struct ddl__hello {
     unsigned char proof[DDL__KEY];
 } ddl__hello;
 
+/* A host of the other byte order shows in the magic numbers of its messages and addresses. */
+#define DDL__OTHER_ENDIAN "its byte order is not ours: all hosts of a job must be little-endian"
+
 /* The bytes that tell whether a message is a hello that we can read. */
 enum { DDL__HELLO_HEAD = 8 };
 

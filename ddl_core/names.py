@@ -1,0 +1,20 @@
+"""The names that arguments may have, for type checkers: a misspelt one is found before the run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Op = Literal[
+    "sum",
+    "average",
+    "min",
+    "max",
+    "product",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "logical_and",
+    "logical_or",
+]
+GradientOp = Literal["average", "sum"]
+Compression = Literal["f16", "bf16"]  # the type that gradients are sent in

