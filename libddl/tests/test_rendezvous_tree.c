@@ -29,7 +29,8 @@ static char url[64];
 static int self, wrong_rank;
 static flaw wrong;
 static bool small_is_large;
-static int limit_ms = 20000;
+static int limit_ms = 20000, warn_ms;
+static FILE *said; /* all ranks' stderr, if warn_ms is not 0 */
 
 int __real_ddl__rendezvous_giver(int rank, int size);
 int __wrap_ddl__rendezvous_giver(int rank, int size);
@@ -85,8 +86,10 @@ static void be_rank(int size, const char *secret, bool encrypts)
                                  .size = size,
                                  .begun = ddl__now(),
                                  .deadline = ddl__deadline(limit_ms),
-                                 .warn_at = DDL__NEVER};
+                                 .warn_at = warn_ms ? ddl__deadline(warn_ms) : DDL__NEVER};
     double begun = seconds();
+    if (warn_ms)
+        CHECK(dup2(fileno(said), 2) == 2, "dup2");
     b->status[self] = ddl__rendezvous_run(&plan, url);
     b->took[self] = seconds() - begun;
     if (b->status[self] != DDL_OK)
@@ -197,6 +200,22 @@ static void test_flaw(int rank, flaw how, const char *words)
     }
 }
 
+/* Rank 4 waits for rank 6, which has asked nobody, and warns once. */
+static void test_warning(void)
+{
+    char text[1 << 12];
+    CHECK(said = tmpfile(), "tmpfile");
+    warn_ms = 1000;
+    run(SIZE, NULL, false, 6, FAILS_BEFORE_ASKING);
+    warn_ms = 0;
+    size_t n = (size_t)pread(fileno(said), text, sizeof text - 1, 0);
+    CHECK(n < sizeof text, "pread");
+    text[n] = 0;
+    const char *found = strstr(text, "rank 6, and 0 others, have yet to get the list");
+    CHECK(found && strstr(text, "rank 4 on ") && !strstr(found, "has waited"), "%s", text);
+    fclose(said);
+}
+
 int main(void)
 {
     b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -209,5 +228,6 @@ int main(void)
     test_flaw(6, DIES_BEFORE_ASKING, "did not get the addresses from rank 6");
     limit_ms = 3000; /* its giver waits for it */
     test_flaw(6, FAILS_BEFORE_ASKING, "rank 6 did not get the addresses from rank 4 on nowhere");
+    test_warning();
     return 0;
 }

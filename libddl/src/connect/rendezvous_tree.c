@@ -3,7 +3,7 @@
  * asks its giver, which rank 0 has named, at that one's endpoint. So it comes in log2(n) rounds.
  *
  * A giver does not wait for a rank whose endpoint is gone: the creation of the comm, which comes
- * next, reports that. */
+ * next, reports that. It warns of one that is there and does not ask. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/time_limits.h"
 #include "connect/discover.h"
 #include "connect/rendezvous.h"
@@ -121,6 +122,26 @@ static ddl_status askers_find(askers *a)
     return DDL_OK;
 }
 
+/* Warn, once, about the ranks that have not asked. */
+static void give_warn(const askers *a)
+{
+    ddl__rendezvous_plan *p = a->plan;
+    int64_t now = ddl__now();
+    if (now < p->warn_at)
+        return;
+    p->warn_at = DDL__NEVER;
+    int first = 0;
+    while (!a->missing[first])
+        first++;
+    ddl__log(
+        DDL__WARN,
+        "rank %d on %s: the rendezvous has waited for %.1f s: rank %d, and %d others, have yet "
+        "to get the list of addresses from here; are they stopped, or is there no way from "
+        "their hosts to this one?",
+        p->rank, ddl__endpoint_address(p->endpoint)->host, (double)(now - p->begun) * 1e-9, first,
+        a->n - 1);
+}
+
 /* Give the list to those that ask for it at the slot, or the reason why this rank did not get it,
  * which is the message set. */
 static void give(askers *a, ddl__comm_slot *slot)
@@ -138,6 +159,8 @@ static void give(askers *a, ddl__comm_slot *slot)
         } else if (ddl__now() >= look_at) {
             if (has_list)
                 drop_gone(a);
+            if (has_list && a->n)
+                give_warn(a);
             look_at = ddl__now() + DDL__ATTEMPT_LEAST;
         }
     }
