@@ -28,13 +28,15 @@ TARGETS = {
     "aarch64": "aarch64-linux-gnu",
     "ppc64le": "powerpc64le-linux-gnu",
 }
+# Else zig's long double is one that glibc has since 2.32. Their vectors are old to the compiler.
+FLAGS = {"ppc64le": "-mabi=ibmlongdouble -Wno-deprecated-altivec-src-compat"}
 
 # As a preprocessor alone, zig knows no version of glibc.
 COMPILER = """\
 #!/bin/sh
 version=.{glibc}
 [ "$1" != -E ] || version=
-exec {zig} cc -target {target}"$version" "$@"
+exec {zig} cc -target {target}"$version" {flags} "$@"
 """
 
 TOOLCHAIN = """\
@@ -69,7 +71,12 @@ def toolchain(arch: str) -> list[str]:
     compiler = folder / "cc"
     zig = Path(ziglang.__file__).parent / "zig"
     compiler.write_text(
-        COMPILER.format(zig=shlex.quote(str(zig)), target=TARGETS[arch], glibc=GLIBC)
+        COMPILER.format(
+            zig=shlex.quote(str(zig)),
+            target=TARGETS[arch],
+            glibc=GLIBC,
+            flags=FLAGS.get(arch, ""),
+        )
     )
     compiler.chmod(0o755)
     if arch == platform.machine():
