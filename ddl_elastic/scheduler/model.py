@@ -17,7 +17,10 @@ import numpy.typing as npt
 
 from ddl_elastic.assign import legal_sizes
 
-_PRIOR = 0.01  # how strongly the exchange counts as free while nothing else was measured
+# How strongly the base, a doubling and the way across hosts count as free while nothing else was
+# measured. What was measured across hosts only may as well be quick within one.
+_PRIOR = np.diag([0.0, 0.01, 0.01, 0.001])[1:]
+_SHARE = 0.1  # how strongly the seconds of shares count beside those of steps
 _ROUNDS = 3  # of weighing the measurements anew
 _USUAL = 0.05  # relative error from which on a measurement weighs less
 _SUPPORTS = tuple((0, *(i for i in (1, 2, 3) if bits >> (i - 1) & 1)) for bits in range(8))
@@ -27,11 +30,13 @@ _legal_sizes = lru_cache(maxsize=1024)(legal_sizes)
 
 @dataclass(frozen=True)
 class Report:
-    """Measured: a step took so long on `size` ranks on `hosts` hosts."""
+    """Measured: a step took so long on `size` ranks on `hosts` hosts, and one share in it `share`
+    seconds; 0: not known."""
 
     size: int
     hosts: int
     seconds: float
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,9 @@ def model_fit(shares: int, reports: Sequence[Report]) -> StepModel:
     """The model that fits best: least squares of the relative errors, with no negative part.
 
     Of the reports of one size the median counts, and a size that does not fit the others counts
-    less. What was never measured is taken to be free, so that larger sizes are tried and measured.
+    less. The seconds of shares tell, where one size only was measured, what of its steps is the
+    exchange. What was never measured is taken to be free, so that larger sizes are tried and
+    measured.
     """
     groups: dict[tuple[int, bool], list[float]] = {}
     for report in reports:
@@ -101,13 +108,15 @@ def model_fit(shares: int, reports: Sequence[Report]) -> StepModel:
     seconds = np.array([float(np.median(groups[key])) for key in keys])
     rows = np.array([_features(shares, size, across) for size, across in keys])
     rows = rows / seconds[:, None]
-    prior = _PRIOR * np.eye(4)[1:] / seconds.max()
+    prior = _PRIOR / seconds.max()
+    goal = np.zeros(3)
+    if shares_known := [report.share for report in reports if report.share > 0]:
+        prior = np.vstack([prior, _SHARE * np.eye(4)[:1] / float(np.median(shares_known))])
+        goal = np.append(goal, _SHARE)
     weights = np.ones(len(keys))
     found = np.zeros(4)
     for _ in range(_ROUNDS):
-        found = _solve(
-            np.vstack([rows * weights[:, None], prior]), np.concatenate([weights, np.zeros(3)])
-        )
+        found = _solve(np.vstack([rows * weights[:, None], prior]), np.concatenate([weights, goal]))
         errors = np.abs(rows @ found - 1)
         weights = np.sqrt(np.minimum(1.0, _USUAL / np.maximum(errors, 1e-9)))
     share, base, doubling, across = (float(number) for number in found)

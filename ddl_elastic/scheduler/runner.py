@@ -303,8 +303,7 @@ class Runner:
 
     def _tell(self) -> None:
         now = time.monotonic()
-        running = sum(worker.state == "running" for worker in self._job.workers)
-        self._pace.see(now, self._job.steps, running)
+        self._measure(now)
         if self._service is None:
             return
         known = (self._told.get("number"), self._told.get("held"))
@@ -313,6 +312,13 @@ class Runner:
         self._told, self._told_at = self._describe(), now
         with suppress(OSError):  # about to be noticed
             self._service.send("told", **self._told)
+
+    def _measure(self, now: float) -> None:
+        workers = self._job.workers
+        running = [worker for worker in workers if worker.state == "running"]
+        hosts = len({worker.handle.slot.host for worker in running})
+        shares, busy = sum(w.shares for w in workers), sum(w.busy for w in workers)
+        self._pace.see(now, self._job.steps, len(running), hosts, shares, busy)
 
     # ---- the workers ----
 

@@ -97,7 +97,10 @@ class Run:
         left = report["steps_total"] - report["steps"]
         self.known = Known(
             logical,
-            tuple(Report(int(size), 1, float(seconds)) for size, seconds in measured),
+            tuple(
+                Report(int(size), int(hosts), float(seconds), float(share))
+                for size, hosts, seconds, share in measured
+            ),
             left if report["steps_total"] else float("inf"),
         )
 
@@ -125,8 +128,8 @@ def run_adopt(folder: JobFolder, held: Collection[str]) -> Run | None:
 
 
 def _is_news(before: Known, now: Known) -> bool:
-    old = {report.size: report.seconds for report in before.reports}
+    old = {(report.size, report.hosts): report.seconds for report in before.reports}
     return before.logical != now.logical or any(
-        abs(old.get(report.size, 0.0) - report.seconds) > _NEW * report.seconds
+        abs(old.get((report.size, report.hosts), 0.0) - report.seconds) > _NEW * report.seconds
         for report in now.reports
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -61,6 +62,21 @@ def test_one_measurement_is_enough_to_begin() -> None:
     fitted = model_fit(16, [Report(4, 1, 2.0)])
     assert fitted.seconds(4) == pytest.approx(2.0, rel=0.01)
     assert fitted.speedup(16) > 0.8 * 16  # the exchange counts as free until it is measured
+
+
+def test_the_time_of_shares_tells_the_exchange_of_one_size() -> None:
+    model = StepModel(12, 0.05, base=0.4)
+    (report,) = measure(model, [(6, 1)])
+    assert model_fit(12, [report]).speedup(6) > 5
+    fitted = model_fit(12, [replace(report, share=0.05)])
+    assert fitted.seconds(6) == pytest.approx(report.seconds, rel=0.01)
+    assert fitted.seconds(1) == pytest.approx(0.6, rel=0.02)
+
+
+def test_what_was_measured_across_hosts_may_be_quick_within_one() -> None:
+    (report,) = measure(StepModel(12, 0.05, across=1.0), [(6, 3)])
+    fitted = model_fit(12, [replace(report, share=0.05)])
+    assert fitted.speedup(6, hosts=2) < 0.6 and fitted.speedup(2) > 1.7
 
 
 def test_a_job_limited_by_the_network_has_a_knee() -> None:
