@@ -148,7 +148,7 @@ def test_a_job_that_gains_nothing_from_slots(serving: Serving, tmp_path: Path) -
     for job in (limited, other):
         serving.move(job, "cancelled")
     wait_for(lambda: not serving.store.intents())
-    sizes = dict(measured.result()["measured"])
+    sizes = {size: seconds for size, _, seconds, _ in measured.result()["measured"]}
     assert len(sizes) > 1 and sizes[1] < 2 * min(sizes.values())
 
 
