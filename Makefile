@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # GNU make. `make help` tells what there is; what the tests are is in tests/run_all.py.
 
 VENV ?= .venv
@@ -142,7 +143,7 @@ test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 6
 	done
 
 lint: $(VENV)/test.stamp ## check layers, words, formats and types
-	@$(stages) layers words ruff mypy clang-format shellcheck
+	@$(stages) layers spdx words ruff mypy clang-format shellcheck
 
 format: $(VENV)/test.stamp ## format the sources
 	$(VENV)/bin/ruff format .

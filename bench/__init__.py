@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benchmarks of libddl and other libraries: `python -m bench --help`."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench COMMAND [OPTION ...]`; COMMANDS lists the commands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* allreduce.c - time of one in-place f32 all-reduce between processes of this host, from C.
  *
  *   cc -O2 bench/allreduce.c -Ilibddl/include -Lbuild -lddl -o allreduce

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bench.h - shared by the programs of this folder. */
 #ifndef BENCH_H
 #define BENCH_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured: operations, element types and sizes, and their form on a command line."""
 
 from __future__ import annotations

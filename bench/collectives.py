@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench collectives`: operations of libddl and of other libraries."""
 
 from __future__ import annotations

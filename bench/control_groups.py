@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of processes with a share of the processors' time, by Linux's control groups, v1 or v2."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench creation`: the time of init and of creating groups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench elastic`: what a step of elastic training costs. The ranks: elastic_rank.py."""
 
 from __future__ import annotations

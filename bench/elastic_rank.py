@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of `python -m bench elastic`: the same training steps in turns, elastic and not.
 
     elastic     ddl_torch.elastic.Job with a loop of one's own, with all that a step costs: reading

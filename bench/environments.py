@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual environments, one for each library, made once and kept in build/bench."""
 
 from __future__ import annotations

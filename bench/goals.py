@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl's performance targets, as ratios of times that were measured in turns in one run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* groups.c - time of many small f32 all-reduces between processes of this host: one by one, all
  * at once, by name, and as a group.
  *

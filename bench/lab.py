@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All-reduce between hosts of a lab (tests/lab/lab.py): a single ring and the default algorithm.
 
     python3 bench/lab.py --build DIR [--hosts 2,2] [--bytes 67108864] [--rate 1gbit]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine, for --lab: network namespaces, made by tests/lab/lab.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the ranks of each library are started, on one host or on several."""
 
 from __future__ import annotations

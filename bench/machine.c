@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.c - the machine's current state: the distance between two cores, and how fast ranks
  * reduce or copy memory that they share, with no library in between. A shared library for
  * machine.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine's current state, and its limits, as machine.c measures them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* many_ranks.c - what a comm of many ranks costs, and what happens when one of them is killed.
  *
  *   cc -O2 bench/many_ranks.c -Ilibddl/include -Lbuild -lddl -o many_ranks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the wanted cases: one scheduler per placement, and a progress bar."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench members`: a coordinator of many members: what it costs, how soon it reaches all.
 
 The coordinator is `ddl elastic run --listen`, killed later on, and `ddl elastic resume`. Members

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench recovery`: how long after a kill -9 the survivors have committed another step.
 
 Each run starts a job of four processes (recovery_rank.py), kills one with SIGKILL once all have

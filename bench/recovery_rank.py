@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process of `python -m bench recovery`: trains, and writes a line for each committed step.
 
     python recovery_rank.py SYSTEM FOLDER

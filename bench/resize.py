@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench resize`: how long the others stand still when workers join and leave.
 
 One elastic job for each row: it grows and shrinks in turns. The pause is the time of the step in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a worker's time goes while its group changes: wraps the parts of a change, before the
 workers are forked, so that each writes down when it began and ended."""
 

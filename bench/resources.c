@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* resources.c - memory of a rank, and start-up time.
  *
  *   cc -O2 bench/resources.c -Ilibddl/include -Lbuild -lddl -o resources

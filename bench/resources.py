@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a rank and start-up time, as resources.c measures them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns, and their summary: one row for each candidate and state of the machine."""
 
 from __future__ import annotations

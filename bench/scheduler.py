@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives libraries turns, round by round, and records the machine's state between turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench targets`: libddl's performance targets, and which of them are met."""
 
 from __future__ import annotations

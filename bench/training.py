@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench training`: steps per second of real models on several ranks, by backend.
 
 All backends take turns in one run, and so do the same steps without communication; the order

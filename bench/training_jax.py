@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench training --framework jax`: jax's own collectives over libddl, and ddl_jax.
 
 The first part runs the same programs over libddl and over jaxlib's Gloo: psum of many sizes, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of bench/training.py for PyTorch: DistributedDataParallel with each backend in turn."""
 
 from __future__ import annotations

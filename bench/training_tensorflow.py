@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench training --framework tensorflow`: ddl_tensorflow, and TensorFlow's own
 MultiWorkerMirroredStrategy.
 

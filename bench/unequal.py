@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench unequal`: what elastic workers of unequal speed reach together.
 
 Each worker is in a control group with a quota of processor time. First each one trains alone, then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks of one library: alive over the whole run, asleep except in their turn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for Python: collective operations between processes on one host or many.
 
     import ddl_core

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m ddl_core: what is installed, one line each, or with options what a build of a C, C++,
 Fortran, Rust or Go program needs. No framework is imported."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the C source of a cffi module from a header: `ddl_core._ddl` from ddl.h itself.
 
     python _build.py [--cc CC] --module ddl_core._ddl --include ddl/ddl.h ddl.h _ddl.c

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The cffi module that _build.py generates.
 from typing import Any
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a DLPack capsule, as far as needed to find a CPU tensor's memory.
 
 NumPy's reader does not know bfloat16. The capsule is read, not consumed: it owns the tensor until

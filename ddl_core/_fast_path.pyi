@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The module of csrc/fast_path.c.
 from typing import Any
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The only importer of the extensions. Calls into libddl that can fail go through `check`."""
 
 from __future__ import annotations

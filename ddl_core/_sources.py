@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes imports work in the project's folder, where Python finds the sources first, which have no
 compiled parts."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the adapters share: joining the job, the checks of arguments, and names that have changed.
 
 docs/adapters.md shows how to write an adapter with it.

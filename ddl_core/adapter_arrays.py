@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations that all adapters share, for frameworks whose arrays NumPy can read.
 
 Such an adapter is one file: it says how its framework's arrays are read and made, and what training

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the arguments of an operation and put them in the order of ddl.h."""
 
 from __future__ import annotations

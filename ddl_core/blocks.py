@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of operations whose blocks differ in size between ranks."""
 
 from __future__ import annotations

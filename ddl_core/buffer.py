@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the memory of any array, without a copy and without importing a framework.
 
 An adapter that knows the memory passes a Buffer. Other arrays are tried in this order: NumPy arrays

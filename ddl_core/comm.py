@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A group of ranks, and the operations they do together."""
 
 from __future__ import annotations

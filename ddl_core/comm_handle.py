@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The handle of a comm, and what uses it: calls of all threads, works and groups.
 
 Comm adds the operations to it, and Group collects them.

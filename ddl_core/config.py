@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a comm, in Python's units."""
 
 from __future__ import annotations

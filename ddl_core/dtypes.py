@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The element types of libddl: their values in ddl.h, in NumPy and in DLPack."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On a signal, prints what this process waits for.
 
 Design notes. Python runs signal handlers in its main thread between two bytecodes. That is too late

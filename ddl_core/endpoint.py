@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This process's identity and its listening ports, from which comms are made."""
 
 from __future__ import annotations

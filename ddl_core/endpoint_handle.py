@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The handle of an endpoint, and what uses it: the comms made from it.
 
 Endpoint makes the first ones, and Comm makes further ones.

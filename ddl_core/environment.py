@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads from the environment how this process was started.
 
     ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One exception class per status of ddl.h, grouped as there: by what the caller does next.
 
     DdlError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognizes forked children: the threads and memory of their handles stayed with the parent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an adapter says where its framework is not installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deprecated: ddl_launch.lab has replaced ddl_core.lab."""
 
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A histogram of how long the operations of a comm took, for ddl_core.metrics.
 
 It is made from the comm's record of its last 1024 operations whenever metrics are read, so that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deprecated: `python -m ddl_launch` has replaced `python -m ddl_core.launch`."""
 
 import sys

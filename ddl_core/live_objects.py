@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects of this process that are neither closed nor collected, by their order of creation."""
 
 from __future__ import annotations

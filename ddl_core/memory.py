@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays in memory that ranks on the same host read in place: see ddl_alloc in ddl.h."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counters of comms in the format of Prometheus.
 
     from ddl_core import metrics

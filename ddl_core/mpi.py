@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining under mpirun: the ranks exchange their endpoints' addresses by MPI.
 
 Nothing else uses MPI, so any MPI that mpi4py supports will do.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names that arguments may have, for type checkers: a misspelt one is found before the run."""
 
 from __future__ import annotations

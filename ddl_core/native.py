@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native parts of adapters: compiled once per user, however many processes ask at once."""
 
 from __future__ import annotations

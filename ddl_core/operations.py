@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations: as a Comm runs them, and as a Group collects them.
 
 A Comm has a fast path for its most frequent calls: NumPy arrays, and no options but a name. Other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asynchronous forms of the operations."""
 
 from __future__ import annotations

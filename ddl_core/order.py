@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ordered sums: sums whose bits depend neither on how many ranks there are nor on which of them
 computed what.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the library and its header are. It does not load the library: an adapter whose native part
 does so needs no more of ddl_core."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deprecated: `python -m ddl_launch.commands` has replaced `python -m ddl_core.tools`."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the environment tells ddl_torch. PyTorch waits for this in every new process group, also in
 those of other backends, so this module imports nothing until there is an error."""
 

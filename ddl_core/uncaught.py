@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports an uncaught exception to the launcher before the other ranks can notice its consequences.
 So the launcher knows which rank failed first, and why."""
 

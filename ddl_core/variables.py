@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The environment variables of libddl, and a warning of those that are misspelt.
 
 GROUPS is the only table: the site's page of environment variables is made from it, and a test

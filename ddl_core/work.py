@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One asynchronous operation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The comm of all ranks that were started together: one per process at a time."""
 
 from __future__ import annotations

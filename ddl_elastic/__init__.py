@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training: workers come, go and die, and the result keeps its bits.
 
 A job has a fixed number of logical workers. Each rank owns some of them, computes their shares of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Before its first step a job lets only those ranks in that compute the same bits.
 
 Other versions of a library, another kind of processor or another number of threads round

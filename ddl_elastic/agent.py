@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent: owns a slot, starts one worker, watches it, and ends it when told to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who goes on when a group is divided, and a side of it is no majority: the coordinator is asked.
 
 libddl lets a side go on that has more than half of the ranks which may be alive, or half of them

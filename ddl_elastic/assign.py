@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rank computes which logical workers, and which numbers of ranks are of use. Pure.
 
 Each rank gets one contiguous range, and so does each host: the fewer nodes of the order's tree a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares by measured speed: when another map would make the steps shorter, and who is far behind.
 
 Pure, but for what it remembers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variables that shares change, such as batch norm's statistics, where they are read and written as
 NumPy arrays. Each share starts from the committed values; the average of all changes is committed.
 """

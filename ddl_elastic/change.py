@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The switch to the comm of a plan, between two steps, and the state for those who are new in it.
 
 All tell each other who has the state. Those who have it copy a part of it, which a thread sends,

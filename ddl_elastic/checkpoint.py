@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """States in storage: chunks named by their hashes, and a manifest that names the chunks.
 
 A state is cut into chunks of at most CHUNK bytes, equally for any number of ranks, so any rank can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl elastic`: elastic jobs of programs with a loop of their own."""
 
 from __future__ import annotations

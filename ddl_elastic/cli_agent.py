@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs on several hosts: `ddl elastic agent` offers a machine to one, which listens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl elastic resume`: another coordinator for a job on hosts, whose own is gone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The local control socket of a job: how `ddl elastic scale` asks it for another number of workers.
 
 It lies in a folder that only this user can enter, beside a file with the job's secret, which a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One job's coordinator: starts the workers, tells them of each other, and watches them.
 
 No step waits for it. It is in the process that called `Job.train`, or in `ddl elastic run`.

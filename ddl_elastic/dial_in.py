@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where agents dial in: a listener, and connections that have not proven yet that they know the
 token. Both sides prove it; it is never sent. Nothing here blocks for long."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent that dials in: offers this machine's slots to a job, from any host; see engines/dialed.
 
 Its workers are those of a local engine. They end with the agent, and the agent with the job, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All that this package reads from its environment, and sets in it."""
 
 from __future__ import annotations

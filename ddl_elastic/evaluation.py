@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluating a model on all ranks: a table with a row of numbers for each batch of a data set.
 
 The table is an ordered sum: each logical worker brings its rows, and zeros elsewhere, so the sum is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the halves of frameworks share that give their tensors as NumPy arrays.
 
 The tensors of a share stand one after the other in few flat arrays, one for each type that they are

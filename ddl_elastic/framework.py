@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ddl_elastic needs of a framework. Each has its half: ddl_torch.elastic, ...
 
 A share is the work of one logical worker in one step. It starts from the committed state with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent of a host: stands between the workers of its slots and their job's coordinator.
 
 Workers talk to their agent, and it passes on what they say. So they go on when the coordinator is

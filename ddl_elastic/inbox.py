@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker's job tells it: plans go to its membership, answers to those who have asked, and
 all else waits to be received."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job without a loop of one's own: `Job(...).train()`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `ddl elastic resume` has to know of a job whose coordinator is gone.
 
 It lies in the folder that only this user can enter, beside the job's secret, as a file of mode

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a worker joins the others of its job: its coordinator tells it who they are."""
 
 from __future__ import annotations

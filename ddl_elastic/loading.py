@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How samples come into a job: read where they are needed, or ahead of that by loader processes.
 
 The samples of a share are a function of the step and the logical worker, and each is read with

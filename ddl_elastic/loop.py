@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop of a program of one's own: `for step in loop.steps(...)`, `for x, y in step`.
 
 Iterating over a step computes this process's shares of it, and is the recovery as well: it ends

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a worker's group changes by plan: newcomers join, others leave, and nobody restarts.
 
 A plan lists the members and addresses of the next comm. All of them create it beside the running

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an agent remembers of its worker, for a coordinator that comes later. Pure.
 
 A coordinator knows of a worker what that has told, and what it has told the worker itself. So the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the processes of a job tell each other: checked JSON and raw bytes in ddl_launch's frames.
 Long JSON is compressed, as the addresses of 1000 workers are to 1000 workers.
 

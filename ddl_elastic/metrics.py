@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast something goes, over the last seconds. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a worker may take to join a job that runs. Pure.
 
 The others do not wait for it until it is in a comm with them, so no watchdog of theirs sees it. One

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3 and other stores of objects, by fsspec.
 
 A store has no rename, but an object is put as a whole or not at all: so the manifest still is what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A newcomer from the switch on, until it has caught up with the others.
 
 A thread takes part in the others' training steps, without shares, and keeps the results. Meanwhile

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of ordered sums: one binary tree over logical workers. Pure.
 
 Node (first, size), with size a power of two and first a multiple of it, is its first half plus its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shares of a step that a rank has computed, added up as far as the order's tree allows."""
 
 from __future__ import annotations

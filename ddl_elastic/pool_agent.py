@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent of a host whose slots are those of `ddl serve`, for as long as that wants them.
 
 For each run of a job that the service names it forks a process, which is the job's agent here. All

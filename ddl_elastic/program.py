@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program of one's own as a worker: it runs as `python PROGRAM ARGUMENTS` would, in a process
 that has imported its framework already. It joins the job when it makes its elastic.Job."""
 

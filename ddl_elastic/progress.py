@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job shows: one bar, a line for each event, and what the workers write."""
 
 from __future__ import annotations

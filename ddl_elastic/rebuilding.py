@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a coordinator finds out about a job that runs already: from what its agents remember.
 
 It waits for the members of the youngest group that it hears of. Until they are there, or the time

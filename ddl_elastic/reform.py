@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """After a death: who is left, how far they are, and what follows from that.
 
 The vote ends on no rank before every rank has entered it. So the steps that ranks have committed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker tells its coordinator while it trains. It never waits for it."""
 
 from __future__ import annotations

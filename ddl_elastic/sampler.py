@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which samples a logical worker computes in a step, and what seeds its randomness. Pure.
 
 The batches of a job run through its passes without a gap: position g = step * batch + i belongs to

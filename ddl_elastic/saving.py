@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a running job: each rank writes its part beside the steps, the votes tell when all
 have, and then rank 0 writes the manifest.
 

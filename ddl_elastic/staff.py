@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many workers a job has: who is started, who leaves, and the plans by which the group changes.
 
 One plan is under way at a time. It is done when a member tells that the group has switched to it,

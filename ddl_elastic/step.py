@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One step on one rank: shares, their ordered sums, the vote, and recovery between them.
 
     COMPUTE   the shares of the logical workers that this rank owns

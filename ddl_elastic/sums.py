@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ordered sums of a step's arrays, whose arguments are checked once.
 
 From step to step the comm, the map and the arrays mostly are the same: then a sum is started again

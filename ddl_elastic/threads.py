@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads beside a job's steps, and those of frameworks that start them with their first
 computation. Bits depend on the number of these, and a process that has them cannot be forked."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's timeline for Chrome's tracing and Perfetto: the operations of all ranks, with the
 recoveries marked.
 

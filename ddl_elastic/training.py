@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the coordinator of `Job.train` waits for: the final state."""
 
 from __future__ import annotations

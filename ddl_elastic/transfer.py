@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state on its way to newcomers: each rank that has it sends an equal part, beside the steps.
 
 The state is one sequence of bytes, its tensors in the order of their names, cut into pieces.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which connections have something to read. `select.select` refuses descriptors from 1024 on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds ranks that hang, and has them counted as dead.
 
 libddl's heartbeats come from a thread of its own, so a rank in an endless loop, or one that holds

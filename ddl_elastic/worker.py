@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One worker of `Job.train`: joins the others, trains, and sends the final state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs on one machine or many: `ddlrun`, the command `ddl`, and laboratories of hosts.
 
 It uses ddl_core, which does not know it.

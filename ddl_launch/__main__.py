@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m ddl_launch` is ddlrun."""
 
 import sys

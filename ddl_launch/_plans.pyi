@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The cffi module that _build.py generates of csrc/simulation.h.
 from typing import Any
 

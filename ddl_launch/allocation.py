@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hosts that a batch scheduler has allocated, from the environment that it sets.
 
 Slurm is tested with a real one (tests/lab/slurm.py). LSF, PBS and Kubernetes follow the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddlrun --check`: what each host has and how they reach each other. A rank on each runs it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddlrun: from its options to the ranks' environments, and the run."""
 
 # PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completion of command lines in shells, by argcomplete."""
 
 from __future__ import annotations

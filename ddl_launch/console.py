@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddlrun's own stdout and stderr, which get the ranks' lines, each whole and with its prefix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why ddlrun does not start a job, or a command of ddl stops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Become one rank's program, which dies when the launcher dies, even by SIGKILL.
 
 Run as a script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports nothing of the project.

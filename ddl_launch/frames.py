@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocol between ddlrun and the ranks of other hosts: frames over TCP.
 
 Imported by scripts that import nothing else of the project. A frame is its kind, one byte, the

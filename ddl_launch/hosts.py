@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hosts and the number of ranks on each, as the user or a scheduler gives them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks of this machine: processes of ddlrun's own."""
 
 from __future__ import annotations

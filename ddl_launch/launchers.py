@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs that start processes on other hosts, mpirun of each MPI and srun, and their
 arguments.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits a byte stream, which arrives in pieces and may hold progress bars, into lines. Pure."""
 
 from __future__ import annotations

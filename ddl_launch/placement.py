@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which cores a rank runs on, and how many threads it should have.
 
 Imported by scripts that import nothing else of the project. `share` is pure; `look` reads this

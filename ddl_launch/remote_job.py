@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks of several hosts: started by mpirun or srun, supervised over TCP.
 
 Design notes. The launcher starts remote_rank.py once for each rank. Each connects back and reports

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank that mpirun or srun started for a ddlrun on another host: it connects, runs, reports.
 
 Run as a script: remote_rank.py [--] PROGRAM ARGS... It imports no more of the project than its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ranks report to their launcher on the same host: datagrams to an abstract unix socket.
 
 Imported by scripts that import nothing else of the project. DDL_LAUNCHER names the socket, without

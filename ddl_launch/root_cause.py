@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rank made a job fail: the one that the others' errors blame. Pure.
 
 When one rank fails, the others fail because they lost it. They often end before it, since a process

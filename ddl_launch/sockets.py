@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This host's free ports, and its addresses towards other hosts.
 
 Imported by scripts that import nothing else of the project.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddlrun --submit`: a batch script, or a Kubeflow MPIJob, that runs the same ddlrun in a job.
 
 What is written depends on the options alone, so writing it again changes nothing. Slurm's is tested

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run ranks, on this machine or on several: their output, their signals, and their common end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PowerAI DDL's mode, nodes, racks and aisles as DDL_OPTIONS and DDL_TOPOLOGY. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Report to the ranks of a host which of their processes have ended. The kernel closes a dead
 process's connection, which no network between hosts can forge.
 

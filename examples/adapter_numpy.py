@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An adapter for NumPy: the names that all adapters of libddl share, on NumPy's arrays.
 
     import adapter_numpy as ddl

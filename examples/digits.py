@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the digits examples of the smaller adapters share: the data, and the check at the end.
 
 The data are the 1797 images of 8 x 8 pixels that come with scikit-learn.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits, with workers that may die.
 
     python examples/elastic_digits.py                        as many workers as are of use here

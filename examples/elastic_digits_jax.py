@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits in JAX, with workers that may die.
 
     python examples/elastic_digits_jax.py                        as many workers as are of use here

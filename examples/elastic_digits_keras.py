@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits in Keras, with workers that may
 die, on each of Keras' backends (KERAS_BACKEND: tensorflow, jax or torch).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits with a loop of one's own in
 TensorFlow, on processes that may die.
 

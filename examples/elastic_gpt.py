@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the transformer of gpt_text.py, with processes that may die.
 
     python examples/elastic_gpt.py                               one process

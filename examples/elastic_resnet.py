@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train ResNet-50 or ResNet-101 as imagenet_resnet50.py does, with processes that may die.
 
     python examples/imagenet_resnet50.py --make-sample DATA        make a small DATA for a try

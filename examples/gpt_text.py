@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small transformer to sort digits, byte by byte, on any number of processes.
 
     python examples/gpt_text.py                     one process

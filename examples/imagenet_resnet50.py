@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train ResNet-50 or ResNet-101 on ImageNet with the published recipe for large batches, on any
 number of processes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small network to read handwritten digits in JAX, on any number of processes, in two ways.
 
     python examples/jax_digits.py                       one process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network with Keras to read handwritten digits, on any number of
 processes and any backend of Keras.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train with Keras's distribution API on JAX, over libddl. Each rank gives its part of each batch.
 
     ddlrun -n 4 examples/keras_distribution.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small MLX network to read handwritten digits, on any number of processes.
 
     python examples/mlx_digits.py                     one process

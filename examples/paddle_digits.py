@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small PaddlePaddle network to read handwritten digits, on any number of processes.
 
     python examples/paddle_digits.py                     one process

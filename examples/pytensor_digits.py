@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small network to read handwritten digits with PyTensor, Aesara or Theano-PyMC, whichever
 is installed, on any number of processes.
 

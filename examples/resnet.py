@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ResNet-50 and ResNet-101 (He and others, 2015), with the parameter names of torchvision, so that
 weights can be exchanged with it. torchvision itself is not needed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three jobs of two tenants on four slots: one is urgent, one worker is killed, nobody restarts.
 
     python examples/serve_digits.py               about two minutes

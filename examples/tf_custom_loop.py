@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small network with a custom training loop in TensorFlow, on any number of processes.
 
     python examples/tf_custom_loop.py                   one process

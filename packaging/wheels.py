@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the files of a release in dist/: a wheel for each architecture, the sdist, the SBOM.
 
     python packaging/wheels.py [--only x86_64 aarch64 ppc64le sdist sbom]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which C files a reader meets who follows one warm all-reduce of two ranks that share memory.
 
     python tests/check_hot_files.py          compare with docs/ARCHITECTURE.md, and with the limit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check who includes whom, as docs/ARCHITECTURE.md has it.
 
     python tests/check_layers.py [TREE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each source names its licence in its first lines, as SPDX wants it, so that a file that is copied
 elsewhere still does.
 

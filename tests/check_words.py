@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find private words where the field has its own.
 
     python tests/check_words.py [TREE]

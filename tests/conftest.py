@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests share: running programs, as ranks or under mpirun, never longer than a limit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank ends right after its creation, again and again: no other rank may die of it, and ddlrun
 names that rank each time.
 

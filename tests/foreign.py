@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of another architecture, under qemu-user, with a Python of Debian's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fuzz libddl: each target of libddl/fuzz for its share of $FUZZ_SECONDS, 60 in all by default.
 
     python tests/fuzz.py               all targets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the adapters of the frameworks that need environments of their own: `make test-heritage`.
 
     python tests/heritage.py                     all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follow a page line by line in a fresh clone, with nothing installed, as a newcomer would.
 
     python tests/newcomer.py [PAGE...]          README.md and docs/tutorial.md

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the project's checks, stage by stage, and sum them up.
 
     python tests/run_all.py            all stages
@@ -146,6 +147,7 @@ def stages() -> dict[str, Stage]:
     site = ["-c", "docs/site", "docs", "build/docs"]
     return {
         "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
+        "spdx": Stage("each source names its licence", [[python, "tests/check_spdx.py"]]),
         "words": Stage("no private words", [[python, "tests/check_words.py"]]),
         "hot-files": Stage(
             "what a reader of an all-reduce meets",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code blocks of README and docs, and what each needs to be run.
 
 A comment right above a block, which no reader of the page sees, says more of it:

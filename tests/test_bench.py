@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmarks: what they count, what they print, and a small run of libddl alone."""
 
 from __future__ import annotations

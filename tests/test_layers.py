@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layer checker accepts this tree and finds each kind of violation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The README is short, and links in documents lead to files."""
 
 from __future__ import annotations

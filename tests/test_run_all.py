@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What run_all.py counts in the output of CTest and pytest, and what it ends with."""
 
 from __future__ import annotations

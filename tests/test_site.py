@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site in headless Chromium: every page loads, fits a phone, and the search finds things.
 
 Not in `make test`: `make test-docs` builds the site and runs this.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each block of code in README and docs runs as it stands; tests/snippets.py says how."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each error message of the sources is explained by a section of docs/troubleshooting.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/tutorial.md says of a failing process."""
 
 from __future__ import annotations

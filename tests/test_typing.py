@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mypy --strict` passes on a user's program for each adapter, and finds what is wrong in it: an
 `ignore` that ignores nothing is an error of the strict mode."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """check_words.py finds private words in names, text and file names, and accepts plain English."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for Caffe, by its Python interface (pycaffe).
 
     import caffe

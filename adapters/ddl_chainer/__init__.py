@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for Chainer: ChainerMN with a communicator that needs no MPI.
 
     import chainermn

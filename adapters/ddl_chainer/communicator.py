@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ChainerMN's communicator, on a comm of libddl."""
 
 from __future__ import annotations

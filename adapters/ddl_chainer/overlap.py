@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients that travel during the backward pass.
 
 Chainer sets the gradients of parameters when the whole pass has ended. So each parameter of the

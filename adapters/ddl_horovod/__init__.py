@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API over libddl.
 
     import ddl_horovod.torch as hvd  # was: import horovod.torch as hvd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the modules for all frameworks share: reductions, errors, and answers about the build."""
 
 from __future__ import annotations

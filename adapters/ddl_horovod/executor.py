@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the operations of a process set in the background, in the order of their calls.
 
 Before each operation the members exchange what they are about to call. So different calls give an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record of operations in the format of Chrome's trace viewer, as Horovod's timeline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for JAX.
 
     import ddl_jax as ddl

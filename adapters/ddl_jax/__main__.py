@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m ddl_jax build | info | run PROGRAM [ARGUMENTS]"""
 
 from __future__ import annotations

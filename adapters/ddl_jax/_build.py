@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native parts of the adapter: how they are compiled, and loading them.
 
 "handler" has the operations, "mpi" jax's own collectives. jax itself must not be imported at the

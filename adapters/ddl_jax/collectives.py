@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations on arrays of all ranks, under the names that all adapters of libddl share.
 
 They work inside and outside jax.jit, grad, vmap, scan, while_loop, cond and shard_map, always in

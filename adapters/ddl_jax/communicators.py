@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Some of the ranks, for operations among them alone."""
 
 from __future__ import annotations

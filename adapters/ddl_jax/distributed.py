@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """jax's own collectives over libddl, for unchanged programs: psum, shard_map, sharded jit.
 
 jaxlib's CPU collectives can use an MPI. csrc/mpi.c has as much of one as XLA needs.

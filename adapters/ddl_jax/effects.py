@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of the operations.
 
 All have one ordered effect, so JAX threads a token through them, in the order of the program,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with JAX: ddl_elastic's half that knows jax.
 
     import ddl_jax.elastic as elastic

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tree of arrays as the state of an elastic job, by the names of its leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpi4jax's functions over ddl_jax, with what its programs use of mpi4py. Two lines change:
 
     from ddl_jax.mpi4jax import MPI    # was: from mpi4py import MPI

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations as primitives of JAX: their shapes, batching, derivatives, and lowering to calls
 of csrc/handler.c."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fast calls of compiled programs that have operations.
 
 jax.jit calls a program with an ordered effect through Python, which takes about a tenth of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training on many ranks: average gradients and equal initial parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for Keras 3, on each of its backends: TensorFlow, JAX and PyTorch.
 
     import ddl_keras as ddl

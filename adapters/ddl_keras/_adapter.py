@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The adapter of the backend that Keras uses in this process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with Keras 3, on each of its backends: ddl_elastic's half that knows keras.
 
     import ddl_keras.elastic as elastic

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each backend of Keras computes a share: the model's own train_step, with an optimizer that
 keeps the gradients instead of applying them."""
 

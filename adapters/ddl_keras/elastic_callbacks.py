@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callbacks that write files, once for all processes of a job."""
 
 from __future__ import annotations

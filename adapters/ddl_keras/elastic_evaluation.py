@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of a whole job, in training and of validation data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ddl_elastic calls: shares and updates of a compiled model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bits of a share depend on with the backend that Keras uses, and how it is fixed."""
 
 from __future__ import annotations

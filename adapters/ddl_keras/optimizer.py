@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training any Keras optimizer on all ranks' gradients."""
 
 from __future__ import annotations

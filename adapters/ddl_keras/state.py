@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank's model on all ranks, and averages over the ranks."""
 
 from __future__ import annotations

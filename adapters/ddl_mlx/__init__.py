@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for MLX, on CPUs.
 
     import ddl_mlx as ddl

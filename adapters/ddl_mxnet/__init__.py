@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for MXNet 1.9, on CPUs.
 
     import ddl_mxnet as ddl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for PaddlePaddle, on CPUs.
 
     import ddl_paddle as ddl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for PyTensor, and as well for its ancestors Aesara 2.9 and Theano-PyMC 1.1.
 
     import pytensor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of PyTensor and its ancestors this process uses, and the parts of it that the Ops need."""
 
 from __future__ import annotations

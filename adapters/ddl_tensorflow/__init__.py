@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for TensorFlow.
 
     import ddl_tensorflow as ddl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m ddl_tensorflow build | info"""
 
 from __future__ import annotations

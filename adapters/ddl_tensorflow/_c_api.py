@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow's C API for operations and kernels (tensorflow/c/ops.h, kernels.h), by ctypes."""
 
 from __future__ import annotations

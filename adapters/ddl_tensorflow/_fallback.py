@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations without a compiler: kernels in Python, registered through TensorFlow's C API.
 
 Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the calls of libddl

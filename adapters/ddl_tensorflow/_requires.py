@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imported before everything that imports TensorFlow."""
 
 from ddl_core.frameworks import require

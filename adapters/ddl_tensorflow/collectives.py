@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
 All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager

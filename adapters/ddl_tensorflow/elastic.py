@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with TensorFlow: ddl_elastic's half that knows tensorflow, for loops of one's
 own. Models of Keras have ddl_keras.elastic as well.
 

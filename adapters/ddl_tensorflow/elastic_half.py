@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ddl_elastic calls: the gradients that a program computed, and the variables of its model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations' gradients, in TensorFlow's registry.
 
 Each rank's loss is a function of all ranks' inputs; a gradient is that of the sum of all ranks'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers for training loops in TensorFlow: gradients, variables and metrics of all ranks."""
 
 from __future__ import annotations

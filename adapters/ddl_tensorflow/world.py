@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining and leaving.
 
 Functions that XLA compiles contain rank and size. So `init` comes before they are compiled, and

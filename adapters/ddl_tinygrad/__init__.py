@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for tinygrad.
 
     import ddl_tinygrad as ddl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libddl for PyTorch.
 
     import ddl_torch as ddl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers the backend "ddl". PyTorch calls `register` at the end of `import torch`, through the
 entry point in the group torch.backends, so it must be quick and must never fail."""
 

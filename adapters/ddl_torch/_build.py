@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native part of the adapter: how it is compiled, and loading it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A barrier that names the missing ranks, for programs in which a rank may hang or be elsewhere.
 
 Design notes. An operation that times out kills a comm, and this must not, so it goes through the

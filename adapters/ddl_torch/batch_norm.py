@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch normalization over the batches of all ranks."""
 
 from __future__ import annotations

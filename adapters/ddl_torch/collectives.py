@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
 All have gradients of any order; among the reductions, sums and averages. All ranks call a backward

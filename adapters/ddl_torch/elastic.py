@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with PyTorch: ddl_elastic's half that knows torch.
 
     import ddl_torch.elastic as elastic

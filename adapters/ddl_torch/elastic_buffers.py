@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a share does to the buffers of a model, as the running statistics of batch norm are."""
 
 from __future__ import annotations

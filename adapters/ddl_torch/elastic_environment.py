@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bits of PyTorch's results depend on, besides the program."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gradients of a share, in flat arrays."""
 
 from __future__ import annotations

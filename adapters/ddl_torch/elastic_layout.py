@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arrays of a share: which part of them is for which tensor. elastic_shares.py makes them.
 
 There is an array for each bucket of gradients. Then come those of buffers, one for each type, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's loader processes, for the shares of an elastic job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often any module of this process got another parameter, buffer or module.
 
 A model keeps its tensors meanwhile. To look at all of them would take as long as everything else

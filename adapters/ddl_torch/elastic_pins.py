@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bits of PyTorch's results depend on, and how it is fixed."""
 
 from __future__ import annotations

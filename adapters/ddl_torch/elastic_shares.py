@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a share computes. Its gradients stay where autograd has left them until they are added to
 another share's, or copied to an array."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of an elastic job by name: model, optimizer, and what else has a state_dict."""
 
 from __future__ import annotations

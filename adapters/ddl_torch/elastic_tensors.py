@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What elastic sums know of tensors, and the values of a state as bytes."""
 
 from __future__ import annotations

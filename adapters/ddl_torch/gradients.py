@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations' gradients for autograd.
 
 Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of all ranks'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reductions: libddl's names, and those of torch.distributed.ReduceOp."""
 
 OPS = {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training with any optimizer on all ranks' gradients, without DistributedDataParallel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answering requests for the backend "gloo" by ddl, for programs that know no other backend for
 CPUs."""
 

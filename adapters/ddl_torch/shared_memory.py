@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tensors lie in memory that ranks on one host share, so that these read and write them in
 place instead of through a copy (ddl_alloc).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small helpers for training loops on many ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining and leaving: torch.distributed's default process group over libddl."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rank's command loop: reads commands from the scheduler as lines of JSON, answers each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of bench/creation.py: times init and the creation of groups.
 
     python creation_rank.py KIND SOCKET

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of libddl, through ddl_core."""
 
 from __future__ import annotations

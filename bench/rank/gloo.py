@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of Gloo, through torch.distributed."""
 
 from __future__ import annotations

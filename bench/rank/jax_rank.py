@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of bench/training_jax.py: makes programs, runs them on command, sleeps in between.
 
     python jax_rank.py BACKEND SOCKET

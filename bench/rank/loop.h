@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop.h - shared by loop_ddl.c and loop_mpi.c. */
 #ifndef BENCH_LOOP_H
 #define BENCH_LOOP_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls from C: the function `loop` of the shared library $BENCH_LOOP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loop_mpi.c - all-reduces of an MPI in a loop. */
 #define _GNU_SOURCE
 #include "loop.h"

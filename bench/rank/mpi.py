@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of any MPI, through mpi4py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of bench/training_tensorflow.py: makes programs, runs them on command, sleeps in
 between.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of one library. It runs the scheduler's commands and sleeps in between.
 
     python worker.py KIND SOCKET

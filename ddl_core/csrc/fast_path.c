@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fast_path.c - a comm's handle for Python: its users, and a fast path for plain calls.
  *
  * A FastPath counts the threads that use the handle in the library, so that closing the comm knows

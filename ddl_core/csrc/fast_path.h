@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fast_path.h - what the two types of the module _fast_path share. */
 #ifndef DDL_FAST_PATH_H
 #define DDL_FAST_PATH_H

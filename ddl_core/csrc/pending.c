@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pending.c - an asynchronous operation in Python: it keeps the arrays alive, and destroys or drops
  * the work when it is collected.
  *

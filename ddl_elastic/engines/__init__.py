@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the processes of a job run: what each engine offers, see `Engine`.
 
 `local` starts them on this machine and needs no service and no configuration. `dialed` takes agents

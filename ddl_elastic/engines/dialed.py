@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine of agents that dial in, from any host, whenever they like; see ddl_elastic.dialing.
 
 An agent has one connection of its own, and one for each of its slots, which becomes the channel of

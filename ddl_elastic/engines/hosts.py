@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents on given hosts: mpirun or srun starts one on each, and they dial in.
 
 A launcher for each host, so that the loss of one ends no other.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine of one machine: agents are forked, by a process that has everything imported.
 
 The caller forks the fork server before anything else runs in threads; the server forks an agent

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker has written, from a file that grows."""
 
 from __future__ import annotations

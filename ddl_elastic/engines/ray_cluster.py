@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents on a Ray cluster: an actor for each slot starts one, and it dials in.
 
 An actor whose node is lost is restarted by Ray on another one, as soon as there is room, and so is

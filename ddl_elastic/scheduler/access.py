@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the scheduler is, and with which token: from the environment, or a file that nobody else
 can read.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents that have dialed in to `ddl serve`: their slots are those that its jobs share.
 
 The service tells an agent which runs of jobs to serve. For each of them the agent has a process

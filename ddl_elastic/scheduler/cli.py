@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl simulate --jobs`: many jobs on one cluster, under several schedulers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl serve`: many elastic jobs on one machine's slots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client of `ddl serve` for programs.
 
 client = Client.from_environment()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl submit`, `ps`, `logs`, `top`, `scale`, `cancel`, `pause`, `resume`, `token`: what a user of
 `ddl serve` asks for.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The methods of scheduling beside each other, over one or several workloads."""
 
 from __future__ import annotations

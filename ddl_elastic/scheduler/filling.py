@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many slots each job gets: quotas, minima by tier and arrival, then water-filling. Pure."""
 
 from __future__ import annotations

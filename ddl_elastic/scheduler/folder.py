@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `ddl serve` keeps of a job beside the store: its lock, its socket, its logs, how it ended.
 
 The lock is held by every process of the job, as each inherits it by fork. So whoever gets it knows

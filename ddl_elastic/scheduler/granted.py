@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine's slots as one job sees them: free ones only where the job may use them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the policy reads and what it answers: slots, tenants, jobs, the plan. Pure."""
 
 from __future__ import annotations

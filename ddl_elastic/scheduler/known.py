@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy's job: what was submitted, and what the job has told of itself while it ran."""
 
 from __future__ import annotations

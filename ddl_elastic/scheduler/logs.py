@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The logs of jobs, as the interfaces read them.
 
 The service has a folder for each job beside its store, with `job.log` for what happened to the job

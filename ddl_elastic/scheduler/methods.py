@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways to schedule that are compared in simulations: the policy, and those that others have."""
 
 from __future__ import annotations

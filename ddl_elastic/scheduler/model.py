@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a step takes on W ranks, fitted from what was measured; which sizes are legal. Pure.
 
 A step of V shares takes t(W) = a ceil(V/W) + s(W): the shares of the busiest rank one after the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a job's steps take with each number of workers, measured while it runs."""
 
 from __future__ import annotations

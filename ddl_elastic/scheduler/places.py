@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On which hosts a job's slots are: it keeps what it has, else it is on few hosts. Pure."""
 
 from __future__ import annotations

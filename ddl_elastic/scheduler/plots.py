@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plot of a comparison: who had how many slots when, and how long jobs took. Needs matplotlib."""
 
 from __future__ import annotations

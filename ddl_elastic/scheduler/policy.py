@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy: which job has which slots. Pure: equal questions get equal answers.
 
 1  quotas: a tenant's cap, what is guaranteed to it, and its weight

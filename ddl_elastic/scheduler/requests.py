@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may be asked of the scheduler: a job's specification, and the checks of each value. Pure.
 
 A value is described by a schema, a small part of JSON Schema. The same schemas check what comes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs one job of `ddl serve`: a process of its own, with the job's coordinator and engine.
 
 The service steers it by a socket: it tells which slots the job may use, and hears which the job

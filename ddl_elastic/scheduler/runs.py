@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run of a job, from its start to its end or a pause, as `ddl serve` sees it from outside."""
 
 from __future__ import annotations

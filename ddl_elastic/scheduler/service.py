@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl serve`: reads jobs from the store, plans, and has the plans carried out.
 
 Design notes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many jobs over time, simulated: the same policy and the same model as a real cluster's.
 
 Between two events each job goes on at the speed of the slots that it has. Events are arrivals,

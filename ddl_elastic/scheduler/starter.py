@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts what runs the jobs of `ddl serve`: by a fork of a process that has the framework imported.
 
 The service forks the starter before it has threads. For each set of frameworks that programs name,

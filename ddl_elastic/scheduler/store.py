@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scheduler must not forget, in SQLite: tenants, tokens, jobs, slots in use, events.
 
 Design notes

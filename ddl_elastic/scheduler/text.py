@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text for people: that of others made harmless, and sizes of jobs. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl top`: the cluster in a terminal, by rich."""
 
 from __future__ import annotations

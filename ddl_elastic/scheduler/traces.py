@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads from files: those of AdaptDL's simulator, and the trace of Philly as it has it.
 
 AdaptDL's workloads are tables of name, time, application, num_replicas and batch_size; Philly's has

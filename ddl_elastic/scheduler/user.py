@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user whom a tenant's jobs run as, where the service is root's."""
 
 from __future__ import annotations

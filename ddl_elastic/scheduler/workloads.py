@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs to simulate, of the shape of published workloads: AdaptDL's, which samples Philly's trace.
 
 160 jobs come within eight hours, three quarters of them small. The classes are those of the Pollux

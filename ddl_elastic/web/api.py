@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST interface, /v1."""
 
 from __future__ import annotations

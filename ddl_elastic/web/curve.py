@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one job reported over time: a bounded list of points, kept in a file, so that a service that
 is started again shows it."""
 

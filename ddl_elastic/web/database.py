@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The app's own store. It waits for the disk, so it has a thread of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers to requests that cannot be served: always JSON, which says what to change."""
 
 from __future__ import annotations

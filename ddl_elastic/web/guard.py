@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every request passes before anything reads it: its host, its rate, its size.
 
 Written as plain ASGI, so that streams pass through.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What jobs reported over time, and how much of their slots they used."""
 
 from __future__ import annotations

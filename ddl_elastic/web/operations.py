@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An operation of the REST interface: its description, from which its checks, its route and its
 part of the OpenAPI document are made.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages for a browser. Their data comes by the REST interface, with the session's cookie."""
 
 from __future__ import annotations

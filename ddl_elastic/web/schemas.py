@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is answered, as JSON Schema; for the OpenAPI document."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the app is served: on loopback, or elsewhere with TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who asks: a bearer token, or a browser's session, which stands for a token.
 
 The session's cookie holds a random number. The token itself stays here in memory, so that a

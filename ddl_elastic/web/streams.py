@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server-sent events: what changes, as it changes.
 
 A stream asks for what is new, twice a second, and sends it. It ends when the client goes, or when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl's command line."""
 
 # PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The description of a cluster: its levels, and the host of each rank."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a comm of all ranks of a cluster costs: its creation, its heartbeats, and a death.
 
 Counts of messages and descriptors follow from the protocol. Their costs in processor time were

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads descriptions in TOML. Errors name the file and the key."""
 
 from __future__ import annotations

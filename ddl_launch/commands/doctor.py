@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl doctor`: whether this machine suits libddl, and what to change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One thing that `ddl doctor` has looked at."""
 
 from __future__ import annotations

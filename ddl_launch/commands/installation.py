@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The findings of `ddl doctor` about this installation: the library, its network interfaces, Python
 packages, and the adapters' native parts."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The findings of `ddl doctor` about the machine: limits, memory, cores, the kernel, the clock.
 
 System files are read below `root`, so that tests can describe other machines.

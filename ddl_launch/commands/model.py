@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The description of a training step: when gradients are ready, and how their reduction
 overlaps."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl plan`: the possible plans for each size, and libddl's choice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots of what `ddl plan` and `ddl simulate` find. Needs matplotlib."""
 
 from __future__ import annotations

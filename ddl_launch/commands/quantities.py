@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers with units, read and written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl simulate`: times of operations, and how a training step scales with the hosts."""
 
 from __future__ import annotations

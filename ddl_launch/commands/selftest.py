@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two real ranks on this machine, by ddlrun: an all-reduce over shared memory and over TCP.
 
 `run` starts them; this module is also the ranks' program.

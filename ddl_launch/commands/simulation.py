@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulates the plans of all ranks, by the extension module _plans."""
 
 from __future__ import annotations

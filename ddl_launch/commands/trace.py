@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl trace`: joins the ranks' flight records to one timeline, and summarizes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl trace --html`: a page with a lane for each rank, which needs nothing but a browser."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* event_queue.h - the events of a simulation, by time. */
 #ifndef DDL_LAUNCH_EVENT_QUEUE_H
 #define DDL_LAUNCH_EVENT_QUEUE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* machine.h - a described machine as the library's planner sees it. */
 #ifndef DDL_LAUNCH_MACHINE_H
 #define DDL_LAUNCH_MACHINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A discrete-event simulation of the plans of all ranks.
  *
  * Each rank executes its plan as the engine does: in order, blocked by a missing span, a full link,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* simulation.h - the time that the plans of all ranks of a described machine take.
  *
  * For `ddl plan` and `ddl simulate`. Not in libddl.so: the extension module ddl_launch._plans is

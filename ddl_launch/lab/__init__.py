@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine, for tests: `ddl lab`, and `Lab` for programs."""
 
 from ddl_launch.lab.client import Lab, LabError, missing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl lab`: several hosts on one machine."""
 
 from __future__ import annotations

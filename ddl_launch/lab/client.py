@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a laboratory, run programs on its hosts, remove it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon of one laboratory: makes the hosts, runs commands on them on request, removes them.
 
     python -m ddl_launch.lab.daemon FOLDER HOSTS NICS RATE LIFE

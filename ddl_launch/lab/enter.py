@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a command on a host of a laboratory: enter the namespaces of its process 1, then run.
 
 Run as a script, which imports nothing of the project: enter.py PID FOLDER COMMAND ARGS...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A laboratory's hosts and wires, made of Linux namespaces with unshare, ip and tc.
 
 Each host is a network namespace with UTS, IPC, PID and mount namespaces of its own, so it has a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ask a laboratory's daemon to run a command on a host, with our stdin, stdout and stderr.
 
 Run as a script, also on the hosts themselves; it imports nothing of the project:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Doxygen's input filter: the plain comments of our headers as documentation.
 
     python comments.py ddl.h > what Doxygen reads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw docs/bandwidth.svg, the README's picture, from the first table in docs/performance.md.
 
 python docs/site/bandwidth.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sphinx's configuration for the site. `make docs` runs Doxygen, then Sphinx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error messages in the sources, and the families of docs/troubleshooting.md that explain them.
 
 A family is a section of that page. It ends with a comment that has regular expressions, one a line:

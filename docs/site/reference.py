@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the reference pages of the packages whose import needs a framework, from their sources.
 
 Nothing is imported: a package's public names are those of its `__all__`, each is looked up in the

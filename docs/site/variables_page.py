@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the page of the environment variables from the table in ddl_core/variables.py."""
 
 from __future__ import annotations

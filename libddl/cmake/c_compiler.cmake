@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Enables C, or ends with the package to install. The caller's project() names no language.
 include(CheckLanguage)
 check_language(C)

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check.sh EXAMPLE PREFIX FOLDER - build an example in FOLDER with what is installed in PREFIX, by the
 # command that its first lines show, and run it by two ranks. Exit code 77: it cannot be built here.
 set -eu

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the decoding of an address: bytes are decoded or refused, and a decoded address is encoded
  * to the same bytes. */
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes an endpoint's listeners. Clients send any bytes, in any pieces, with descriptors, and send
  * valid, invalid or no proofs. The endpoint must admit valid clients, refuse others with a reason,
  * free everything of clients that have left, and continue to serve. */

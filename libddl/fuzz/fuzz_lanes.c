@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A link of three sockets and a peer that deals long spans to its lanes, as it should or with
  * headers altered, bytes of any kind between them, and ends at any moment. A span is whole when all
  * its chunks have come, and not before; a peer that is wrong ends the link, and nothing else. */

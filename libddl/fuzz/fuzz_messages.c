@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives, and a peer that says anything over a real message link: any frames in any
  * order, about works that are there or not, with too much or too little behind them. No byte goes
  * where it does not belong (buffers are as large as their messages, for sanitizers to see), a

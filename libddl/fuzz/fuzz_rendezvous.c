@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the records of a rendezvous: the bytes that a client sends to rank 0, and, altered once
  * more, the record that rank 0 sends to the others. */
 #include "connect/address.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An encrypted stream of which anything is made on its way: altered, cut, repeated, with anything
  * in between. What comes out is what was sent, in order, up to where the first byte was altered. */
 #include <errno.h>

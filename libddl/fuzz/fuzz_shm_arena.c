@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer's memory file with anything in it, and the peer's scribbling in ours, between any calls of
  * the verbs of a link and of the one beside it: nothing outside the mapped memory is touched, and a
  * span is what was asked for.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A link over a stream socket whose peer sends any bytes in any pieces, between any calls of the
  * link's verbs. What the link says it received must be what the wire brought. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the wireup of a comm of two ranks, one of which is this fuzzer. As rank 0 the library is
  * dialed by an intruder and by the valid member, which must get its place unless the intruder could
  * take it; over TCP with a second connection, for messages. As rank 1 the library dials, and gets

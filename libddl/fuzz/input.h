@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* input.h - the fuzzer's bytes, read as what a target asks for: numbers, runs, alterations of a
  * right message. An input that is used up gives zeros, so every input is a whole one. */
 #ifndef DDL_FUZZ_INPUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* raw_client.h - a client of an endpoint: raw connections, valid hellos and proofs, descriptors
  * sent with the bytes, and a check that no descriptor is left open. */
 #ifndef DDL_FUZZ_RAW_CLIENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a target on the files named, and on those in the folders named: the corpus as a test, for
  * compilers without libFuzzer. */
 #include <dirent.h>

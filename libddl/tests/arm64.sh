@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # arm64.sh - the reduce layer and its tests, built for arm64 and run under qemu. Exit 77: skipped.
 set -eu
 libddl=$(cd "$(dirname "$0")/.." && pwd)

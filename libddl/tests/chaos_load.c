@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What tests/chaos/run.py needs beside its ranks.
  *
  *     chaos_load probe                          how late this machine wakes who sleeps

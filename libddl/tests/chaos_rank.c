@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank for tests/chaos/run.py: it repeats an operation until that fails, reports when and how,
  * and goes on with the survivors.
  *

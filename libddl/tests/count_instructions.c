@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* count_instructions.c - the paths whose instructions are counted (instructions.py), one after the
  * other: each first without being counted, so that plans are made and pages there, then once within
  * `counted`, at whose end callgrind writes down what it saw.

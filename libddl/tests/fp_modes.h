@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fp_modes.h - floating-point modes other than the library's, and numbers whose sums depend on
  * them. */
 #ifndef DDL_TESTS_FP_MODES_H

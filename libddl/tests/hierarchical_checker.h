@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hierarchical_checker.h - the hierarchical plans of all ranks of a machine, executed in one
  * process.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_topology.h - topologies of hosts for the tests of plans. */
 #ifndef DDL_TESTS_HOST_TOPOLOGY_H
 #define DDL_TESTS_HOST_TOPOLOGY_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count the instructions of the paths in count_instructions.c, and compare with recorded numbers.
 
     python3 instructions.py PROGRAM COMPILER            compare; exit code 77 where it cannot

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_conformance.h - what every kind of link must do. A test program supplies a factory of stars
  * (a centre joined to a few leaves) and calls ddl__link_conformance. */
 #ifndef DDL_TESTS_LINK_CONFORMANCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link_star.h - a link's end and its peers' for tests: spans with contents that tell them apart,
  * and waiting for them. */
 #ifndef DDL_TESTS_LINK_STAR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matrix_cases.h - the parameters of the matrix, which of their combinations make sense, and how
  * some of these are chosen: all, a covering array over all pairs of values, or a sample. */
 #ifndef DDL_TESTS_MATRIX_CASES_H

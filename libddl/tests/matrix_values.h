@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* matrix_values.h - what ranks contribute, and what a reduction of it must be, computed by plain
  * loops in the widest types. Values repeat after PERIOD elements, so one period tells them all. */
 #ifndef DDL_TESTS_MATRIX_VALUES_H

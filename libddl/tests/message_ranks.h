@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* message_ranks.h - messages between ranks of one process, with contents that tell them apart, and
  * the loop over links, tests and numbers of ranks. */
 #ifndef DDL_TESTS_MESSAGE_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_results.h - what the simulated ranks must have in their buffers at the end: each algorithm's
  * result in its order of additions. */
 #ifndef DDL_TESTS_PLAN_RESULTS_H

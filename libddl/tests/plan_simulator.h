@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_simulator.h - the plans of all ranks, executed in one process without sockets or threads.
  *
  * The operator is a hash that neither commutes nor associates, and finishing a reduction scrambles

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_values.h - the values that simulated ranks reduce: hashes, and an operator on them that
  * neither commutes nor associates. */
 #ifndef DDL_TESTS_PLAN_VALUES_H

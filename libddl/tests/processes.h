@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* processes.h - ranks as processes that meet by rendezvous; rank r's exit code is collected. */
 #ifndef DDL_TESTS_PROCESSES_H
 #define DDL_TESTS_PROCESSES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ranks.h - ranks as threads of one process, each with its own endpoint and one common comm. */
 #ifndef DDL_TESTS_RANKS_H
 #define DDL_TESTS_RANKS_H

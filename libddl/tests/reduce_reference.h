@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_reference.h - what the kernels should give: every dtype x op by scalars, in double and in
  * integers of 128 bits; and the instruction sets that this CPU runs. */
 #ifndef DDL_TESTS_REDUCE_REFERENCE_H

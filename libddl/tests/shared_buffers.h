@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shared_buffers.h - ranks as processes that allocate buffers with ddl_alloc. Needs
  * -Wl,--wrap=ddl_endpoint_create. */
 #ifndef DDL_TESTS_SHARED_BUFFERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* survivors.h - what the survivors of a death do. */
 #ifndef DDL_TESTS_SURVIVORS_H
 #define DDL_TESTS_SURVIVORS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every refusal of the public interface: the status, a message that names the argument and the
  * value, outputs and buffers untouched. */
 #include <stddef.h>

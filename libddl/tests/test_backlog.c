@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A member whose backlog of unix connections is full is still on this host: a rank that dials it
  * waits for room, and then shares memory with it. Runs in a network namespace with short backlogs.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients on this host send descriptors whose closing blocks. They delay neither a
  * creation nor the end of an endpoint. */
 #include <arpa/inet.h>

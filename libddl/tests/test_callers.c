@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How long the JAX adapter waits for calls before it aborts them does not depend on the time of
  * day, which may be set back by an hour meanwhile. */
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_choice.c - what is chosen for a request: one-shot in shared memory, and segments of chains.
  */
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation x dtype x op x ranks x counts x in place or not x blocking or not, on the link
  * kind named by the argument (inproc, shm, tcp, mixed, hosts, interleaved); values small enough
  * that every dtype is exact. */

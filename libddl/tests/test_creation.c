@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comms that are created again and again, with different settings on each side, with
  * unauthenticated clients connecting, or while a member dies or fails. */
 #include <dirent.h>

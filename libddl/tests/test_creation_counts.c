@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All members count the creations over one list equally, even if a creation failed on only one of
  * them, at its very end: the next creation succeeds. */
 #include "comm/layout.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The evidence that a process has ended, for survivors that may go on only if it has: a member on
  * its host that saw it end, or the launcher, which is this program here. Without evidence the
  * network may have ended the connection, and the vote decides. Ranks are processes over TCP. */

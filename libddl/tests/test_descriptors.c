@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A process runs out of descriptors: it warns once, does not use up a core meanwhile, and accepts
  * again when there are free ones. */
 #include <errno.h>

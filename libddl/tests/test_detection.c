@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How soon a member's death is detected, also by ranks that exchange no data with it and by ranks
  * that wait for nothing; and which ranks must not be taken for dead. Ranks are processes. */
 #include "comm/comm.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks call different operations, and exchange no data by which the data path could notice: the
  * members compare their waiting operations, and every rank gets an error that describes the calls.
  * Ranks are processes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank ends right after its creation, or soon, without a leave message, while the others may
  * still be creating theirs: each of them gets an error that names it, and none dies of it.
  *

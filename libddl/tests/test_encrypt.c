@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks whose TCP connections are encrypted: they get right results, the wire shows nothing of
  * them, what is altered on it ends the comm with words that say so, and ranks that were told
  * different things learn which. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The notice of a comm's end may overtake data that was sent before it. An operation whose data
  * have all arrived still succeeds, so that no rank reports an error for an operation that the
  * others have completed. A link of rank 0 is made to look empty until the data and the notice have

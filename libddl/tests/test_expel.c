@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddl_comm_expel: members that hang, that expel each other, that stop while the next comm is
  * created. No limit on silence plays a part: all are longer than a test may run. Ranks are
  * processes. */

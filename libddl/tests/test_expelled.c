@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Members that are alive and expelled: one that is stopped at the very end of a shrink until the
  * others have gone on, and one that sends invalid heartbeats. Only one side goes on. Ranks are
  * processes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One rank dies, leaves, aborts, calls a different operation or does not connect: the others soon
  * get an error that names it, on every link kind. Ranks are processes. */
 #include "processes.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comms made from a comm: split, subset, duplicate; many at once; made again; refusals. */
 #include <poll.h>
 #include <stdbool.h>

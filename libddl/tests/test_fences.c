@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Of two threads that each store and then look for the other's store, one of them with a light
  * fence in between and one with a heavy one, at least one sees the other's. Without the heavy one
  * both miss it now and then: counted first, so that a machine where this test says nothing is seen.

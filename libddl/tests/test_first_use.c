@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The TCP links of a large comm are opened when used. Here all comms count as large. Ranks are
  * processes. */
 #include <dirent.h>

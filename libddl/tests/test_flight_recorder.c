@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A folder in which writing takes for ever holds up nobody: while a dead comm's record goes there,
  * this process is alive to the members of its other comms. */
 #include <fcntl.h>

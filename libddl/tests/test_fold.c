@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fold.c - the additions of an ordered sum, carried out by every instruction set, against the
  * same additions over whole buffers, one after the other; and ddl__add. */
 #include <stdlib.h>

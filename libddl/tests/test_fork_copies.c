@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A forked child finds the bytes of the moment of the fork in memory of ddl_alloc, whatever its
  * parent and its parent's peers do afterwards; they never see what the child writes. */
 #include <pthread.h>

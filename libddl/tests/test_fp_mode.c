@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fp_mode.c - the kernels of every instruction set compute the same bits whatever the calling
  * thread's floating-point mode is, between entering the library's mode and leaving it; and the
  * thread then has its own mode again. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_fp_ranks.c - ranks whose threads have different floating-point modes get the same bits, as
  * if all had the standard one: every float dtype and op, all instruction sets, steps alone and in
  * turn, scaled, and driven by the endpoint's thread. Each call leaves its thread's mode as it was.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank gives an operation in place up while a peer is about to store its result in the buffer.
  * Its caller gets a buffer that nobody writes to any more, with all that is beside what was
  * reduced, and operations on other comms that use memory of the same allocation still get their

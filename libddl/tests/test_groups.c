@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: fused and single operations, one work for all, submitted again, and refusals. */
 #include <stdbool.h>
 #include <unistd.h>

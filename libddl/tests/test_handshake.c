@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer without the job's secret gets no further than the handshake, whether it dials or is
  * dialed, and whatever messages it has recorded or alters. Both sides get the reason. */
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hierarchical plans for machines of all shapes through the checker. Then plans are broken, and the
  * checker must detect it. */
 #include "hierarchical_checker.h"

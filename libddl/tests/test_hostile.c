@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a broken or hostile peer may hand us is refused with a message, and costs nothing. */
 #include <errno.h>
 #include <fcntl.h>

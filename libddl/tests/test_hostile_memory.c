@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that a broken or hostile peer offers over the socket of a link is refused with the reason,
  * before anything reads it, and leaves no descriptor behind. */
 #include <dirent.h>

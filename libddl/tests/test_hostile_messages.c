@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a peer says on a message link is believed only as far as it makes sense: else the comm ends,
  * in words, and nothing is written where it does not belong. */
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All algorithms that use hosts of several ranks, with hosts of many shapes, through the simulator.
  */
 #include "host_topology.h"

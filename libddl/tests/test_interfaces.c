@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which network interfaces are chosen, and how those of two hosts are paired. */
 #include <arpa/inet.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of two ranks with interleaved steps: every element, in buffers of any alignment and
  * length. */
 #include <stdatomic.h>

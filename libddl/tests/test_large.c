@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One all-reduce of 64 Mi f32 elements, on the link kind named by the argument. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Different calls may end on all ranks, since no rank needs data of another. The ranks' last
  * operations reveal them, in heartbeats or when a rank leaves. Calls that may differ, such as
  * counts of uneven blocks, are not reported. Ranks are processes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Topologies that are found, described and declared; what the environment may contain; and what all
  * members must agree on. */
 #include <stdlib.h>

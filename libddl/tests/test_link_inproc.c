@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links between threads: shared memory mapped once. */
 #include <sys/socket.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links over shared memory that each side maps for itself, as two processes do. */
 #include <sys/socket.h>
 

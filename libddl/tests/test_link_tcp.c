@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links over TCP and over unix stream sockets, encrypted ones as well, and what they make of a
  * strange wire. */
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The soft limit of descriptors is raised only if a comm needs it. If the hard limit does not
  * suffice, the creation fails at once, with all numbers in the message. */
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
  * asynchronous or grouped, against a reference of its own.
  *

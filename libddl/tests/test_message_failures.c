@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What messages give when a peer dies, leaves, aborts, sends something else or nothing at all: an
  * error that names it, soon; and what was sent before still arrives. Ranks are processes. */
 #include "processes.h"

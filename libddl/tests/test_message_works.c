@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The works of messages between ranks of one process: completion, waiting, threads. */
 #include "message_ranks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages between ranks of one process: matching, order, sizes, credit, independence of the
  * collectives and of each other. */
 #include "message_ranks.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations matched by name: submitted in another order on every rank, alone and in groups, among
  * ordered operations and messages; and what goes wrong with names. */
 #include <stdbool.h>

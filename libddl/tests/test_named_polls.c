@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_named_polls.c - which peers one pass over the messages looks at. Links only count looks. */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* In a large comm, members that are not near each other in the ring exchange heartbeats less often.
  * Ranks are processes; here their comm counts as so large that far members are quiet for longer
  * than a dead one. */

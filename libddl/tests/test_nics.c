@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks on two hosts with network interfaces of their own: processes in network namespaces, joined
  * by wires that end with them. Needs root, ip and tc; skipped without. */
 #include <ifaddrs.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A control connection of an attempt to create a comm that failed is not taken for one of the next
  * attempt, although it is there first: when it ends, the comm goes on. */
 #include <errno.h>

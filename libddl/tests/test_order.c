@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tree over logical workers, the parts of its members, and the additions of all parts, checked
  * with an operator that neither commutes nor associates. */
 #include "plan/order.h"

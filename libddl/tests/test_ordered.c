@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ordered.c - ordered sums on the links named by the argument: the same bits for every number
  * of ranks, owners, links, way of calling and instruction set, which may differ between ranks. The
  * reference is computed by one rank that owns all workers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ordered_failures.c - ordered sums that are refused, that differ between ranks, and in whose
  * middle a rank dies: its parts can be brought again, to the survivors' comm. */
 #include <stdbool.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_ordered_plans.c - the plans of ordered sums for up to 64 logical workers and ranks, with an
  * operator that neither commutes nor associates. */
 #include "plan_results.h"

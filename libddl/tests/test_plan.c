@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every algorithm for many ranks, sizes and links through the simulator. Then plans are broken in
  * many ways, and the simulator must detect each. */
 #include "plan_results.h"

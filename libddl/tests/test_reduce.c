@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_reduce.c - every kernel of every instruction set that this CPU runs, to the bit, against a
  * scalar reference; so all of them equal each other, too. */
 #include <float.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_reduce_scale.c - the scale kernels of every instruction set, to the bit. */
 #include "reduce_reference.h"
 

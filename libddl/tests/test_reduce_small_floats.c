@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_reduce_small_floats.c - conversions of fp8, f16 and bf16: the portable ones by themselves,
  * over all of them, and those of every instruction set through its kernels. */
 #include "reduce_reference.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members have
  * which; where all have them, nothing is copied; nothing is left behind by frees; a death in the
  * middle ends the operation for the others and spares what was only sent. Ranks are processes. */

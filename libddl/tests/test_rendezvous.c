@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rendezvous that not all ranks join, or that some ranks join wrongly: which rank logs or returns
  * which message, and when. */
 #include <errno.h>

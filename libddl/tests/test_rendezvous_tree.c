@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of a large job's addresses goes along a tree. Here it does in small jobs, too, and a
  * rank dies or fails at one point of it. Ranks are processes that only meet. */
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A comm's report, flight record and counters, the warning about a stalled operation, and the file
  * that a dead comm writes. Ranks are processes. */
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prescale and postscale of every reduction, with a different prescale on each rank, in place or
  * not, alone or in a group; and refusals. Powers of two and small integers make all results exact.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An encrypted stream: what comes is what was sent, or an error; whatever is done to it on the way,
  * and however little the sockets take at a time. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A second rank dies while the survivors of a first death create their comm: before it has
  * connected to anybody, in between, at the end, or at some other moment. The evidence of its death
  * ends the attempt, so that the survivors need not wait until that has taken too long. Ranks are

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The sources of the secret: the config, DDL_SECRET, or a file that no other user can read. Without
  * libcrypto a secret is an error. */
 #include <dlfcn.h>

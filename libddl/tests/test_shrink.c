@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The survivors agree on one list of the dead, and get a comm that works at once, even if members
  * die while it is created. An expelled member does not go on. Ranks are processes. */
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hundred thousand asynchronous operations, by four threads on four comms, end with right results
  * and leave memory as it was. */
 #include <malloc.h>

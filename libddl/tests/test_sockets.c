@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How endpoints listen and how ranks reach each other over TCP: interfaces, ports, IPv6, and
  * several sockets to each peer. */
 #include <arpa/inet.h>

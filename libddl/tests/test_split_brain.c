@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* No split brain: whatever happens, all members that go on do so in one comm. Members are stopped,
  * cut off, expelled, and killed later. Every rank that is left reports the comm that it ended in,
  * and stays until all have reported. Ranks are processes. Most of these scenes split the comm

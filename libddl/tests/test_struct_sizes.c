@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of other releases' sizes: an older caller's are shorter, a newer one's longer. */
 #include <stddef.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A job grows and shrinks as planned, without a pause: the next comm is created in a thread beside
  * the running one, a vote tells when all members have it, and then all use it. Ranks 0 and 1 begin,
  * rank 2 joins them, and rank 0 leaves. Ranks are processes. */

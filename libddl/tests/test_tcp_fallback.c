@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* If the system allows no memory files, no large files or no unix sockets, ranks on one host use
  * TCP, and one line of the log gives the reason. */
 #include <errno.h>

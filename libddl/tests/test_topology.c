@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* test_topology.c - hosts are found in random matrices of shared memory as they are defined, in a
  * time that grows no faster than the matrix. */
 #include <stdbool.h>

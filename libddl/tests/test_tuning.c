@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What DDL_OPTIONS and DDL_PLAN_FILE make of operations: modes, exploring, reports; and what the
  * log says about it. Each case is a job of processes with an environment of its own. */
 #include <fcntl.h>

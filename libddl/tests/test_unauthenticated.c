@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients: many at a time, slow ones, and ones that send a lot. An endpoint limits
  * their number and the time that each one has, and members can connect meanwhile. */
 #include <arpa/inet.h>

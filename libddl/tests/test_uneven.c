@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations on blocks of unequal lengths, among them none: any counts, blocks in any place
  * with gaps that must stay as they were, in place or not, blocking or not, on the link kind named
  * by the argument (inproc, shm, tcp, mixed). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks get that disagree on an operation with a root or on uneven blocks: an error that names
  * both calls, on all of them, on every link kind. Ranks are processes. */
 #include "processes.h"

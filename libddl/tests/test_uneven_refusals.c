@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the operations with a root and those on uneven blocks refuse, and what they ignore: the
  * status, a message that names the argument and the value, buffers untouched, the comm unharmed. */
 #include <stdint.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a wait continues: with a core of its own, interrupted, beside a thread that yields, and
  * beside a thread that computes. */
 #include "engine/wait_policy.h"

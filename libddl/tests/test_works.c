@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asynchronous operations: order, the completion queue, waiting by several threads, abandoning. */
 #include <stdbool.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Two nodes with four ranks each: sbatch train.sh. Change the numbers, the times and the program.
 #SBATCH --job-name=train
 #SBATCH --nodes=2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For Spack: var/spack/repos/builtin/packages/libddl/package.py. The sdist's digest is filled in
 with each release."""
 

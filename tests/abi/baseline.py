@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recorded ABI: what libabigail sees of the library's functions and of the types they use.
 
     python tests/abi/baseline.py check     compare the library built from this tree with the record

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the ABI share: the library that users get."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ddl_hpp.cpp - everything in ddl.hpp, called by two ranks that are threads: each operation in both
 // forms, with its result. Exit code 0: all right.
 #include <ddl/ddl.hpp>

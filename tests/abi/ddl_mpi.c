@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddl_mpi.c - ddl_comm_from_mpi on the ranks of mpirun: joined in the communicator's order; refused
  * everywhere at once when one rank cannot join. Valid C and C++. Exit code 0: all right. */
 #include <ddl/ddl_mpi.h>

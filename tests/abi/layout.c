@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.c - the recorded ABI: values, sizes and offsets that a program compiled against ddl.h has
  * built into it. Compiled only. Until 1.0 a line here may change, together with an `abi:` line in
  * CHANGELOG.md; afterwards lines are only added. The numbers hold where pointers have 64 bits. */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header, the symbol map, the recorded layout and ABI, and the installed library agree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl.hpp and ddl_mpi.h: clean in every language they are for, and right against the library."""
 
 from __future__ import annotations

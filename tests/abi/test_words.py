@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header's words: every exported function says what a caller must know of it.
 
 Which threads may call it; where it returns a status, whether it blocks; where it gives something

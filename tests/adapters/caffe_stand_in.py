@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for pycaffe, with the part of its documented interface that ddl_caffe uses.
 
 A net of two InnerProduct layers that share one bias, with a ReLU in between and a EuclideanLoss.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the adapters' tests share."""
 
 from __future__ import annotations

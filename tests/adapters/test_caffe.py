@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_caffe's solver, on a stand-in for pycaffe, and on Caffe where it is installed."""
 
 from __future__ import annotations

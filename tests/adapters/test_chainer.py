@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_chainer's communicator, and what ChainerMN builds on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API over libddl: what docs/horovod.md says of the names in Horovod's documentation,
 which horovod_names.txt lists. Their values: programs/horovod_*.py."""
 

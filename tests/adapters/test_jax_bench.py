@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m bench training --framework jax measures jax's collectives and ddl_jax's operations. No
 test can tell whether they are fast."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library that jaxlib takes for an MPI, called as threads of XLA do while others end comms."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpi4jax's functions over ddl_jax; see programs/jax_mpi4jax.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_jax on real processes: operations under every transformation, failures, how processes end.
 What is checked of operations is in programs/."""
 

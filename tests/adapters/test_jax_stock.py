@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """jax's own collectives over libddl, on real processes: what works is checked in programs/; here
 also what is refused, how failures are told, and programs that know nothing of it."""
 

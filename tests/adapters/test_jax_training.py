@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training in JAX: the example through both interfaces, the documents' programs, and the
 helpers."""
 

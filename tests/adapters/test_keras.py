@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_keras on each backend of Keras, and the examples for Keras and TensorFlow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of the adapters, and the document that explains them."""
 
 from __future__ import annotations

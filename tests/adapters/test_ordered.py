@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ordered sums take the tensors of every framework, without a copy of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_pytensor's Ops in graphs, for each of PyTensor, Aesara and Theano that is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits examples of the smaller adapters: two processes reach what one reaches.
 
 Each framework has an environment of its own, which `make test-heritage` makes. Frameworks that are

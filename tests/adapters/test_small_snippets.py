@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/heritage.md shows of each framework trains on two ranks, with what it assumes added.
 
 Frameworks that are not installed are skipped; `make test-heritage` has them all.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The optimizers of the smaller adapters: whatever a program calls to update, gradients are
 averaged. Frameworks that are not installed are skipped; `make test-heritage` has them all."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_tensorflow: operations, gradients, graphs, and what is said when something is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m bench training --framework tensorflow measures ddl_tensorflow beside TensorFlow's own
 strategy. Whether it is faster, no test can tell."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m bench training measures DistributedDataParallel beside Gloo. Whether that is faster, no
 test can tell."""
 

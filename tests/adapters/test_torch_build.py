@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building the native part at first use, and being found by PyTorch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backend "ddl": operations, works and futures, training, and ddl_torch's own names, each on
 real processes. What is checked is in programs/."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example trains a real network: alone, on two processes, and under mpirun."""
 
 from __future__ import annotations

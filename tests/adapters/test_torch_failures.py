@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the backend "ddl" says when something is wrong, and how processes end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PyTorch builds on its process groups, over "ddl", and PyTorch's own tests of backends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example that trains ResNet-50 on a folder of photographs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.set_flush_denormal on one rank of two: all ranks get the same bits, and the rank keeps its
 mode."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl in Gloo's place: programs that ask for "gloo" get groups of ddl."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in memory that ranks on one host share: DDL_TORCH_SHARED, `init(shared_memory=...)`."""
 
 from __future__ import annotations

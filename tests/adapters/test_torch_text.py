@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example that trains a transformer on text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's own distributed tests, which its wheel carries, against the backend "ddl".
 
     python tests/adapters/torch_suite.py              all that can run without a GPU

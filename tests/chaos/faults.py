@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The faults, one function each: it does one case and returns how soon the survivors knew, or
 raises Wrong."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that are about to be wronged, and what they say of it."""
 
 from __future__ import annotations

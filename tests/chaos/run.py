@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real faults in real jobs: every survivor gets the right error, in time, and goes on.
 
     python tests/chaos/run.py                    everything, in 4 minutes where nothing else runs

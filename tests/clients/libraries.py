@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training libraries of docs/clients.md: their environments, and runs of their programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the steps per second of the programs of docs/clients.md, with libddl and Gloo in turns.
 
     python tests/clients/rates.py [--rounds 3] [--table docs/clients.md]

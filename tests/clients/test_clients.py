@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs of docs/clients.md, each in an environment of its own: with libddl they have the
 losses that they have with Gloo."""
 

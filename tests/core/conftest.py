@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comms and hosts for the tests of this folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays of any kind come in without a copy, or are refused with the argument's name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All operations between real processes, over shared memory and over TCP, against NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `ddl` and `ddlrun` are found: commands of other packages, and the former module names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A shell completes ddlrun's and ddl's options and commands, and their man pages can be made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ctrl-C in a blocking call that waits for another rank: it is noticed soon, the operation goes on
 as an asynchronous one that was dropped, and its arrays live as long as it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddlrun: what the ranks get, what becomes of their output, of signals and of failures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddlrun --check` on the hosts of a laboratory."""
 
 from __future__ import annotations

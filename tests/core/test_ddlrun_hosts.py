@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddlrun on the hosts of a laboratory, through each MPI's launcher, for real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ddlrun reads and writes: hosts, ranks, allocations, modes, command lines, batch jobs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl doctor`: of this machine, and of others as their files would show them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """dump_on_signal: what is told while the program is in a blocking call, by real signals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which world an environment describes. Pure: environments are given as mappings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comm.expel: a rank that hangs is counted as dead, and the others go on without it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the other processes see when one of them is wrong, leaves or dies: a typed error that names
 it, on every rank and soon."""
 

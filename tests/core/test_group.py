@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups: what was collected is submitted as one, again and again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m ddl_core` says what is there, without importing a framework."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl_core.empty`: arrays that ranks on one host read in place."""
 
 from __future__ import annotations

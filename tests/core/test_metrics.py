@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics as Prometheus reads them: the text, the server, and where init serves by itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broadcasts with different roots, which succeed on each rank. Closing reports the mismatch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpirun of Open MPI and of MPICH, from their wheels: init finds the world by mpi4py."""
 
 from __future__ import annotations

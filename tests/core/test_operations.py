@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is particular to the operations in Python: results, options, refusals. What they compute is
 for tests/matrix."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ordered sums from Python: the same bits for every number of ranks and every owner."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines out of pieces, and what a carriage return leaves of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl plan` and `ddl simulate`: what they predict of clusters whose answer is known."""
 
 from __future__ import annotations

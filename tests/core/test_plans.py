@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of all ranks of random machines: nobody waits for ever, and wires carry the bytes that
 docs/algorithms.md has. libddl/tests checks the results."""
 

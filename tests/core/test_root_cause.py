@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rank ddlrun names when several fail, one of them first and the others by its loss."""
 
 from __future__ import annotations

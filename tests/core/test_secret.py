@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job's secret: from a file, and on a machine without libcrypto, which is a preloaded library
 that does not let it be opened."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What survivors can do and see: shrink, failed, report, trace and counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In the project's folder, imports find the installed packages and not the sources there."""
 
 from __future__ import annotations

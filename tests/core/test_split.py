@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comms that are made from a comm."""
 
 from __future__ import annotations

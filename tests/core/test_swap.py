@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job grows and shrinks as planned: the next comm is created beside the running one, and all
 members change to it after the same step."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks started by torchrun or srun find each other by the environment.
 
 The launchers themselves are not needed: they give nothing but these variables.

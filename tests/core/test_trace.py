@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl trace`: of ranks that lost one, and what it makes of files that are none."""
 
 from __future__ import annotations

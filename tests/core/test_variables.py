@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of environment variables is complete, and misspelt ones are warned of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launcher as witness of its ranks' ends: real sockets, and processes that are killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic jobs of real processes; see programs/members.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processor time that elastic training adds to a step.
 
     python tests/elastic/python_share.py [STEPS]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An elastic job on a Ray cluster of virtual nodes, one of which is killed, and another added; for
 `make test-ray`, since Ray is no dependency of other tests."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long after a kill -9 the survivors have committed the next step.
 
     python tests/elastic/recovery_times.py [RUNS]

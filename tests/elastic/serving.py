@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of `ddl serve` share: a real service, and jobs that are submitted to its store."""
 
 from __future__ import annotations

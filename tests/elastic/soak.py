@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short jobs, one after the other, each of which loses all of its workers but one.
 
     python tests/elastic/soak.py [--seconds 60] [--seed 1]

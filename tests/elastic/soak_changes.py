@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One long job, in which each 0.5 to 2 s a worker is killed, or another number of them asked for.
 
     python tests/elastic/soak_changes.py [--seconds 60] [--seed 1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that compute other bits are refused, and the others go on."""
 
 from __future__ import annotations

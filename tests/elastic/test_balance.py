@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares by measured speed: a slow worker gets fewer, and the result stays the same."""
 
 from __future__ import annotations

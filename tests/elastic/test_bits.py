@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The final state's bits do not depend on how many processes there are and who computes what."""
 
 from __future__ import annotations

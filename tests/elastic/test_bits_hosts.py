@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bits of up to eight ranks on two hosts, which are network namespaces."""
 
 from __future__ import annotations

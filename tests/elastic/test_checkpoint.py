@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: the same chunks for any number of ranks, and nothing damaged is ever loaded."""
 
 from __future__ import annotations

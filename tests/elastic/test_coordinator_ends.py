@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The coordinator of a job on hosts is killed: the steps go on, and another one takes its place; or
 nobody does, and the job comes to its end without."""
 

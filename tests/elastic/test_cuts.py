@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members on two hosts, which are network namespaces, whose network is cut: one side goes on, with
 the undisturbed result, and the other ends."""
 

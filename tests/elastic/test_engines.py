@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every engine has to do: agents, workers, their ends and what they have written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples with loops of their own: processes that die change nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members that are killed, stopped, hang, fail or are expelled, in every phase of a step: the
 others go on within 10 s, with the undisturbed result (Members.check). Those who are counted as dead
 and live are refused, and end."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that come before the worker takes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that join a job that runs, between two steps; the result is that of one worker alone.
 
 Some die at every moment of it, by a real kill -9.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with Keras on each of its backends: the same bits whoever dies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members that die by a real kill -9, in every phase of a step; the result is the undisturbed one's
 and nothing but the dead one's shares is computed again (Members.check)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that loader processes read ahead, streams, and samples that cannot be read."""
 
 from __future__ import annotations

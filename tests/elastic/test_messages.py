@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What arrives is checked; nothing is unpickled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates over the last seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a newcomer may take."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints in S3: with a real server, moto's, as a process of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a job's steps and shares are measured while it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bits of a share in JAX and TensorFlow depend on nothing but what elastic training fixes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that are killed, stopped or crash in every phase of a join.
 
 They are the one that joins, one that was there, the one that writes the checkpoints, two at once,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs whose processes have all died go on from their newest checkpoint, with the same bits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl elastic run`: programs with a loop of their own, whose workers die, hang and fail."""
 
 from __future__ import annotations

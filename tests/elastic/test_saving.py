@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of several ranks become a checkpoint, or nothing; and there are always later ones.
 
 The ranks are Savers of one process here, whose votes are made by `min`; tests of real jobs with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl serve`: real jobs, which it starts, resizes, pauses and ends, and which outlive it."""
 
 from __future__ import annotations

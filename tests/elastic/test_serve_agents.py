@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl serve` with the slots of agents that dial in: real agents, which come, go and are killed."""
 
 from __future__ import annotations

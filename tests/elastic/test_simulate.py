@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl simulate --jobs`: workloads, their simulation, and the goals of the policy."""
 
 from __future__ import annotations

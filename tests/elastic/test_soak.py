@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A few seconds of soak.py and soak_changes.py, which have a target: `make soak-elastic`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job's coordinator makes of late messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the staff tells of workers that are refused, not replaced, or without a share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The step's pure parts: partial sums in the tree's order, and what follows from a death."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scheduler stores survives it, and is refused where it makes no sense."""
 
 from __future__ import annotations

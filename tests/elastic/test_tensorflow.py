@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic training with TensorFlow: the same bits for any number of workers, whoever dies."""
 
 from __future__ import annotations

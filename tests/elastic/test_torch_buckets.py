@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buckets of gradients: which there are, and when they are complete."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's half: what a share returns, what is applied, what is refused."""
 
 from __future__ import annotations

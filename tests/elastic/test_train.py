@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Job.train`: no loop, no service, no configuration; workers that are killed change nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More connections than select.select takes, and long messages."""
 
 from __future__ import annotations

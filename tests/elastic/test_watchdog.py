@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who hangs, from what Comm.report tells."""
 
 from __future__ import annotations

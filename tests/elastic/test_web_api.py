@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST interface over HTTP, on a real store. The scheduling loop is pretended: FakeCluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client and the commands of `ddl` that ask `ddl serve`, over HTTP on a real store."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job reported over time is kept in a file."""
 
 from __future__ import annotations

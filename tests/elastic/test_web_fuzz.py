@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests made of the OpenAPI document by schemathesis: no answer is a 5xx, each is as described,
 and what breaks a schema is refused. A sample in `make test`, more in `make test-web`.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """200 requests a second of mixed good and bad input: no 5xx, and nothing lost. `make test-web`."""
 
 from __future__ import annotations

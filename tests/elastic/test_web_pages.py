@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler's pages: sessions over HTTP, and what a person sees in headless Chromium."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole way: `ddl serve`, its interfaces, and jobs that really train. `make test-web`."""
 
 from __future__ import annotations

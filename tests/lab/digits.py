@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits example on four hosts, through every kind of launcher: the same weights at the end.
 
 Not among the ordinary tests, for the time that PyTorch takes to start sixteen times and more: `make

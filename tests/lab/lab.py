@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine: network namespaces on one switch, links shaped with tc tbf.
 
 Root only. A host is a network namespace, and as abstract unix sockets end at its border, ranks in

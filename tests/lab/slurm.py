@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Slurm on one machine: the hosts of a laboratory as its nodes.
 
 Needs Debian's packages munge, slurmctld, slurmd and slurm-client. One munged serves all nodes; h1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Half of a job's workers, with the lowest rank, are lost with their host; or the network is cut
 between two halves. The coordinator is asked by those that cannot tell the two cases apart."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic jobs on hosts: agents that mpirun or srun starts, and those that are a Slurm array's
 tasks, one of which is cancelled."""
 

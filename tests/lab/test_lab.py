@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl lab`: hosts that are separate in all that could be a way around the wire."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ddl serve` with agents on several hosts, between which the network is slow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """srun, and ddlrun in allocations and batch jobs, of a real Slurm on the hosts of a laboratory."""
 
 from __future__ import annotations

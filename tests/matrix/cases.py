@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameters of the matrix, and a covering array over all pairs of their values.
 
 Used by the program that runs the cases on each rank, so it is the same everywhere.

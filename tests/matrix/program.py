@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank: the cases of the covering array that have this number of ranks, against NumPy.
 
     DDL_LINKS=shm ddlrun -n 4 program.py [PARAMETER=VALUE ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole matrix: the C program under sanitizers, and the Python one between real processes.
 
     python tests/matrix/run.py            all of it (make test-matrix)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample of the matrix between real processes, and what the choice of cases promises.
 
 `make test-matrix` runs all of it.

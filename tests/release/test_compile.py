@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in C compile with what the installed package brings, in each way that is documented, and
 find its library when they run."""
 

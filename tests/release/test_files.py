@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recipes and templates agree with the sources; what they start, starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The templates and the workflow pass the linters of those who read them. `make test-wheels`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a release, as `make wheels` has left them in dist/: what is in them, where they run,
 and that they work where they are installed. `make test-wheels` runs this."""
 

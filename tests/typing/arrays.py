@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_jax, ddl_tensorflow and ddl_keras, as a user with a strict type checker writes them."""
 
 from __future__ import annotations

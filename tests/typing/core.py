@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_core, as a user with a strict type checker writes it. Each `ignore` is of an error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ddl_elastic, as a user with a strict type checker writes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The adapters of frameworks that are not installed here, as a user with a strict type checker
 writes them."""
 

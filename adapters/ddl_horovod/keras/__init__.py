@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API for Keras 3 with TensorFlow as its backend, over libddl.
 
     import ddl_horovod.keras as hvd  # was: import horovod.keras as hvd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What differs from ddl_horovod.tensorflow.keras."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API for TensorFlow, over libddl.
 
     import ddl_horovod.tensorflow as hvd  # was: import horovod.tensorflow as hvd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects and variables, from one rank to all, and numbers of ranks as tensors."""
 
 from __future__ import annotations

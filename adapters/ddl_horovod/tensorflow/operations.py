@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's operations on tensors of all ranks, or of a process set: eagerly, in tf.function, and
 in TensorFlow's sessions. Functions that XLA compiles have all-reduces over all ranks only."""
 

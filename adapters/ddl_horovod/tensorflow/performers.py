@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each operation is performed, once the members have exchanged their calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of all ranks: tapes, and the optimizers of TensorFlow 1."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API for PyTorch, over libddl.
 
     import ddl_horovod.torch as hvd  # was: import horovod.torch as hvd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects, parameters and an optimizer's state, from one rank to all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's operations on tensors of all ranks, or of a process set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining and leaving, ranks, and process sets, by torch.distributed."""
 
 from __future__ import annotations

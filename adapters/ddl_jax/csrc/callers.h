@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* callers.h - counts the threads that use a comm, which may be destroyed only when none does.
  *
  * XLA dispatches programs asynchronously, they outlive comms, and nothing tells that the last one

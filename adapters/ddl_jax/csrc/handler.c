@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* handler.c - what XLA calls for an operation of ddl_jax in a compiled program.
  *
  * Design notes

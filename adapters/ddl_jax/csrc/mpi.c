@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpi.c - an MPI for jaxlib, so that jax's own collectives go over libddl.
  *
  * Design notes

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mpi_names.h - the names that jaxlib looks up in its MPI, which MPItrampoline loads, and that
  * mpi.c has no use for. Lists for macros: CONSTANT(name) and REFUSED(name). */
 /* clang-format off */

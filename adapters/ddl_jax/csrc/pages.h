@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pages.h - the memory of large results.
  *
  * XLA allocates results anew for every call. The first touch of small pages costs more than the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening and closing the world, for Python's ctypes.
 #include <memory>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations on CPU tensors. A kernel starts its operation and returns the thread to the
 // graph's other work.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of libddl that the kernels and the XLA lowering make, as values.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations as TensorFlow's graphs know them: names, types, shapes.
 //
 // All are stateful, so that TensorFlow neither evaluates them while it optimises a graph nor merges

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ddl_status as TensorFlow's.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The comm of all ranks, and the operations under way on it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations in functions that XLA compiles (jit_compile=True): each becomes a custom call.
 //
 // Shapes are fixed at compile time. So an all-gather assumes that each rank has as many rows as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A failed ddl_ call as the exception that PyTorch's users expect.
 #pragma once
 

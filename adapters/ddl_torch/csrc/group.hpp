@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libddl comm with what a process group needs around it.
 #pragma once
 

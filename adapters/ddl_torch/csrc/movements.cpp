@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collective operations that move elements unchanged.
 #include "backend.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An operation of a process group on its way to libddl.
 #pragma once
 

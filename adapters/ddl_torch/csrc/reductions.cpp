@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations that combine the ranks' elements.
 #include "backend.hpp"
 

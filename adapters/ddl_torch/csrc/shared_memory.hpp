@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of tensors that other ranks on this host read and write where it is: that of ddl_alloc.
 #pragma once
 

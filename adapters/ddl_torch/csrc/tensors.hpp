@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors as the library takes them. Every function here throws ValueError or TypeError with the
 // operation, the argument and its value.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backend "ddl" without a compiler: a process group in Python over ddl_core.
 
 Its results are those of the native part. Each operation takes some tenths of a millisecond longer.

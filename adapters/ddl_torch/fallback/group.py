@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process group, and joining it through a store."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors and reductions as ddl_core takes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pending operations, and ddl_core's errors as PyTorch's."""
 
 from __future__ import annotations

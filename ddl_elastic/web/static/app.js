@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What both pages share, and the overview. Text of others is only ever set as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job's page: its plots, its events, its logs, and what may be done with it.
 
 import { ask, byId, color, facts, follow, make, number, sizes } from "/static/app.js";

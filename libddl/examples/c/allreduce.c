@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* allreduce.c - sum a vector over all ranks, and receive a number from rank 0.
  *
  *     cc allreduce.c $(pkg-config --cflags --libs libddl) -o allreduce

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // allreduce.cpp - sum a vector over all ranks, and receive a number from rank 0.
 //
 //     c++ -std=c++11 allreduce.cpp $(pkg-config --cflags --libs libddl) -o allreduce

@@ -1,3 +1,4 @@
+! SPDX-License-Identifier: Apache-2.0
 ! allreduce.f90 - sum a vector over all ranks, and receive a number from rank 0.
 !
 !     gfortran ddl.f90 allreduce.f90 $(pkg-config --libs libddl) -o allreduce

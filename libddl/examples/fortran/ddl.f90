@@ -1,3 +1,4 @@
+! SPDX-License-Identifier: Apache-2.0
 ! ddl.f90 - the part of ddl.h that the example calls, as a Fortran module. More of it is declared in
 ! the same way: handles are type(c_ptr), int64_t is c_int64_t, enums are c_int.
 module ddl

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sum a vector over all ranks, and receive a number from rank 0.
 //
 //	go build -o allreduce .

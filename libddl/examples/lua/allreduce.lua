@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Sum a vector over all ranks, and receive a number from rank 0.
 --
 --     export LD_LIBRARY_PATH=$(pkg-config --variable=libdir libddl)

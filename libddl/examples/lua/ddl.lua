@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- The part of ddl.h that the example calls, by LuaJIT's FFI, as Torch 7 programs run it. Arrays are
 -- C arrays of floats: ffi.new's, or a torch.FloatTensor's, whose contiguous memory is tensor:data().
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* allreduce.c - sum a vector over the ranks that mpirun started.
  *
  *     mpicc allreduce.c $(pkg-config --cflags --libs libddl) -o allreduce

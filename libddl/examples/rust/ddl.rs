@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The part of ddl.h that the example calls: the declarations, and a safe wrapper around them.
 
 use std::ffi::{c_void, CStr};

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddl.h - the whole public interface of libddl. This file is the ABI; cffi reads it too.
  *
  * libddl runs collective operations (all-reduce, all-gather, all-to-all, broadcast, ...) and

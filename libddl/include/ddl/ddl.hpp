@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* ddl.hpp - ddl.h for C++11 and later: owning handles, exceptions, dtypes from element types.
  *
  *     ddl::Endpoint endpoint;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ddl_mpi.h - a comm of the ranks of an MPI communicator, for programs that mpirun starts.
  *
  *     ddl_endpoint_create(NULL, &endpoint);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: failed members, reports, traces and counters. */
 #include <string.h>
 

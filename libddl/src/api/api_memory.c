@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: memory that members on this host read in place. */
 #include "api/check_object.h"
 

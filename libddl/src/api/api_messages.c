@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: messages. */
 #include "api/api_operations.h"
 #include "api/check_object.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: collective operations on even blocks; before them, the checks that all operations have
  * in common. */
 #include "api/api_operations.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* api_operations.h - checks that all operations have in common, and their submission to the engine.
  */
 #ifndef DDL_API_OPERATIONS_H

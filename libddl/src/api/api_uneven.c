@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: collective operations on blocks of unequal lengths. */
 #include <stdlib.h>
 

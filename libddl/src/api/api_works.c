@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: works and the completion queue. */
 #include "api/check_object.h"
 #include "base/clock.h"

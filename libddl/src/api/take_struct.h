@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* take_struct.h - copies a caller's versioned struct. */
 #ifndef DDL_API_TAKE_STRUCT_H
 #define DDL_API_TAKE_STRUCT_H

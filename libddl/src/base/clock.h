@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* clock.h - monotonic time in nanoseconds. */
 #ifndef DDL_BASE_CLOCK_H
 #define DDL_BASE_CLOCK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The prototypes are declared here: they have not changed since OpenSSL 1.1.1. */
 #include "base/crypto.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* crypto.h - the functions used of OpenSSL's libcrypto. The library is opened at run time, and only
  * if the job has a secret. So its headers are not needed, nor the library without a secret. */
 #ifndef DDL_BASE_CRYPTO_H

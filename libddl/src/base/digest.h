@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* digest.h - 128-bit digests to distinguish objects. Not secure against an adversary. */
 #ifndef DDL_BASE_DIGEST_H
 #define DDL_BASE_DIGEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dtype.h - element types and reductions: names, sizes, and which reduction which type has. */
 #ifndef DDL_BASE_DTYPE_H
 #define DDL_BASE_DTYPE_H

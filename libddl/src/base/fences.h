@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fences.h - an asymmetric memory fence between two threads, of one process or of several.
  *
  * Two threads each store a value and then load the other's; at least one of them has to see the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fold.h - additions in a given order, as data: a postfix program over a stack. plan/order.h makes
  * it, reduce/fold.c runs it. */
 #ifndef DDL_BASE_FOLD_H

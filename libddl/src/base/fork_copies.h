@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fork_copies.h - memory that is shared with other processes, of which a forked child gets a
  * private copy as of the moment of the fork.
  *

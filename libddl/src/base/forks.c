@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes. There is one registry, of descriptors and of memory, and one lock. The handlers of
  * fork hold the lock across fork, so the child's registry is consistent. The registry is a process
  * global, because the handlers have no arguments; the only others are the log's sink and cached

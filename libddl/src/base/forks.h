@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* forks.h - what a forked child does not share with its parent. It closes our descriptors:
  * otherwise the children of a process, such as data loader workers, would keep its connections open
  * after its end. It gets a copy of memory that peers share. It cannot use the objects that it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fp_mode.h - the floating-point mode of the library's own arithmetic: IEEE 754, rounding to
  * nearest, subnormals kept, no traps.
  *

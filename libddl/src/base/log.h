@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* log.h - one line per event to stderr, by $DDL_LOG: off, warn (default), info, plan, debug. */
 #ifndef DDL_BASE_LOG_H
 #define DDL_BASE_LOG_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* pause.h - the CPU's hint for a spin loop. */
 #ifndef DDL_BASE_PAUSE_H
 #define DDL_BASE_PAUSE_H

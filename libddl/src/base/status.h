@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* status.h - error reporting: every layer returns a status, and the source of an error sets the
  * message. */
 #ifndef DDL_BASE_STATUS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* text.h - builds a text in a buffer of a given size; counts the bytes that do not fit. */
 #ifndef DDL_BASE_TEXT_H
 #define DDL_BASE_TEXT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* thread.h - starts the library's threads. */
 #ifndef DDL_BASE_THREAD_H
 #define DDL_BASE_THREAD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* time_limits.h - all time limits of the library, with the timeline of a death. How long
  * something is measured is said where it is measured.
  *

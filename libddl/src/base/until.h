@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* until.h - how long the creation of a comm waits for others. */
 #ifndef DDL_BASE_UNTIL_H
 #define DDL_BASE_UNTIL_H

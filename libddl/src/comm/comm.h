@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* comm.h - the communicator: one group of ranks at one epoch. */
 #ifndef DDL_COMM_COMM_H
 #define DDL_COMM_COMM_H

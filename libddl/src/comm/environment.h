@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* environment.h - reads all environment variables, except the log's. */
 #ifndef DDL_COMM_ENVIRONMENT_H
 #define DDL_COMM_ENVIRONMENT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * A barrier starts all ranks together before each sample. The time of a candidate on one rank is

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* explore.h - measures which algorithm is the fastest for each operation and size, for -mode p. */
 #ifndef DDL_COMM_EXPLORE_H
 #define DDL_COMM_EXPLORE_H

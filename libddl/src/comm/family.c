@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comms made from a comm, whose members know each other's addresses already. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* layout.h - the layout of a comm's ranks on hosts and levels: proven, described or declared. */
 #ifndef DDL_COMM_LAYOUT_H
 #define DDL_COMM_LAYOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* location.h - where this process runs: the machine, and the cores that it may use. */
 #ifndef DDL_COMM_LOCATION_H
 #define DDL_COMM_LOCATION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* members.h - the addresses of a comm's members, as its caller gives them. */
 #ifndef DDL_COMM_MEMBERS_H
 #define DDL_COMM_MEMBERS_H

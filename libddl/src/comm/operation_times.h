@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* operation_times.h - -dump_iter: every so many operations, rank 0 logs how long they took, and who
  * was slow. */
 #ifndef DDL_COMM_OPERATION_TIMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan_file.h - the file $DDL_PLAN_FILE, which stores choices of algorithms.
  *
  * Each line is a choice. "4 all-reduce 65536 halving" means: in a comm of 4 ranks, all-reduces of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* report.h - reports on a comm's state. */
 #ifndef DDL_COMM_REPORT_H
 #define DDL_COMM_REPORT_H

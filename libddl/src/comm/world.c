@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creates the comm of all ranks of a job: they exchange addresses at a rendezvous first. */
 #include <stddef.h>
 #include <stdio.h>

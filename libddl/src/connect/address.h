@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* address.h - the address of an endpoint, as members exchange it. */
 #ifndef DDL_CONNECT_ADDRESS_H
 #define DDL_CONNECT_ADDRESS_H

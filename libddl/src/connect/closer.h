@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* closer.h - closes the connections of unauthenticated clients on threads of its own.
  *
  * A client can send descriptors over a unix socket. Closing that socket, or reading past them,

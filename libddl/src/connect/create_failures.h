@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
  * An endpoint keeps the notices until a creation asks for them. A notice of one attempt counts

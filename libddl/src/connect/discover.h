@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* discover.h - this host's network interfaces and routes, from which topo/interfaces.h chooses. */
 #ifndef DDL_CONNECT_DISCOVER_H
 #define DDL_CONNECT_DISCOVER_H

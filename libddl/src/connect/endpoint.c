@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creating and destroying an endpoint: its listeners, descriptors and thread. */
 #include <errno.h>
 #include <stdio.h>

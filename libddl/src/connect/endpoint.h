@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint.h - this process's listening ports, the thread that accepts connections at them, and the
  * slots at which comms receive their accepted connections. The thread also runs the background
  * tasks of comms. */

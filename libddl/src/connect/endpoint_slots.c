@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The slots of an endpoint's comms: their accepted connections, create-failure notices and tasks.
  */
 #include <errno.h>

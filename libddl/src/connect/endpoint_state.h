@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint_state.h - the internals of an endpoint, shared by its files: endpoint.c (creation and
  * destruction), endpoint_slots.c (the slots of comms), endpoint_thread.c (the thread: tasks and
  * events), pending.c (listeners, and connections that no comm has taken yet).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The endpoint's thread: it runs the tasks of comms and polls the listeners. */
 #include <errno.h>
 #include <string.h>

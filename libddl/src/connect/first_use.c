@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * Both ends of a pair may need a link at the same time, and each that has something to send dials.

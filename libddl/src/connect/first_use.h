@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* first_use.h - opens the TCP links of a large comm when a pair first uses them. Pairs that never
  * send each other anything have their control connection only. */
 #ifndef DDL_CONNECT_FIRST_USE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* handshake.h - how the two ends of a new connection prove to each other that they know the job's
  * secret, without sending it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hello.h - the message that starts a new connection between two endpoints, and the answer to it.
  * handshake.h describes the sequence of messages and their authentication. */
 #ifndef DDL_CONNECT_HELLO_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections that an endpoint has accepted and no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rate_limit.h - measures the rate of connections from clients that are not accepted. */
 #ifndef DDL_CONNECT_RATE_LIMIT_H
 #define DDL_CONNECT_RATE_LIMIT_H

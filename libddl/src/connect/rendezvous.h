@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rendezvous.h - the two sides of a rendezvous. Rank 0 listens at the URL. Every other rank sends
  * its address there and receives the list of all addresses. Both sides prove that they know the
  * job's secret (handshake.h) and that the addresses were not altered. Rank 0 answers a client that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hands the list of addresses out along a binomial tree: rank 0 gives it to the ranks 1, 2, 4, 8,
  * ..., and rank r to r + 1, r + 2, r + 4, ... below the next multiple of its lowest bit. A rank
  * asks its giver, which rank 0 has named, at that one's endpoint. So it comes in log2(n) rounds.

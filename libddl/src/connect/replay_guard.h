@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* replay_guard.h - remembers the numbered hellos that an endpoint has accepted without a challenge,
  * so that a recorded handshake is not accepted again. Each dialer numbers its hellos from 1. */
 #ifndef DDL_CONNECT_REPLAY_GUARD_H

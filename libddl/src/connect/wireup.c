@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. So a
  * rank waits only for lower ranks, and no cycle of waiting ranks can arise. Locality is proven:
  * only a rank of this host can be reached over the peer's abstract unix socket

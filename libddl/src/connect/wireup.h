@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wireup.h - connects every pair of a new comm's members by two links, one for collectives and one
  * for messages, and begins their control connections. */
 #ifndef DDL_CONNECT_WIREUP_H

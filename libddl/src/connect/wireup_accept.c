@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The connections that higher ranks dial. */
 #include "connect/wireup_state.h"
 

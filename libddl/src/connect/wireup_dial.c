@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One connection to a lower rank, and failures that members report during the creation. */
 #include "connect/wireup_state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A failed wireup: the other members are sent a create-failure notice. */
 #include <stdio.h>
 #include <string.h>

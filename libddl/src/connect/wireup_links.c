@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creates the links of two members from a connection, and what is known of control connections. */
 #include "connect/wireup_state.h"
 

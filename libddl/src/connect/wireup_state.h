@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wireup_state.h - the internals of the wireup, shared by its files: wireup.c (the order of
  * dialing, and the choice of transport), wireup_dial.c (one connection), wireup_tcp.c (paths and
  * lanes), wireup_accept.c (the dialed side), wireup_links.c (links from connections). */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Connections over TCP: the paths between the interfaces of both hosts, and lanes. */
 #include "connect/wireup_state.h"
 

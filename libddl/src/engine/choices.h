@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* choices.h - the algorithm for each kind and size, found by exploring or read from a file, where
  * it is not left to the costs. */
 #ifndef DDL_ENGINE_CHOICES_H

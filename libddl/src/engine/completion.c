@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How works end, and what callers do with them until then and after. */
 #include <errno.h>
 #include <stdlib.h>

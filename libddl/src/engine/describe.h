@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* describe.h - operations in words, for messages to users. */
 #ifndef DDL_ENGINE_DESCRIBE_H
 #define DDL_ENGINE_DESCRIBE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* engine.h - the works of one comm, and the thread that drives them. Runs plans over links. */
 #ifndef DDL_ENGINE_ENGINE_H
 #define DDL_ENGINE_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a failure is found, and what it does. A lost link may be the work of a peer that ends the
  * comm and had no room to say why, so it is not reported at once. Spans that peers sent before the
  * end of the comm still count and are received first. */

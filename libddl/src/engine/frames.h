@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frames.h - what travels on a message link: spans whose signature says what they are. */
 #ifndef DDL_ENGINE_FRAMES_H
 #define DDL_ENGINE_FRAMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fusion. Many small all-reduces cost as many round trips; packed together they cost one, and two
  * copies. Small calls, by a limit that depends on the kind of links, are packed up to a size whose
  * copies stay in a cache. Every rank collects the same calls, so all make the same parts. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* group.h - operations that are submitted as one: the collected calls, and the parts made of them.
  */
 #ifndef DDL_ENGINE_GROUP_H

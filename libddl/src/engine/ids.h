@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ids.h - numbers by which a peer refers to works. */
 #ifndef DDL_ENGINE_IDS_H
 #define DDL_ENGINE_IDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interleaved steps.
  *
  * Ranks that share memory send, reduce and take in each wave. Sending waits for cache lines that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interleave.h - runs several steps of a wave at once, a few cache lines of each in turn. */
 #ifndef DDL_ENGINE_INTERLEAVE_H
 #define DDL_ENGINE_INTERLEAVE_H

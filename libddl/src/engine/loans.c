@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/loans.h"
 
 bool ddl__loans_flush(const ddl__runner *runner)

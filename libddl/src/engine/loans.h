@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* loans.h - the end of what a work lends to its peers, which run.c does (net/lending.h). */
 #ifndef DDL_ENGINE_LOANS_H
 #define DDL_ENGINE_LOANS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each source has a list of messages and a queue of receives. Receives from any rank have a queue
  * of their own. `order` counts messages and receives, so the oldest across lists is known. */
 #include "engine/mailbox.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mailbox.h - messages without a receive yet, and receives without a message yet, by source and
  * tag. If several match, the oldest is taken. */
 #ifndef DDL_ENGINE_MAILBOX_H

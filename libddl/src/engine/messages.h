@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* messages.h - sends and receives: matched by source and tag, and moved over links of their own. */
 #ifndef DDL_ENGINE_MESSAGES_H
 #define DDL_ENGINE_MESSAGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matches receives with the messages and offers that come. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/messages_state.h"
 
 /* The work that a frame of this peer refers to, or NULL if it is not of this kind. */

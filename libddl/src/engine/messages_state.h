@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* messages_state.h - the insides of a comm's messages, for the files that make them up: messages.c
  * (creation, submission, progress), messages_match.c, messages_send.c, messages_receive.c and
  * messages_failures.c.

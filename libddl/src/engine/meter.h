@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* meter.h - where the time of operations goes, by the outermost level of the topology that a step
  * reaches. */
 #ifndef DDL_ENGINE_METER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* name_messages.h - short messages between ranks about named operations, queued until they are sent
  * or handled. */
 #ifndef DDL_ENGINE_NAME_MESSAGES_H

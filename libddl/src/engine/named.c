@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* named.h - the named operations of a comm. */
 #ifndef DDL_ENGINE_NAMED_H
 #define DDL_ENGINE_NAMED_H

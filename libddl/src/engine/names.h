@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* names.h - operations matched by name: those under way on this rank, and the table of rank 0 of
  * what each rank has announced. Knows no links: the engine carries the messages. */
 #ifndef DDL_ENGINE_NAMES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ordered.h - an order of additions as its users hold it: by references, of which the creator has
  * one, as has each call and each cached plan. And what a call holds. */
 #ifndef DDL_ENGINE_ORDERED_H

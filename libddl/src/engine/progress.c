@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One pass of the driver: messages, then named operations, then ordered ones. After a pass that
  * moved nothing: whether to go on waiting. */
 #include "base/clock.h"

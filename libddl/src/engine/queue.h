@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* queue.h - a queue of works, linked by `next`: a work is in one queue at most. */
 #ifndef DDL_ENGINE_QUEUE_H
 #define DDL_ENGINE_QUEUE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* recorder.h - the flight recorder: the last operations of a comm, and when they ran.
  *
  * Design notes. Only the driver writes: a few plain stores per operation, with no clock of its own.

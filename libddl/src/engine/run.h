@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* run.h - executes the plan of a work: resumable, never blocks. */
 #ifndef DDL_ENGINE_RUN_H
 #define DDL_ENGINE_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* staging.h - what happens to the buffers of a work before and after its plan: scaling, and packing
  * of bundles. */
 #ifndef DDL_ENGINE_STAGING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* state.h - the insides of an engine, for the files of this folder that make it up: engine.c
  * (creation and end), submission.c (how works begin), drive.c (who drives, and waiting), progress.c
  * (one pass of the driver), completion.c (how works end), failures.c (how failures are found, and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* steps.h - what a step of a plan means for a work: its memory, its links, and the spans that have
  * come. */
 #ifndef DDL_ENGINE_STEPS_H

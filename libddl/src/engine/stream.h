@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stream.h - a queue of operations that run one after the other over one set of links. */
 #ifndef DDL_ENGINE_STREAM_H
 #define DDL_ENGINE_STREAM_H

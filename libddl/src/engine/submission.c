@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How works begin: from a call to a queue. */
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* trace.h - the flight record in words and as a timeline. */
 #ifndef DDL_ENGINE_TRACE_H
 #define DDL_ENGINE_TRACE_H

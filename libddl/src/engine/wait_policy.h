@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wait_policy.h - how to wait for a peer: spin while a core is to spare, then yield the core a
  * bounded number of times, then sleep.
  *

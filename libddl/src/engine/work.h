@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* work.h - one operation from its submission to its result. */
 #ifndef DDL_ENGINE_WORK_H
 #define DDL_ENGINE_WORK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * Every rank that shrinks the comm sends JOIN to all others. It names its leader, which is the

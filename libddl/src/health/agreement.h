@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* agreement.h - the survivors of a failed comm agree on their list, and on their next comm. */
 #ifndef DDL_HEALTH_AGREEMENT_H
 #define DDL_HEALTH_AGREEMENT_H

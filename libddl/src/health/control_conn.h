@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* control_conn.h - a connection for messages about a comm. They are short and rare, and have a
  * connection of their own, so they get through even if the data path is stuck or the comm is dead.
  * Never blocks. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "health/health_state.h"
 
 #include <errno.h>

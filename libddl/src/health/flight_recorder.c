@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the flight record of a dead comm to the folder $DDL_TRACE_DIR. A separate thread writes
  * it, since the folder may be slow: a process whose detector waits for it would look dead to the
  * members of all its comms. The data that the thread reads does not change, except the record,

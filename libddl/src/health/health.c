@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
  * ranks and accepts the higher ones. Most are dialed together with the links; the others, when this
  * rank's ddl__wireup_run is complete. The answers are received when all ranks have completed

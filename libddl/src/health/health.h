@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* health.h - the failure detector: the members of a comm monitor each other over control
  * connections, in a separate thread of the endpoint. */
 #ifndef DDL_HEALTH_HEALTH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* health_state.h - the internals of the failure detector, shared by its files: health.c (opening
  * and closing), detector.c (the thread, and messages), heartbeats.c (heartbeats and silence),
  * peer_death.c (the evidence of a member's death, and its consequences), last_operations.c and

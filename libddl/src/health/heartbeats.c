@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heartbeats: sends them, reads what has arrived, and measures the silence of members. Near members
  * (near_members.h) hear from each other at every beat, the others every far_beats. Silence counts
  * from the moment at which the next message is due, so near members find a silent one first and

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out why an operation waits, and whether the members' operations differ.
  *
  * When an operation has waited for a second, the rank asks all members which operation they have

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Named operations that wait until all ranks have called them. Rank 0 matches names, so it knows
  * which ranks have not called one. The other ranks ask it, and log its answer. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "health/near_members.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* near_members.h - how often the members of a comm send each other heartbeats. In a comm of many
  * members, ring neighbours do at every beat, and other pairs less often: what heartbeats cost a
  * rank then hardly grows with the comm. Pure functions, equal on all members. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * The evidence of a member's death, its fate, and whether it counts as possibly alive in the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Used under the detector's lock, except for opening and closing. */
 #include "health/witness.h"
 

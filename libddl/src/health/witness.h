@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* witness.h - the launcher as a witness: it sees the processes of its host end, and reports that to
  * the other processes of the job, on all hosts. Each process holds a connection to the launcher,
  * which the kernel closes when the process ends.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* arena.h - the memory behind links over shared memory, for arena.c and shm.c.
  *
  * Design notes.

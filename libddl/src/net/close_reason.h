@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* close_reason.h - what a member says when its comm has ended: the reason with which it closes its
  * links. All members that read it fail alike. */
 #ifndef DDL_NET_CLOSE_REASON_H

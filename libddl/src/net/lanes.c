@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.c - long spans over several connections.
  *
  * The lane of the next chunk is chosen when the chunk can be sent: the one that will deliver it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* lending.h - spans that lie in the sender's own regions (regions.h), which the reader maps.
  *
  * The owner offers a region to a peer when it first sends from it: a message with the descriptor,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
  * A span is a run of bytes, possibly empty, with a signature. The sender reserves memory, fills it

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* memory_file.h - unnamed files in memory (memfd) that another process can map. */
 #ifndef DDL_NET_MEMORY_FILE_H
 #define DDL_NET_MEMORY_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each allocation has a header just before it, in memory that a forked child inherits. */
 #include "net/regions.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* regions.h - memory of the caller that peers on this host can map: what ddl_alloc returns.
  *
  * A region is one memory file with one allocation. An endpoint has up to DDL__REGIONS of them; what

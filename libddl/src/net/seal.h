@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* seal.h - encrypts and authenticates the bytes of a stream socket if asked to. A NULL seal passes
  * them as they are.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
  * Sleeping. A driver announces in its own arena that it sleeps, looks once more, and only then

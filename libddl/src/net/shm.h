@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* shm.h - links over shared memory. Each rank owns one arena, in which it publishes spans; its
  * peers map the arena and read the spans in place. The same code serves processes (a memfd mapped
  * twice) and threads (one mapping). */

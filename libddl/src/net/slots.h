@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* slots.h - memory for spans that leave by TCP, shared by the links of one comm. A span fits into
  * one slot. A slot counts the links that have yet to send it. */
 #ifndef DDL_NET_SLOTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* socket.h - sockets with deadlines, for connecting peers. Links do not use it. */
 #ifndef DDL_NET_SOCKET_H
 #define DDL_NET_SOCKET_H

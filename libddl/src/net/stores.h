@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* stores.h - plain or non-temporal stores into shared memory: the kind that is measured to be
  * faster.
  *

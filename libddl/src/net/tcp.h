@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp.h - links over one stream socket, or several. User memory is sent without a copy, and spans
  * that are taken are received straight into their place. */
 #ifndef DDL_NET_TCP_H

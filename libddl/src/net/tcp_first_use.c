@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TCP links that get their connection when one of the two ends first sends.
  *
  * The sender asks for the connection (connect/first_use.h dials it); the other end gets it

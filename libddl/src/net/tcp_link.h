@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_link.h - the insides of a TCP link, for the files of this folder that make it up: tcp.c
  * (creation and end), tcp_send.c, tcp_receive.c, and lanes.c (long spans over several connections).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_receive.c - the receiving half of a TCP link.
  *
  * `got` counts the bytes of the next frame received over the first connection, header included, and

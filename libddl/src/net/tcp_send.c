@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_send.c - the sending half of a TCP link.
  *
  * Frames wait in a ring and point at user memory or at a slot; the oldest may be half sent. A frame

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* algorithms.h - the table of all algorithms: one line each.
  *
  * row(NUMBER, descriptor) gives the next number to an algorithm; its descriptor is

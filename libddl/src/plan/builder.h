@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* builder.h - what every algorithm has and uses: its descriptor, steps, lists of ranks, segments.
  * For the files of this folder and its tests. */
 #ifndef DDL_PLAN_BUILDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Chain: broadcast and reduce of long messages.
  *
  * The ranks are a chain that starts at the root of a broadcast and ends at the root of a reduce.

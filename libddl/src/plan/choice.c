@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which algorithm carries out a request.
  *
  * The choice depends only on what all members of a comm know, and on no measurement, since the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* costs.h - how long an algorithm is predicted to take, and the parts of which its file adds it up.
  *
  * The result is the larger of two times: that of the longest chain of messages, in which each waits

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Direct: each operation in the fewest hops, with every byte moved once.
  *
  * All-reduce in shared memory: every rank sends each other rank the share that this one is

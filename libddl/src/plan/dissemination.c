@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dissemination: the barrier.
  *
  * In round k every rank sends an empty message to the rank 2^k after it, modulo p, and receives one

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exchanges.h - how a range of elements is divided between all ranks, level by level, for the
  * hierarchical all-reduces.
  *

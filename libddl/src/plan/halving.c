@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Halving: the all-reduce over several levels with the fewest messages.
  *
  * The same as hierarchical.c, except that every level of wires is divided by two repeatedly: h

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hierarchical: the all-reduce over the levels of a machine, which are the ranks of a host, the
  * hosts of a rack, racks and aisles.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hierarchy.h - a topology's levels as partitions of the ranks. For hierarchical all-reduces. */
 #ifndef DDL_PLAN_HIERARCHY_H
 #define DDL_PLAN_HIERARCHY_H

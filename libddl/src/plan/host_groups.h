@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host_groups.h - the ranks of each host. For the algorithms that go host by host. */
 #ifndef DDL_PLAN_HOST_GROUPS_H
 #define DDL_PLAN_HOST_GROUPS_H

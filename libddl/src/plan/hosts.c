@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts: all-gather and reduce-scatter over hosts of several ranks.
  *
  * Each block crosses to every other host once, and travels within a host in shared memory. Every

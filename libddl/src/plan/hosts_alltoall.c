@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts, for all-to-all: small blocks over hosts of several ranks.
  *
  * What the ranks of one host have for those of another travels as one message. In round r host h

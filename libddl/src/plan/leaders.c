@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leaders: broadcast and reduce of long messages over hosts of several ranks.
  *
  * One rank leads each host: the root its own, elsewhere the first. The leaders are a chain that

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Local: a comm of one rank copies its buffer, or reduces it if that changes a single operand. */
 #include "plan/builder.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One-shot: all-reduce and reduce of short messages.
  *
  * Every rank sends its whole buffer to every other rank, or only to the root. Every receiver

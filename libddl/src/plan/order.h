@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* order.h - the one order in which the operands of logical workers are added, whoever brings them.
  *
  * The sum over n workers is the sum over the first m plus the sum over the others, where m is the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ordered: the all-reduce whose order of additions is a tree over logical workers (order.h), so its
  * bits do not depend on the ranks.
  *

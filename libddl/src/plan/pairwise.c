@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pairwise: gather, scatter and all-to-all.
  *
  * Each block goes directly from its sender to its receiver. The three operations are one plan, in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* plan.h - an operation as data: what one rank publishes, reduces and takes, in which order.
  *
  * PURE: no I/O, no clock, no threads, no getenv. A plan depends only on its request, so the plans

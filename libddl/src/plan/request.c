@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/request.h"
 
 ddl__share ddl__block_to(const ddl__request *request, int i)

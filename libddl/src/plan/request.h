@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* request.h - what follows from a request: which part of a buffer belongs to which rank, and what
  * the algorithms may do. For the files of this folder and its tests. */
 #ifndef DDL_PLAN_REQUEST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ring: all-reduce, reduce-scatter and all-gather over wires between single ranks.
  *
  * The buffer has one share for each rank. In stage 0 rank r sends share r - 1, modulo p (in an

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tree: all-reduce, reduce and broadcast of small messages over wires.
  *
  * One rank leads each host: the root its own, elsewhere the first. The leaders are a binomial tree,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tree, for gather and scatter: small blocks over wires, along the binomial tree of tree.c.
  *
  * In a gather each leader collects the blocks of its host and of all positions below its own in its

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* avx2.c - kernels for x86-64 with AVX2 and F16C. */
 #include <immintrin.h>
 

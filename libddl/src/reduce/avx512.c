@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* avx512.c - kernels for x86-64 with AVX-512 F, BW, VL and DQ. */
 #include <immintrin.h>
 

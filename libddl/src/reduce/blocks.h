@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* blocks.h - small floats in blocks: widened to f32 on the stack, reduced by the kernels of f32,
  * and narrowed once.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* convert.h - lanes of every dtype, and conversions of small floats to f32 and back.
  *
  * Part of kernels.h, which explains WIDTH. Conversions round to nearest even. They are exact even

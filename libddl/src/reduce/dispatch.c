@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dispatch.c - which kernels this CPU runs, and the one way to run them. */
 #include <stdatomic.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* fold.c - additions in the order of a program: block by block, with a stack of blocks that stays
  * in the nearest cache. An operand is read where it lies, and the last addition of a result stores
  * it where it belongs, so two operands cost what a plain reduction of two costs. */

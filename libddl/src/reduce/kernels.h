@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kernels.h - all kernels of one instruction set, in the generic vectors of the compiler.
  *
  * Included once by the file of each instruction set, which is compiled with its flags and defines

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* neon.c - kernels for arm64. Its non-temporal copy is a plain one. */
 #include <arm_neon.h>
 

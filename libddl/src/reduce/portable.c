@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* portable.c - kernels for any CPU, and the baseline of x86-64 (SSE2). */
 #define ISA   portable
 #define WIDTH 16

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.h - element-wise reductions over any number of operands, and copies.
  *
  * PURE: no I/O, no clock, no threads, no getenv. All instruction sets give the same bits.

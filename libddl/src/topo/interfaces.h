@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* interfaces.h - which network interfaces to use, and which local one with which of a peer.
  *
  * PURE: no I/O, no clock, no threads, no getenv.

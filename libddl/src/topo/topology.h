@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* topology.h - the levels of a machine: up to four nested partitions of a comm's ranks.
  *
  * PURE: no I/O, no clock, no threads, no getenv.

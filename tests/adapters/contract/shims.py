@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the contract suite has to know of each framework: its arrays, and what its errors are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_contract on each rank: what every adapter does under the names that all share.
 
     python suite.py FRAMEWORK

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every adapter keeps the contract that all share, on two and three real processes.
 
 What is checked is in suite.py, what differs between frameworks in shims.py. The processes are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_caffe.py on each rank with a real Caffe: callbacks, ddl_caffe's own loop, snapshots.
 
 The net has what a list of layers is not: two branches, for which Caffe inserts a split layer, and

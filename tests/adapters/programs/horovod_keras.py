@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's modules for Keras over libddl, on any number of ranks: the values of what they add to
 ddl_horovod.tensorflow. Prints "done NAME" for each part."""
 

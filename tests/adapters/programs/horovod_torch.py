@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's operations over libddl: the values that its documentation promises, on any number of
 ranks. Prints "done NAME" for each part."""
 

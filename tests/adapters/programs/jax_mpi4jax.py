@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpi4jax's functions over ddl_jax: the values that its own tests expect, on any number of ranks,
 inside and outside of jit. Prints "done NAME" for each part."""
 

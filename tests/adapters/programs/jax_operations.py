@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_jax_operations on any number of ranks: each operation of ddl_jax, eagerly and under
 every transformation of JAX."""
 

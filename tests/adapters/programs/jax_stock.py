@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E402
 """Run by test_jax_stock on any number of ranks: jax's own collectives, after one line of ours."""
 

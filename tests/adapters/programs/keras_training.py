@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_keras on any number of ranks, with any backend of Keras: model.fit with all that
 ddl_keras adds to it. Prints the losses of every way, which the test compares with those of one
 process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_pytensor.py on two ranks: gradients, in every mode that is named.
 
 python pytensor_gradients.py MODE ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_tensorflow on three ranks: many operations in one graph, loops, names, training
 helpers. With the argument "interpreted": where there is no compiler, so without XLA and graphs of
 the old kind.

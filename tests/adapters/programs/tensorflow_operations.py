@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_tensorflow on any number of ranks: what ddl_tensorflow's operations give, in each of
 TensorFlow's three ways of running them, and their gradients. With the argument "interpreted": where
 there is no compiler, so XLA can do none of it."""

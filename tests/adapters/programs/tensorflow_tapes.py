@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_tensorflow on three ranks: gradients with the tape inside and outside of a function,
 and what only some ranks need of them: every rank takes part all the same. With the argument
 "interpreted": where there is no compiler, so XLA can do none of it."""

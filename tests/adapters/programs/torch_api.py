@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_api on any number of ranks: what ddl_torch itself offers."""
 
 from __future__ import annotations

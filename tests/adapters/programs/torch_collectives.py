@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on any number of ranks: every operation, op and type against what
 PyTorch computes from all ranks' inputs."""
 

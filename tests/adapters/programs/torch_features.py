@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_features on two or more ranks, with the name of a feature: what PyTorch builds
 on its process groups, over "ddl", against one process."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on two or three ranks: gradients through PyTorch's own operations,
 over "ddl" and over Gloo.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on each rank: gradients through operations.
 
     python torch_gradients.py

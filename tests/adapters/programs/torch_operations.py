@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on any number of ranks: the operations that torch_collectives.py
 leaves out, and the types and ops that few use, against what PyTorch computes from all inputs."""
 

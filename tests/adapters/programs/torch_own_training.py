@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_collectives on any number of ranks: ddl_torch's optimizer, batch normalization
 and helpers, against one process with the whole batch."""
 

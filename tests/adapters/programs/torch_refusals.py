@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_failures on three ranks: arguments that are refused, on all ranks or on one.
 
     python torch_refusals.py

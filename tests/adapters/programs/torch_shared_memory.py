@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_shared_memory on two or more ranks of one host: tensors in shared memory. The
 bits of training are the same, the memory really lies there, and other ranks map it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_torch_training on two or more ranks: DistributedDataParallel and its hooks, against
 training with the whole batch in one process."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank: every operation in every dtype and op against NumPy, and every way to call it.
 
 The values are small integers, which every dtype holds exactly, and so are their sums and products:

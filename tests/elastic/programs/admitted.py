@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member of an elastic job with a loop of its own: admitted.py NUMBER.
 
 Prints its address, reads those of all as JSON, trains, and prints what has come of it.

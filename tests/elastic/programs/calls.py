@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls `job.steps` several times, with evaluations between the steps and between the calls; for
 `ddl elastic run`. Prints the hash of the final state and of what was evaluated between the calls.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that kill the process which reads them, in the middle of a job."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker of tests of engines: tells its process, and ends when told to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """own_loop.py, whose two workers end some time after their training. A third one makes its job in
 this time."""
 

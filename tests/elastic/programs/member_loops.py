@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs do with an elastic step, for members.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic jobs with loops of their own, as processes, for tests.
 
     python members.py FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that are struck, by themselves, at certain moments of a change of the group.
 
 While there is a file "die in MOMENT", the first process that comes to this moment is killed, or

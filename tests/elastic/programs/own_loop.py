@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program with a loop of its own, for `ddl elastic run`: prints the final state's hash.
 
 Some workers are struck where the arguments say so, see strikes.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member of an elastic job, with loader processes: reading.py WHAT LOADER_WORKERS [THREAD].
 
 WHAT   all     every sample can be read

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill a service with real jobs at every change of its store, and around every call of a run; argv:
 a folder, and the points, or none for all.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small job for `ddl serve`: prints its workers' process numbers, and the final state's hash.
 
 Its shares take a while, so that much can happen to it, until there is the file of --go.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the bits of a share depend on: prints hashes of one share's loss and gradients.
 
     share_bits.py FRAMEWORK [--threads N] [--cores N] [--repeat N] [--reversed]

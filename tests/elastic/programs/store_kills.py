@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill a small scheduler at every statement and around every call of its engine; argv: a folder.
 
 For each of these points, a process is killed there by SIGKILL, for some of them also the next one,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs without a loop of their own, for tests: each argument is one, as JSON; prints the reports.
 
 `kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as

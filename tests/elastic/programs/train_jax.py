@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic jobs with JAX, for tests: the argument is a case as JSON; prints what came of it.
 
 In a worker of `ddl elastic run` it joins the others, else it starts workers. `kill` lists members

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elastic jobs with Keras, for tests: a worker of `ddl elastic run`. Its arguments are a case as
 JSON; prints what came of it. `kills` members kill themselves in the middle.
 """

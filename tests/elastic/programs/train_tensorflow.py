@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An elastic loop with TensorFlow, for tests: a worker of `ddl elastic run`. Its argument is a case
 as JSON. `kills` members kill themselves in the middle of a step.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker of tests of witnesses: registers an endpoint, as libddl does, and tells of those that it
 is told of."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Horovod's API for Keras with TensorFlow, over libddl.
 
     import ddl_horovod.tensorflow.keras as hvd  # was: import horovod.tensorflow.keras as hvd

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callbacks for model.fit on many ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations on values that Keras's programs have at hand, and models from files."""
 
 from __future__ import annotations

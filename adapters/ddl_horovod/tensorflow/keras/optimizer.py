@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers of Keras that apply the gradients of all ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ddl wraps the part of ddl.h that the example calls.
 package ddl
 
