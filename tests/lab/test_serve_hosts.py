@@ -65,6 +65,7 @@ def test_a_job_stops_at_its_knee(lab: Lab, width: int, size: int, tmp_path: Path
             start(host, "elastic", "agent", *join)
         wait_until(lambda: (tmp_path / "h1.log").read_text().count("is there") == 3)
         command = [str(PROGRAM), "--steps", "5000", "--width", str(width), "--every", "100000"]
+        command += ["--go", str(tmp_path / "never")]
         spec = {"command": command, "logical": 12, "folder": str(tmp_path)}
         job = store.job_submit("t", "key", spec, time.time())
 

@@ -1,6 +1,5 @@
 /* ddl.h - the whole public interface of libddl. This file is the ABI; cffi reads it too.
  * SPDX-License-Identifier: Apache-2.0
- *
  * libddl runs collective operations (all-reduce, all-gather, all-to-all, broadcast, ...) and
  * messages between processes on one host or many, over shared memory and TCP.
  *
