@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before everything that imports PyTorch."""
+"""Imported before everything that imports PyTorch. PyTorch itself imports this package at its own
+end, when nothing more of libddl is to be loaded."""
 
-from ddl_core.frameworks import require
+import sys
 
-require("ddl_torch", "torch", "PyTorch")
+if "torch" not in sys.modules:
+    from ddl_core.frameworks import require
+
+    require("ddl_torch", "torch", "PyTorch")
