@@ -4,7 +4,7 @@ end, when nothing more of libddl is to be loaded."""
 
 import sys
 
-if "torch" not in sys.modules:
+if not sys.modules.get("torch"):
     from ddl_core.frameworks import require
 
     require("ddl_torch", "torch", "PyTorch")
