@@ -15,7 +15,7 @@ def members(report: dict[str, Any], kind: str) -> list[int]:
 def test_killed_workers_are_replaced(jobs: Any) -> None:
     """Also the one that was rank 0, and the one that has replaced it."""
     kills = [[5, 0], [20, 2], [40, 1]]
-    case = {"workers": 2, "kill": kills, "replace": True, "passes": 40}
+    case = {"workers": 2, "kill": kills, "replace": True, "passes": 40, "others": 1}
     _, report = jobs.train(case)
     assert members(report, "died") == [0, 2, 1]
     assert members(report, "joined") == [2, 3, 4]
