@@ -54,8 +54,9 @@ GROUPS: dict[str, dict[str, str]] = {
     "Adapters": {
         "DDL_CACHE": "names the folder of the adapters' compiled parts. Default: `libddl` in the"
         " user's cache folder.",
-        "DDL_TORCH_SHARED": "places PyTorch's gradients in shared memory: `1` for the buckets of"
-        " `DistributedDataParallel`, `all` for all gradients. Default: `0`.",
+        "DDL_TORCH_SHARED": "places PyTorch's tensors in memory that the ranks of a host share: `1`"
+        " for the buckets of `DistributedDataParallel` and the buffers of `fully_shard`, `all` also"
+        " for all CPU tensors of 1 MiB and more. Default: `0`.",
         "DDL_TORCH_NATIVE": "is `0` to compile no native part, so that PyTorch's adapter works in"
         " Python, and slower. Default: `1`.",
         "DDL_TORCH_SERVE": "answers in the place of another backend of PyTorch. The only one is"

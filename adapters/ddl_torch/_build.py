@@ -45,10 +45,11 @@ def module() -> ModuleType:
 
 
 def load_ahead() -> None:
-    """Load it in a thread, while its process waits for something else. Whoever needs the module is
-    told of errors."""
-    with suppress(BuildError):
-        module()
+    """Load it in a thread, while its process waits for something else. `module_or_none` meets every
+    error again, and tells the caller."""
+    with suppress(Exception):
+        if torch_choices.native():
+            module()
 
 
 def module_or_none() -> ModuleType | None:

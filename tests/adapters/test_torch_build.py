@@ -75,6 +75,23 @@ os._exit(0)
     assert ended.out == f"{backend == 'ddl'}\n"
 
 
+def test_nothing_is_compiled_where_python_is_asked_for(ddlrun: Run, tmp_path: Path) -> None:
+    """Also not by the thread that loads while the ranks meet."""
+    text = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("ddl")
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+assert tensor.item() == 2
+time.sleep(1)
+"""
+    cache = tmp_path / "cache"
+    env = {"DDL_CACHE": str(cache), "DDL_TORCH_NATIVE": "0"}
+    ended = ddlrun(2, text, env=env, limit=120).expect_success()
+    assert not cache.exists() and "building" not in ended.err
+
+
 def test_info(run_program: Run, torch_native: Path, tmp_path: Path) -> None:
     ended = run_program([sys.executable, "-m", "ddl_torch", "info"], cwd=tmp_path)
     assert f"{torch_native}  built" in ended.expect_success().out
