@@ -13,10 +13,12 @@ class Connection(Protocol):
     def fileno(self) -> int: ...
 
 
-Any = TypeVar("Any", bound=Connection)
+Waited = TypeVar("Waited", bound=Connection)
 
 
-def ready(connections: Iterable[Any], seconds: float | None, writes: bool = False) -> list[Any]:
+def ready(
+    connections: Iterable[Waited], seconds: float | None, writes: bool = False
+) -> list[Waited]:
     """Those that can be read, also since they have ended; waits for one, up to so many seconds.
     None: for ever. `writes`: that can be written."""
     poll, found = select.poll(), {}

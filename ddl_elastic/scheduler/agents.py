@@ -122,9 +122,8 @@ class Agents:
     def _take(self, name: str, agent: _Agent, message: Message) -> None:
         if message.kind == "serves":
             runs = {str(run) for run in message.fields["runs"]}
-            agent.asked &= runs | (
-                agent.asked - agent.runs
-            )  # one that has ended may be asked again
+            ended = agent.runs - runs
+            agent.asked -= ended  # and may be asked for them again
             agent.runs = runs
         elif message.kind == "unserved":
             agent.asked.discard(message.fields["run"])
