@@ -76,7 +76,7 @@ os._exit(0)
 
 
 def test_nothing_is_compiled_where_python_is_asked_for(ddlrun: Run, tmp_path: Path) -> None:
-    """Also not by the thread that loads while the ranks meet."""
+    """Also not by the thread that loads during the rendezvous."""
     text = """
 import time
 import torch, torch.distributed as dist
