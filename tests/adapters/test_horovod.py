@@ -94,8 +94,8 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, modul
 @pytest.mark.parametrize(
     ("program", "parts", "size"),
     [
-        pytest.param("torch", 14, 2, marks=pytest.mark.slow),
-        ("torch", 14, 3),
+        pytest.param("torch", 15, 2, marks=pytest.mark.slow),
+        ("torch", 15, 3),
         pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
         ("tensorflow", 15, 3),
         ("keras", 9, 2),
@@ -103,9 +103,17 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, modul
     ],
 )
 def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
+    """Each name that the page calls served is among those that the program has used."""
     path = FOLDER / "programs" / f"horovod_{program}.py"
     ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
     assert ended.out.count("done ") == parts * size, ended.out
+    used = re.findall(r"^\[\d\] used (\S+) (.*)", ended.out, re.M)
+    for module in ("keras", "tensorflow.keras") if program == "keras" else (program,):
+        names = {name for m, line in used if m == module for name in line.split()}
+        served = {
+            name for (m, name, _), state in page().items() if (m, state) == (module, "served")
+        }
+        assert served <= names, f"{module}: {sorted(served - names)}"
 
 
 # In the order and with the calls of Horovod's guides for PyTorch and Keras.
