@@ -55,6 +55,27 @@ def test_tapes(ddlrun: Run) -> None:
         assert ended.lines(rank) == [f"done {what}" for what in ("eager", "graph", "jit", "second")]
 
 
+PARTS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
+
+
+@pytest.mark.parametrize("size", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+def test_communicators(ddlrun: Run, size: int) -> None:
+    """Of some of the ranks."""
+    program = PROGRAMS / "tensorflow_communicators.py"
+    ended = ddlrun(size, program, env=QUIET, limit=240).expect_success()
+    for rank in range(size):
+        done = [f"done {part}".strip() for part in ("eager", "graph", "jit", *PARTS)]
+        assert ended.lines(rank) == done
+
+
+@pytest.mark.slow
+def test_communicators_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
+    program = PROGRAMS / "tensorflow_communicators.py"
+    ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
+    for rank in range(3):
+        assert ended.lines(rank) == [f"done {part}".strip() for part in ("eager", "graph", *PARTS)]
+
+
 @pytest.mark.slow
 def test_tapes_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
     program = PROGRAMS / "tensorflow_tapes.py"
