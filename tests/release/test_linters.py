@@ -41,3 +41,19 @@ def test_jobset(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.json"
         file.write_text(json.dumps(job | replicated["template"]))
         run(TOOLS / "kubernetes-validate", "--strict", file)
+
+
+def test_conda_recipe() -> None:
+    """rattler-build, which builds for conda-forge, reads the recipe, and renders it for a Python."""
+    from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
+
+    recipe = Stage0Recipe.from_file(str(ROOT / "packaging" / "conda" / "recipe.yaml"))
+    needed = {}
+    for version in ("3.10", "3.12"):
+        platform = PlatformConfig(target_platform="linux-64")
+        chosen = {"python": [f"{version}.* *_cpython"], "c_stdlib": ["sysroot"]}  # conda-forge's
+        variants = VariantConfig(chosen)
+        (rendered,) = recipe.render(variants, RenderConfig(platform=platform))
+        assert rendered.recipe.package.name == "libddl"
+        needed[version] = [str(each) for each in rendered.recipe.requirements.run]
+    assert len(needed["3.10"]) == len(needed["3.12"]) + 1, needed  # tomli
