@@ -100,7 +100,7 @@ test-ray: $(VENV)/test.stamp ## run an elastic job on a Ray cluster of virtual n
 	$(pip) install 'ray==2.60.0'
 	$(VENV)/bin/pytest -q tests/elastic/ray_nodes.py
 
-test-clients: $(VENV)/test.stamp ## train with Accelerate, transformers, Lightning, Ray Train and DeepSpeed, in environments of their own; fifteen minutes
+test-clients: $(VENV)/test.stamp ## train with Accelerate, transformers, Lightning, Ray Train and DeepSpeed, and compare with mpi4jax, in environments of their own; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/clients
 	@$(VENV)/bin/python tests/clients/rates.py --table docs/clients.md
 
