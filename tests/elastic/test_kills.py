@@ -95,6 +95,16 @@ def test_the_writer_dies_in_the_last_vote_of_all(members: Any) -> None:
     assert [log[-1][3] for log in logs[1:]] == [True, False]
 
 
+def test_behind_in_the_last_step_whose_state_is_saved(members: Any) -> None:
+    """Member 0 has begun the checkpoint, and member 1 has not. They agree on it all the same, so
+    both come to the last vote of all, and one writes."""
+    kills = [kill(2, 12, "apply"), kill(1, 12, "behind")]
+    logs = members.check(members=3, kills=kills, every=13)
+    assert [log[-1][3] for log in logs[:2]] == [True, False]
+    (saved,) = members.folder.glob(f"{members.name}.saved/steps-*.json")
+    assert saved.stem == f"steps-{13:012}"
+
+
 KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2], [0, 1, 3])]
 
 
