@@ -107,7 +107,7 @@ class Loop:
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
         self._call = -1  # of `steps`, which is under way
-        self._stops = False
+        self._stops = self._first_left = False
         self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
@@ -177,8 +177,7 @@ class Loop:
             if self.has_missed(self._call):
                 return
             self.arrive()
-            self._finish()
-            self._save_last(self._next)
+            self._end()
             self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             self._past.leave()
@@ -366,8 +365,18 @@ class Loop:
         found = np.zeros(1)
         step = self.new_step(Arrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])
-        self.group.writer_is_done = self.group.writer_is_done or step.first_left
+        self._first_left = step.first_left
         return bool(found[0])
+
+    def _end(self) -> None:
+        """Of a call of `steps`. Who has left alive before the last of these votes has failed, in
+        what its program does after a step: it is not the writer that has come to the end."""
+        self._finish()
+        if self.group.saver:
+            self._save_last(self._next)
+        else:
+            self._finish()
+        self.group.writer_is_done = self._first_left
 
     def _come(self) -> None:
         """This rank's program takes part from now on, if it has not yet."""

@@ -86,12 +86,20 @@ def test_in_the_last_step(members: Any) -> None:
 
 def test_in_the_last_vote_of_all(members: Any) -> None:
     """Member 0 has seen its end and gone. Member 1 comes to it alone; it writes nothing anew."""
-    logs = members.check(members=3, kills=[kill(2, 13, "finish"), kill(1, 13, "behind")])
+    logs = members.check(members=3, kills=[kill(2, 14, "finish"), kill(1, 14, "behind")])
     assert [log[-1][3] for log in logs[:2]] == [True, False]
 
 
 def test_the_writer_dies_in_the_last_vote_of_all(members: Any) -> None:
-    logs = members.check(members=3, kills=[kill(0, 13, "finish"), kill(1, 13, "behind")])
+    logs = members.check(members=3, kills=[kill(0, 14, "finish"), kill(1, 14, "behind")])
+    assert [log[-1][3] for log in logs[1:]] == [True, False]
+
+
+@pytest.mark.parametrize("more", [{}, {"every": 13}])
+def test_the_writer_fails_after_the_last_step(members: Any, more: dict[str, int]) -> None:
+    """As a program does that raises something: it leaves, and another one writes."""
+    fails = {**kill(0, 12, "apply"), "how": "fail"}
+    logs = members.check(members=3, kills=[fails], **more)
     assert [log[-1][3] for log in logs[1:]] == [True, False]
 
 
