@@ -257,6 +257,7 @@ def plot(
     try:
         from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter
     except ImportError:
         sys.exit("--plot needs matplotlib, which is not installed: pip install 'libddl[plot]'")
     n = len(names)
@@ -269,7 +270,9 @@ def plot(
         square = np.array(values) * factor
         square = np.ma.masked_equal(square + square.T, 0)
         image = axes.imshow(square, norm=LogNorm(), cmap="viridis")
-        figure.colorbar(image, ax=axes)
+        numbers = FuncFormatter(lambda value, _: _short(value))
+        bar = figure.colorbar(image, ax=axes, format=numbers)
+        bar.ax.yaxis.set_minor_formatter(numbers)
         axes.set_xticks(range(n), names, rotation=90 if n > 8 else 0)
         axes.set_yticks(range(n), names)
         axes.set_title(title)

@@ -112,7 +112,7 @@ def test_search(browser: Any, address: str, words: str, page: str) -> None:
 
 # What new users ask, and the page that answers.
 QUESTIONS = [
-    ("install", "tutorial.html"),
+    ("install", "installing.html"),
     ("PyTorch DistributedDataParallel", "pytorch.html"),
     ("connection refused", "troubleshooting.html"),
     ("mpirun", "launching.html"),

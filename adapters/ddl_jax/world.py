@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import ddl_core
 from ddl_core import adapter
+from ddl_core.errors import InvalidState
 
 
 class _World(adapter.World):
@@ -74,7 +75,7 @@ def add(comm: ddl_core.Comm) -> tuple[int, int]:
     number = int(_build.handler().ddl_jax_add(adapter.address(comm)))
     if not number:
         comm.close()
-        raise ddl_core.InvalidState("ddl_jax has no place for another communicator; use those made")
+        raise InvalidState("ddl_jax has no place for another communicator; use those made")
     _world.parts.append(comm)
     return number, _world.epoch
 

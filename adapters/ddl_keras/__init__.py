@@ -13,7 +13,7 @@ ddl_jax or ddl_torch.
 """
 
 from ddl_keras import callbacks
-from ddl_keras._adapter import adapter
+from ddl_keras._adapter import adapter, split, subset
 from ddl_keras.batch_norm import SyncBatchNormalization
 from ddl_keras.optimizer import DistributedOptimizer
 from ddl_keras.state import average_metrics, broadcast_model
@@ -53,4 +53,6 @@ __all__ = [
     "reduce_scatter",
     "shutdown",
     "size",
+    "split",
+    "subset",
 ]

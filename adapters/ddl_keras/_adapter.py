@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import keras
+
+from ddl_core.errors import Unsupported
 
 _ADAPTERS = {"tensorflow": "ddl_tensorflow", "jax": "ddl_jax", "torch": "ddl_torch"}
 
@@ -22,3 +26,34 @@ def _find() -> ModuleType:
 
 
 adapter = _find()
+
+
+def among(comm: Any) -> dict[str, Any]:
+    """The option by which the adapter's operations are restricted to a communicator; None: all
+    ranks. Unsupported on PyTorch."""
+    if comm is None:
+        return {}
+    _check_parts("comm")
+    return {"comm": comm}
+
+
+def split(color: int | None, key: int = 0) -> Any:
+    """The communicator of the ranks that give the same color, in the order of key, then of their
+    rank. All ranks call it; with None a rank gets None. On TensorFlow and JAX; Unsupported on
+    PyTorch, and raises like ddl_core.Comm.split."""
+    _check_parts("split")
+    return adapter.split(color, key)
+
+
+def subset(ranks: Sequence[int]) -> Any:
+    """The communicator of these ranks, in this order. Only they call it. Raises like `split`."""
+    _check_parts("subset")
+    return adapter.subset(ranks)
+
+
+def _check_parts(what: str) -> None:
+    if not hasattr(adapter, "split"):
+        raise Unsupported(
+            f"{what}: ddl_keras on PyTorch has operations of all ranks only; use the backend"
+            " tensorflow or jax, or process groups of torch.distributed"
+        )

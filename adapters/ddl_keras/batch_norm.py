@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from ddl_keras._adapter import adapter
+from ddl_keras._adapter import adapter, among
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
@@ -16,9 +16,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     ranks' batches together, so that small batches per rank train as one large one. Batches may
     differ in size.
 
+    comm    of `split` or `subset`: the ranks that normalize together; None: all
+    others  those of the base class
+
     All ranks call it in training. Outside of training it is its base class, and nothing is sent.
     Saved models name the base class, so they load without libddl.
     """
+
+    def __init__(self, *arguments: Any, comm: Any = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._ddl_among = among(comm)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         axes = self._reduction_axes
@@ -30,14 +37,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             )
         own = ops.sum(weights, axes)
         # The mean first, then the squared differences from it, which loses no digits.
-        total = adapter.allreduce(ops.concatenate([own, ops.sum(inputs * weights, axes)]))
+        total = adapter.allreduce(
+            ops.concatenate([own, ops.sum(inputs * weights, axes)]), **self._ddl_among
+        )
         count, sums = ops.split(total, 2)
         count = ops.maximum(count, keras.backend.epsilon())
         mean = sums / count
         shape = [1] * len(inputs.shape)
         shape[self.axis] = inputs.shape[self.axis]
         squares = ops.square(inputs - ops.reshape(mean, shape)) * weights
-        return mean, adapter.allreduce(ops.sum(squares, axes)) / count
+        return mean, adapter.allreduce(ops.sum(squares, axes), **self._ddl_among) / count
 
 
 for _name in ("__name__", "__qualname__", "__module__"):

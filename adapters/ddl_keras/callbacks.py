@@ -27,20 +27,26 @@ __all__ = [
 
 class BroadcastModel(keras.callbacks.Callback):
     """Gives all ranks the root's model and optimizer when training begins, so that they start with
-    equal weights, even if only the root has loaded a checkpoint."""
+    equal weights, even if only the root has loaded a checkpoint. comm: a communicator, whose ranks
+    are meant instead of all."""
 
-    def __init__(self, root: int = 0) -> None:
+    def __init__(self, root: int = 0, *, comm: Any = None) -> None:
         super().__init__()
         self._root = root
+        self._comm = comm
 
     def on_train_begin(self, logs: Any = None) -> None:
-        state.broadcast_model(self.model, self._root)
+        state.broadcast_model(self.model, self._root, comm=self._comm)
 
 
 class AverageMetrics(keras.callbacks.Callback):
     """Replaces each epoch's metrics, and those of evaluations, by their average over the ranks.
     Put it before the callbacks that read them, such as EarlyStopping, which would decide
-    differently on each rank."""
+    differently on each rank. comm: a communicator, whose ranks are meant instead of all."""
+
+    def __init__(self, *, comm: Any = None) -> None:
+        super().__init__()
+        self._comm = comm
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._average(logs)
@@ -51,7 +57,7 @@ class AverageMetrics(keras.callbacks.Callback):
     def _average(self, logs: dict[str, Any] | None) -> None:
         numbers = {name: value for name, value in (logs or {}).items() if _is_number(value)}
         if logs is not None and numbers:
-            logs.update(state.average_metrics(numbers))
+            logs.update(state.average_metrics(numbers, comm=self._comm))
 
 
 class LearningRateSchedule(keras.callbacks.Callback):

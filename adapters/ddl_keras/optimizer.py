@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ddl_core.adapter import check_gradients
 from ddl_core.errors import InvalidArgument
-from ddl_keras._adapter import adapter
+from ddl_keras._adapter import adapter, among
 
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
@@ -27,6 +27,7 @@ def DistributedOptimizer(
     compression: Compression | None = None,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int | None = None,
+    comm: Any = None,
 ) -> keras.optimizers.Optimizer:
     """Make the optimizer apply the gradients of all ranks, and return it.
 
@@ -41,6 +42,8 @@ def DistributedOptimizer(
     backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
                      applies their average; sets its gradient_accumulation_steps (with loss scaling
                      that of the inner_optimizer)
+    comm             of `split` or `subset`: the ranks whose gradients are applied; None: all. On
+                     TensorFlow and JAX
 
     All ranks do the same number of steps. Gradients are reduced as one group per step, before
     clipping; with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With
@@ -61,7 +64,12 @@ def DistributedOptimizer(
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
         # Model.compile would wrap ours in one, which would skip steps on one rank alone.
         optimizer = _SCALING(optimizer, name="loss_scale_optimizer")
-    settings = {"op": op, "compression": compression, "sparse_as_dense": sparse_as_dense}
+    settings = {
+        "op": op,
+        "compression": compression,
+        "sparse_as_dense": sparse_as_dense,
+        "options": among(comm),
+    }
     # A trained optimizer keeps its state: only its class changes.
     optimizer.__class__ = _distributed(type(optimizer))
     object.__setattr__(optimizer, _SETTINGS, settings)
@@ -81,12 +89,20 @@ def refuse_scaled(optimizer: keras.optimizers.Optimizer | None) -> None:
 
 
 def reduce_gradients(
-    gradients: Sequence[Any], op: str, compression: str | None, sparse_as_dense: bool
+    gradients: Sequence[Any],
+    op: str,
+    compression: str | None,
+    sparse_as_dense: bool,
+    options: Mapping[str, Any],
 ) -> list[Any]:
     """All ranks' gradients, None where there are none."""
     if keras.backend.backend() == "tensorflow":  # it has sparse gradients
         reduced: list[Any] = adapter.allreduce_gradients(
-            gradients, op=op, compression=compression, sparse_as_dense=sparse_as_dense
+            gradients,
+            op=op,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            **options,
         )
         return reduced
     result = list(gradients)
@@ -100,7 +116,8 @@ def reduce_gradients(
             "float64",
         )
         sent.append(keras.ops.cast(gradient, dtype) if narrowed else gradient)
-    for index, reduced in zip(indices, adapter.grouped_allreduce(sent, op), strict=True):
+    together = adapter.grouped_allreduce(sent, op, **options)
+    for index, reduced in zip(indices, together, strict=True):
         result[index] = keras.ops.cast(reduced, result[index].dtype)
     return result
 

@@ -10,12 +10,13 @@ import keras
 import numpy as np
 
 from ddl_core.adapter import average_metrics as average
-from ddl_keras._adapter import adapter
+from ddl_keras._adapter import adapter, among
 from ddl_keras.optimizer import refuse_scaled
 
 
-def broadcast_model(model: keras.Model, root: int = 0) -> None:
-    """Give all ranks the root's variables of a model and of its optimizer.
+def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
+    """Give all ranks, or those of the communicator comm, the root's variables of a model and of its
+    optimizer.
 
     All ranks call it, with models of the same layers, whose optimizers are all built or all not.
     Raises what the adapter's broadcast does, and InvalidArgument for a LossScaleOptimizer around a
@@ -24,15 +25,18 @@ def broadcast_model(model: keras.Model, root: int = 0) -> None:
     synchronize(model)
     optimizer = getattr(model, "optimizer", None)
     refuse_scaled(optimizer)
+    options = among(comm)
     for variable in [*model.variables, *(optimizer.variables if optimizer else [])]:
         value = keras.ops.convert_to_numpy(variable.value)
         if value.dtype.kind in "OSU":  # strings of a lookup layer
             continue
-        variable.assign(_moved(value, lambda tensor: adapter.broadcast(tensor, root)))
+        variable.assign(_moved(value, lambda tensor: adapter.broadcast(tensor, root, **options)))
 
 
-def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str, float]:
-    """The ranks' average of each metric.
+def average_metrics(
+    metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Any = None
+) -> dict[str, float]:
+    """The average over all ranks, or those of the communicator comm, of each metric.
 
     metrics  numbers by name, the same names on all ranks
     weight   how much this rank's values count, such as its number of samples
@@ -41,8 +45,13 @@ def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str
     weight.
     """
 
+    options = among(comm)
+
     def total(own: list[float]) -> list[float]:
-        sums: list[float] = _moved(np.array(own, np.float32), adapter.allreduce).tolist()
+        reduced = _moved(
+            np.array(own, np.float32), lambda tensor: adapter.allreduce(tensor, **options)
+        )
+        sums: list[float] = reduced.tolist()
         return sums
 
     averaged = average(dict(sorted(metrics.items())), weight, total)

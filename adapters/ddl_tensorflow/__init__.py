@@ -25,6 +25,7 @@ from ddl_tensorflow.collectives import (
     grouped_allreduce,
     reduce_scatter,
 )
+from ddl_tensorflow.communicators import Communicator, split, subset
 from ddl_tensorflow.training import (
     DistributedGradientTape,
     allgather_object,
@@ -44,6 +45,7 @@ from ddl_tensorflow.world import (
 )
 
 __all__ = [
+    "Communicator",
     "DistributedGradientTape",
     "allgather",
     "allgather_object",
@@ -64,6 +66,8 @@ __all__ = [
     "reduce_scatter",
     "shutdown",
     "size",
+    "split",
+    "subset",
 ]
 
 _RENAMED = {"all_gather_object": "allgather_object", "broadcast_variables": "broadcast_parameters"}

@@ -29,10 +29,10 @@ _loaded: Native | None = None
 
 
 class Native(NamedTuple):
-    """The operations, and what starts and ends their world: `open(comm)` and `close()`."""
+    """The operations, and what starts and ends their worlds: `open(number, comm)` and `close()`."""
 
     operations: Any
-    open: Callable[[ddl_core.Comm], None]
+    open: Callable[[int, ddl_core.Comm], None]
     close: Callable[[], None]
 
 
@@ -51,18 +51,18 @@ def _load() -> Native:
             native.compiler()
         except NoCompiler as error:
             warnings.warn(f"{error}. {_fallback.LOST}", RuntimeWarning, stacklevel=5)
-            world = _fallback.world
-            return Native(_fallback.operations(str(error)), world.open, world.close)
+            worlds = _fallback.worlds
+            return Native(_fallback.operations(str(error)), worlds.open, worlds.close)
     return part().load(_load_file, (OSError, tf.errors.OpError))
 
 
 def _load_file(file: Path) -> Native:
     operations, library = tf.load_op_library(str(file)), ctypes.CDLL(str(file))
-    library.ddl_tensorflow_open.argtypes = [ctypes.c_void_p]
+    library.ddl_tensorflow_open.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     library.ddl_tensorflow_open.restype = library.ddl_tensorflow_close.restype = None
     return Native(
         operations,
-        lambda comm: library.ddl_tensorflow_open(adapter.address(comm)),
+        lambda number, comm: library.ddl_tensorflow_open(number, adapter.address(comm)),
         library.ddl_tensorflow_close,
     )
 

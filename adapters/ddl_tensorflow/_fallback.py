@@ -44,6 +44,7 @@ LOST = (
 _GRACE_PERIOD = 1.0  # seconds for pending operations to end before an abort
 
 _TYPE, _TYPES, _NAME = "T: type", "T: list(type)", "tensor_name: string = ''"
+_COMM = "comm: int = 0"
 _OP = "op: {'sum','average','min','max','product','bit_and','bit_or','bit_xor'} = 'sum'"
 _CODES = {
     errors.InvalidArgument: tf.errors.INVALID_ARGUMENT,
@@ -57,44 +58,35 @@ _CODES = {
 }  # as csrc/status.hpp
 
 
-# ---- the world ----
+# ---- the worlds ----
 
 
 class World:
-    """The adapter's comm, and the operations that are pending on it."""
+    """A comm, and the operations that are pending on it."""
 
-    def __init__(self) -> None:
-        self._comm: ddl_core.Comm | None = None
+    def __init__(self, comm: ddl_core.Comm) -> None:
+        self._comm = comm
         self._changed = threading.Condition()
         self._started = 0
         self._names: set[str] = set()  # pending: libddl refuses a second operation of a name
 
-    def open(self, comm: ddl_core.Comm) -> None:
-        self._comm = comm
-
     def close(self) -> None:
         """End all operations. The comm stays the caller's."""
-        comm, self._comm = self._comm, None
-        if comm is None:
-            return
         with self._changed:
             if not self._changed.wait_for(lambda: self._started == 0, _GRACE_PERIOD):
-                comm.abort("shut down with operations pending")
+                self._comm.abort("shut down with operations pending")
                 self._changed.wait_for(lambda: self._started == 0)
 
     @contextmanager
     def operation(self, name: str) -> Iterator[ddl_core.Comm]:
-        """The comm for the only pending operation of this name. InvalidState when there is none."""
+        """The comm, for the only pending operation of this name."""
         with self._changed:
-            comm = self._comm
-            if comm is None:
-                raise errors.InvalidState("not initialised; call init() first")
             self._started += 1
             self._changed.wait_for(lambda: name not in self._names)
             if name:
                 self._names.add(name)
         try:
-            yield comm
+            yield self._comm
         finally:
             with self._changed:
                 self._started -= 1
@@ -102,7 +94,35 @@ class World:
                 self._changed.notify_all()
 
 
-world = World()
+class Worlds:
+    """Those that are open: number 0 has all ranks, others have some."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, World] = {}
+
+    def open(self, number: int, comm: ddl_core.Comm) -> None:
+        """Let operations use the comm."""
+        self._open[number] = World(comm)
+
+    def close(self) -> None:
+        """Close all."""
+        closing, self._open = self._open, {}
+        for world in closing.values():
+            world.close()
+
+    def find(self, number: int) -> World:
+        """InvalidState where there is none of this number."""
+        world = self._open.get(number)
+        if world is None:
+            raise errors.InvalidState(
+                "comm: was made before shutdown(); make it anew"
+                if number
+                else "not initialised; call init() first"
+            )
+        return world
+
+
+worlds = Worlds()
 
 
 # ---- the kernels ----
@@ -116,6 +136,7 @@ class _Node(NamedTuple):
     op: str
     root: int
     rows: tuple[int, ...]
+    comm: int  # the world's number
 
 
 def _allreduce(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
@@ -266,7 +287,7 @@ def operations(reason: str) -> SimpleNamespace:
     names = {what: "Ddl" + what.title().replace("_", "") for what in _OPERATIONS}
     for what, operation in _OPERATIONS.items():
         attributes, inputs, outputs, *_ = operation
-        c.register_operation(names[what], attributes, inputs, outputs)
+        c.register_operation(names[what], [*attributes, _COMM], inputs, outputs)
         c.register_kernel(names[what], _maker(what), _runner(operation))
     definitions = [op_def_registry.get(name) for name in names.values()]
     listed = op_def_pb2.OpList(op=definitions).SerializeToString()
@@ -295,6 +316,7 @@ def _maker(what: str) -> Callable[[bytes], _Node]:
                 given["op"].s.decode() or "sum",
                 given["root"].i,
                 tuple(given["rows"].list.i),
+                given["comm"].i,
             )
         )
 
@@ -305,7 +327,7 @@ def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, st
     def run(call: c.Context, node: _Node) -> tuple[int, str] | None:
         name = node.name and node.name + (f"#{call.iteration}" if call.iteration > 0 else "")
         try:
-            with world.operation(name) as comm:
+            with worlds.find(node.comm).operation(name) as comm:
                 operation.run(call, node, comm, name or None)
         except errors.DdlError as error:
             return _CODES.get(type(error), tf.errors.INTERNAL), f"ddl {node.what}: {error}"

@@ -5,6 +5,8 @@ All work eagerly, in tf.function and in functions compiled by XLA, and have grad
 operations are matched by the order of their calls. In a graph each has a name and is matched by it,
 since TensorFlow starts independent operations in any order. The default name has the function's
 name and the position in it, so all ranks must trace the same functions.
+
+Where an operation has a communicator of some ranks, `comm`, these are meant by all ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tensorflow.python.ops import control_flow_util
 from ddl_core import adapter, dtypes
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
-from ddl_tensorflow.world import rank, size
+from ddl_tensorflow.communicators import Communicator, members
 
 if TYPE_CHECKING:
     from ddl_core.names import Op
@@ -35,13 +37,16 @@ _as_it_is: Callable[[Function], Function] = tf.autograph.experimental.do_not_con
 
 
 @_as_it_is
-def allreduce(tensor: Any, op: Op = "sum", name: str | None = None) -> tf.Tensor:
+def allreduce(
+    tensor: Any, op: Op = "sum", name: str | None = None, *, comm: Communicator | None = None
+) -> tf.Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
     tensor   of the same shape and type on all ranks
     op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
              wrap; their average truncates
     name     by which the operation is matched; None: see the top of this file
+    comm     of `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Has a gradient for sums and averages: that of all ranks' results. Raises
     ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for what is no dense
@@ -49,12 +54,17 @@ def allreduce(tensor: Any, op: Op = "sum", name: str | None = None) -> tf.Tensor
     InvalidState before init; and when it runs tf.errors.FailedPreconditionError when ranks call
     different things, UnavailableError when a rank dies, AbortedError and DeadlineExceededError.
     """
-    return _call("allreduce", name, checked("allreduce", tensor, op=op), op=op)
+    number, *_ = members(comm)
+    return _call("allreduce", name, number, checked("allreduce", tensor, op=op), op=op)
 
 
 @_as_it_is
 def grouped_allreduce(
-    tensors: Sequence[Any], op: Op = "sum", name: str | None = None
+    tensors: Sequence[Any],
+    op: Op = "sum",
+    name: str | None = None,
+    *,
+    comm: Communicator | None = None,
 ) -> list[tf.Tensor]:
     """`allreduce` of several tensors as one operation, in which small ones travel together.
 
@@ -62,33 +72,42 @@ def grouped_allreduce(
 
     All ranks call it. Otherwise as `allreduce`.
     """
-    size()
+    number, *_ = members(comm)
     tensors = [
-        checked("grouped_allreduce", tensor, f"tensors[{number}]", op)
-        for number, tensor in enumerate(tensors)
+        checked("grouped_allreduce", tensor, f"tensors[{index}]", op)
+        for index, tensor in enumerate(tensors)
     ]
     if not tensors:
         return []
-    return list(_call("grouped_allreduce", name, tensors, op=op))
+    return list(_call("grouped_allreduce", name, number, tensors, op=op))
 
 
 @_as_it_is
-def broadcast(tensor: Any, root: int = 0, name: str | None = None) -> tf.Tensor:
+def broadcast(
+    tensor: Any, root: int = 0, name: str | None = None, *, comm: Communicator | None = None
+) -> tf.Tensor:
     """The root's tensor, on all ranks.
 
     tensor   of the same shape and type on all ranks. On other ranks than the root its values do not
              matter
-    root     the rank whose values all get
+    root     the rank whose values all get, among those of comm
 
     All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
     Raises like `allreduce`; InvalidArgument for a root that is no rank.
     """
-    root = adapter.check_rank("root", root, size())
-    return _call("broadcast", name, checked("broadcast", tensor), root=root)
+    number, _, size = members(comm)
+    root = adapter.check_rank("root", root, size)
+    return _call("broadcast", name, number, checked("broadcast", tensor), root=root)
 
 
 @_as_it_is
-def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None = None) -> tf.Tensor:
+def allgather(
+    tensor: Any,
+    rows: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    comm: Communicator | None = None,
+) -> tf.Tensor:
     """The ranks' tensors one after the other, along the first dimension.
 
     tensor   of the same type on all ranks, and of the same shape but for the first dimension
@@ -98,18 +117,19 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
     Returns a tensor of shape (sum of rows, ...); of shape (size,) for scalars. All ranks call it,
     and either all or none with rows. Has a gradient. Raises like `allreduce`.
     """
-    given = [] if rows is None else adapter.check_rows("rows", rows, size())
+    number, rank, size = members(comm)
+    given = [] if rows is None else adapter.check_rows("rows", rows, size)
     tensor = checked("allgather", tensor)
-    if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank()]):
+    if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank]):
         raise InvalidArgument(
-            f"rows: is {given[rank()]} for this rank, whose tensor has {tensor.shape[0]}"
+            f"rows: is {given[rank]} for this rank, whose tensor has {tensor.shape[0]}"
         )
     if rows is None and in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
-        given = [] if own is None else [own] * size()  # the gradient needs it too
-    result, _ = _call("allgather", name, tensor, rows=given)
+        given = [] if own is None else [own] * size  # the gradient needs it too
+    result, _ = _call("allgather", name, number, tensor, rows=given)
     if tensor.shape.rank == 0:
-        result = tf.ensure_shape(result, [size()]) if given else _shaped(result, [size()])
+        result = tf.ensure_shape(result, [size]) if given else _shaped(result, [size])
     elif given and tensor.shape.rank is not None:
         result = _shaped(result, [sum(given), *tensor.shape[1:]])
     return result
@@ -117,7 +137,12 @@ def allgather(tensor: Any, rows: Sequence[int] | None = None, name: str | None =
 
 @_as_it_is
 def reduce_scatter(
-    tensor: Any, op: Op = "sum", rows: Sequence[int] | None = None, name: str | None = None
+    tensor: Any,
+    op: Op = "sum",
+    rows: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    comm: Communicator | None = None,
 ) -> tf.Tensor:
     """This rank's part of what `allreduce` would give. Parts are along the first dimension.
 
@@ -130,16 +155,21 @@ def reduce_scatter(
     InvalidArgument, or in a graph that does not know the shape tf.errors.InvalidArgumentError, when
     the tensor cannot be shared so.
     """
-    given = [] if rows is None else adapter.check_rows("rows", rows, size())
+    number, rank, size = members(comm)
+    given = [] if rows is None else adapter.check_rows("rows", rows, size)
     tensor = checked("reduce_scatter", tensor, op=op)
-    part = given[rank()] if given else _part(tensor)
-    result = _call("reduce_scatter", name, tensor, tf.constant(given, tf.int64), op=op)
+    part = given[rank] if given else _part(tensor, size)
+    result = _call("reduce_scatter", name, number, tensor, tf.constant(given, tf.int64), op=op)
     return result if part is None else _shaped(result, [part, *tensor.shape[1:]])
 
 
 @_as_it_is
 def alltoall(
-    tensor: Any, sent_rows: Any | None = None, name: str | None = None
+    tensor: Any,
+    sent_rows: Any | None = None,
+    name: str | None = None,
+    *,
+    comm: Communicator | None = None,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Give each rank its part of `tensor`, and get theirs, one after the other in the order of
     ranks. Parts are along the first dimension.
@@ -151,32 +181,33 @@ def alltoall(
     tensor of shape (size,). All ranks call it, and either all or none with sent_rows; functions
     compiled by XLA have equal parts. Has a gradient. Raises like `reduce_scatter`.
     """
+    number, _, size = members(comm)
     tensor = checked("alltoall", tensor)
     if sent_rows is None:
-        _part(tensor)
+        _part(tensor, size)
         sent = tf.constant([], tf.int64)
     elif tf.is_tensor(sent_rows):
         if not sent_rows.dtype.is_integer:
             raise InvalidArgument(f"sent_rows: is a tensor of {sent_rows.dtype.name}, not integers")
         sent = tf.cast(sent_rows, tf.int64)
     else:
-        given = adapter.check_rows("sent_rows", sent_rows, size())
+        given = adapter.check_rows("sent_rows", sent_rows, size)
         if tensor.shape.rank and tensor.shape[0] not in (None, sum(given)):
             raise InvalidArgument(
                 f"sent_rows: are {sum(given)} in all, but the tensor has {tensor.shape[0]}"
             )
         sent = tf.constant(given, tf.int64)
-    result, received = _call("alltoall", name, tensor, sent)
+    result, received = _call("alltoall", name, number, tensor, sent)
     if sent_rows is None:
         return _shaped(result, tensor.shape)
-    return result, _shaped(received, [size()])
+    return result, _shaped(received, [size])
 
 
 @_as_it_is
-def barrier(name: str | None = None) -> Any:
+def barrier(name: str | None = None, *, comm: Communicator | None = None) -> Any:
     """Return on no rank, or in a graph complete on none, before every rank has called it."""
-    size()
-    return _call("barrier", name)
+    number, *_ = members(comm)
+    return _call("barrier", name, number)
 
 
 def in_xla() -> bool:
@@ -187,10 +218,10 @@ def in_xla() -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-def _call(what: str, name: str | None, *inputs: Any, **attributes: Any) -> Any:
-    """Call the native operation `what`, which is matched by the name."""
+def _call(what: str, name: str | None, comm: int, *inputs: Any, **attributes: Any) -> Any:
+    """Call the native operation `what` on the comm of this number, matched by the name."""
     with tf.name_scope(_scope(name, what)) as scope:
-        attributes["tensor_name"] = match(name, scope)
+        attributes |= {"tensor_name": match(name, scope), "comm": comm}
         return getattr(_build.load().operations, f"ddl_{what}")(*inputs, **attributes)
 
 
@@ -204,7 +235,6 @@ class UnsupportedType(Unsupported, TypeError):
 def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> tf.Tensor:
     """The `argument` of the operation `what`, converted to a tensor. Refuses what the operation
     cannot do, even while a graph is traced."""
-    size()  # InvalidState before init
     reduces = what in _REDUCING
     if reduces:
         adapter.check_op(op)
@@ -226,11 +256,11 @@ def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> 
     return tensor
 
 
-def _part(tensor: tf.Tensor) -> int | None:
+def _part(tensor: tf.Tensor, size: int) -> int | None:
     """An equal part of the first dimension; None if the dimension is unknown."""
     if tensor.shape.rank is None or (tensor.shape.rank and tensor.shape[0] is None):
         return None
-    return adapter.equal_rows("tensor", tensor.shape.as_list(), size())
+    return adapter.equal_rows("tensor", tensor.shape.as_list(), size)
 
 
 def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:

@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from ddl_tensorflow import _build
 from ddl_tensorflow.collectives import match
-from ddl_tensorflow.world import rank, size
+from ddl_tensorflow.world import part
 
 
 @tf.RegisterGradient("DdlAllreduce")
 def _allreduce(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    return _operations().ddl_allreduce(gradient, op=_linear(op), tensor_name=_name(op))
+    return _operations().ddl_allreduce(gradient, op=_linear(op), **_matched(op))
 
 
 @tf.RegisterGradient("DdlGroupedAllreduce")
@@ -26,13 +26,13 @@ def _grouped_allreduce(op: tf.Operation, *gradients: Any) -> list[tf.Tensor]:
         tf.zeros_like(each) if gradient is None else gradient
         for gradient, each in zip(gradients, op.outputs, strict=True)
     ]
-    return list(_operations().ddl_grouped_allreduce(dense, op=_linear(op), tensor_name=_name(op)))
+    return list(_operations().ddl_grouped_allreduce(dense, op=_linear(op), **_matched(op)))
 
 
 @tf.RegisterGradient("DdlBroadcast")
 def _broadcast(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    total = _operations().ddl_allreduce(gradient, op="sum", tensor_name=_name(op))
-    if op.get_attr("root") == rank():
+    total = _operations().ddl_allreduce(gradient, op="sum", **_matched(op))
+    if op.get_attr("root") == part(op.get_attr("comm")).rank:
         return total
     # Zeros that depend on the operation. TensorFlow prunes operations without dependents, and the
     # root would wait for this rank; likewise in the gradient of this gradient.
@@ -46,20 +46,21 @@ def _allgather(op: tf.Operation, gradient: tf.Tensor, _: Any) -> tf.Tensor:
         gradient,
         tf.constant(rows, tf.int64) if rows else op.outputs[1],
         op="sum",
-        tensor_name=_name(op),
+        **_matched(op),
     )
     return tf.reshape(own, tf.shape(op.inputs[0]))  # a scalar was sent as a row
 
 
 @tf.RegisterGradient("DdlReduceScatter")
 def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
+    size = part(op.get_attr("comm")).size
     if _linear(op) == "average":
-        gradient = gradient / tf.cast(size(), gradient.dtype)
+        gradient = gradient / tf.cast(size, gradient.dtype)
     rows = tf.get_static_value(op.inputs[1])
     given = [] if rows is None else [int(each) for each in rows]
     if rows is not None and not given and gradient.shape.rank and gradient.shape[0] is not None:
-        given = [gradient.shape[0]] * size()  # equal parts need no exchange
-    gathered, _ = _operations().ddl_allgather(gradient, rows=given, tensor_name=_name(op))
+        given = [gradient.shape[0]] * size  # equal parts need no exchange
+    gathered, _ = _operations().ddl_allgather(gradient, rows=given, **_matched(op))
     return [tf.ensure_shape(gathered, op.inputs[0].shape), None]
 
 
@@ -68,7 +69,7 @@ def _alltoall(op: tf.Operation, gradient: tf.Tensor, _: Any) -> list[Any]:
     equal = op.inputs[1].shape == [0]  # none were given
     # A constant of this graph, not the other's: XLA needs it when it compiles.
     sent = tf.constant([], tf.int64) if equal else op.outputs[1]
-    returned, _ = _operations().ddl_alltoall(gradient, sent, tensor_name=_name(op))
+    returned, _ = _operations().ddl_alltoall(gradient, sent, **_matched(op))
     return [tf.ensure_shape(returned, op.inputs[0].shape), None]
 
 
@@ -84,7 +85,8 @@ def _linear(op: tf.Operation) -> str:
     return name
 
 
-def _name(op: tf.Operation) -> str:
-    """Eager gradients are matched by order too. In a graph one operation may have several."""
+def _matched(op: tf.Operation) -> dict[str, Any]:
+    """The ranks of the operation, and a name. Eager gradients are matched by order too. In a graph
+    one operation may have several."""
     with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
-        return match(None, scope)
+        return {"comm": op.get_attr("comm"), "tensor_name": match(None, scope)}

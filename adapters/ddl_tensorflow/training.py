@@ -19,7 +19,7 @@ from ddl_tensorflow.collectives import (
     checked,
     grouped_allreduce,
 )
-from ddl_tensorflow.world import rank, size
+from ddl_tensorflow.communicators import Communicator, members
 
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
@@ -39,6 +39,7 @@ def allreduce_gradients(
     compression: Compression | None = None,
     sparse_as_dense: bool = False,
     name: str | None = None,
+    comm: Communicator | None = None,
 ) -> list[Any]:
     """All ranks' gradients, in one operation.
 
@@ -48,10 +49,12 @@ def allreduce_gradients(
                     halves or quarters the bytes and costs precision
     sparse_as_dense convert IndexedSlices to tensors; else the ranks' slices are concatenated, which
                     takes an all-gather each, and repeated indices add up when they are applied
+    comm            of `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
     adapter.check_gradients(op, compression)
+    members(comm)  # InvalidState before init
     result = list(gradients)
     dense: dict[int, tf.Tensor] = {}
     for index, gradient in enumerate(result):
@@ -59,10 +62,11 @@ def allreduce_gradients(
             if sparse_as_dense:
                 dense[index] = tf.convert_to_tensor(gradient)
             else:
-                result[index] = _gather_slices(gradient, op, name and f"{name}/{index}")
+                result[index] = _gather_slices(gradient, op, name and f"{name}/{index}", comm)
         elif gradient is not None:
             dense[index] = checked("grouped_allreduce", gradient, f"gradients[{index}]", op)
-    reduced = grouped_allreduce([_narrowed(each, compression) for each in dense.values()], op, name)
+    sent = [_narrowed(each, compression) for each in dense.values()]
+    reduced = grouped_allreduce(sent, op, name, comm=comm)
     for (index, gradient), sum_ in zip(dense.items(), reduced, strict=True):
         result[index] = tf.cast(sum_, gradient.dtype)
     return result
@@ -91,12 +95,15 @@ class DistributedGradientTape:
         op: GradientOp = "average",
         compression: Compression | None = None,
         sparse_as_dense: bool = False,
+        comm: Communicator | None = None,
     ) -> None:
         adapter.check_gradients(op, compression)
+        members(comm)
         self._tape = tape or tf.GradientTape(persistent, watch_accessed_variables)
         self._op = op
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
+        self._comm = comm
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -117,12 +124,15 @@ class DistributedGradientTape:
             op=self._op,
             compression=self._compression,
             sparse_as_dense=self._sparse_as_dense,
+            comm=self._comm,
         )
         return tf.nest.pack_sequence_as(own, reduced)
 
 
-def broadcast_parameters(variables: Iterable[Any], root: int = 0) -> None:
-    """Give all ranks the root's values of variables, TensorFlow's or Keras's.
+def broadcast_parameters(
+    variables: Iterable[Any], root: int = 0, *, comm: Communicator | None = None
+) -> None:
+    """Give all ranks, or those of comm, the root's values of variables, TensorFlow's or Keras's.
 
     All ranks call it with variables of equal shapes and types in the same order. What cannot be
     moved, such as strings, stays as it is. Raises like `broadcast`.
@@ -136,30 +146,35 @@ def broadcast_parameters(variables: Iterable[Any], root: int = 0) -> None:
     for variable in variables:
         value = tf.convert_to_tensor(variable)
         if value.dtype != tf.string:
-            variable.assign(broadcast(value, root))
+            variable.assign(broadcast(value, root, comm=comm))
 
 
-def broadcast_object(value: Any, root: int = 0) -> Any:
-    """The root's object, on all ranks. On the others `value` is ignored.
+def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
+    """The root's object, on all ranks, or those of comm. On the others `value` is ignored.
 
     It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
     `broadcast`, and what pickling raises.
     """
-    root = adapter.check_rank("root", root, size())
-    received = allgather(_pickled(value) if rank() == root else tf.zeros([0], tf.uint8))
-    return value if rank() == root else pickle.loads(received.numpy().tobytes())
+    _, rank, size = members(comm)
+    root = adapter.check_rank("root", root, size)
+    sent = _pickled(value) if rank == root else tf.zeros([0], tf.uint8)
+    received = allgather(sent, comm=comm)
+    return value if rank == root else pickle.loads(received.numpy().tobytes())
 
 
-def allgather_object(value: Any) -> list[Any]:
-    """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
+def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[Any]:
+    """The objects of all ranks, or those of comm, in the order of ranks. Pickled as for
+    `broadcast_object`."""
     own = _pickled(value)
-    lengths = allgather(tf.constant(len(own), tf.int64)).numpy().tolist()
-    parts = tf.split(allgather(own), lengths)
+    lengths = allgather(tf.constant(len(own), tf.int64), comm=comm).numpy().tolist()
+    parts = tf.split(allgather(own, comm=comm), lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in parts]
 
 
-def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str, float]:
-    """The ranks' average of each metric.
+def average_metrics(
+    metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Communicator | None = None
+) -> dict[str, float]:
+    """The average over all ranks, or those of comm, of each metric.
 
     metrics  numbers, or tensors of one element, by name; the same names in the same order on all
              ranks
@@ -169,7 +184,7 @@ def average_metrics(metrics: Mapping[str, Any], weight: float = 1.0) -> dict[str
     """
 
     def total(own: list[float]) -> list[float]:
-        sums: list[float] = allreduce(tf.constant(own, tf.float64)).numpy().tolist()
+        sums: list[float] = allreduce(tf.constant(own, tf.float64), comm=comm).numpy().tolist()
         return sums
 
     return adapter.average_metrics(metrics, weight, total)
@@ -180,11 +195,13 @@ def _narrowed(tensor: tf.Tensor, compression: str | None) -> tf.Tensor:
     return tf.cast(tensor, dtype) if dtype and tensor.dtype in (tf.float32, tf.float64) else tensor
 
 
-def _gather_slices(slices: tf.IndexedSlices, op: str, name: str | None) -> tf.IndexedSlices:
-    values = allgather(slices.values, name=name and f"{name}/values")
+def _gather_slices(
+    slices: tf.IndexedSlices, op: str, name: str | None, comm: Communicator | None
+) -> tf.IndexedSlices:
+    values = allgather(slices.values, name=name and f"{name}/values", comm=comm)
     if op == "average":
-        values = values / tf.cast(size(), values.dtype)
-    indices = allgather(slices.indices, name=name and f"{name}/indices")
+        values = values / tf.cast(members(comm)[2], values.dtype)
+    indices = allgather(slices.indices, name=name and f"{name}/indices", comm=comm)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -7,11 +7,18 @@ after `shutdown` they may be called only in a world of the same size.
 
 from __future__ import annotations
 
+from itertools import count
+
 import ddl_core
 from ddl_core import adapter
+from ddl_core.errors import InvalidState
 
 
 class _World(adapter.World):
+    def __init__(self) -> None:
+        super().__init__("ddl_tensorflow", keeps_job=False)
+        self.parts: dict[int, ddl_core.Comm] = {}  # those of some ranks, by number
+
     def _prepare(self) -> None:
         from ddl_tensorflow import _build
 
@@ -20,16 +27,19 @@ class _World(adapter.World):
     def _opened(self, comm: ddl_core.Comm) -> None:
         from ddl_tensorflow import _build
 
-        _build.load().open(comm)
+        _build.load().open(0, comm)
 
     def _closing(self) -> bool:
         from ddl_tensorflow import _build
 
         _build.load().close()
+        while self.parts:
+            self.parts.popitem()[1].close()
         return True
 
 
-_world = _World("ddl_tensorflow", keeps_job=False)
+_world = _World()
+_numbers = count(1)  # functions keep those of former worlds
 init = _world.init
 is_initialized = _world.is_initialized
 shutdown = _world.shutdown
@@ -38,3 +48,22 @@ size = _world.size
 local_rank = _world.local_rank
 local_size = _world.local_size
 comm = _world.comm
+
+
+def add(comm: ddl_core.Comm) -> int:
+    """Let operations use a comm of some ranks, until `shutdown` closes it. Returns its number."""
+    from ddl_tensorflow import _build
+
+    number = next(_numbers)
+    _build.load().open(number, comm)
+    _world.parts[number] = comm
+    return number
+
+
+def part(number: int) -> ddl_core.Comm:
+    """The comm of this number; 0 has all ranks. InvalidState after `shutdown`."""
+    if not number:
+        return comm()
+    if number not in _world.parts:
+        raise InvalidState("comm: was made before ddl_tensorflow.shutdown(); make it anew")
+    return _world.parts[number]

@@ -274,7 +274,7 @@ def _trace(arguments: argparse.Namespace) -> None:
         except OSError as error:
             raise trace.TraceError(f"{arguments.output}: {error.strerror}") from None
     if arguments.html:
-        trace_page.write(arguments.html, records)
+        trace_page.write(arguments.html, records, arguments.size)
 
 
 def _plan(arguments: argparse.Namespace) -> None:

@@ -138,7 +138,7 @@ def _draw_steps(axes: Any, cluster: Cluster, chosen: Candidate) -> None:
     axes.set_title(
         f"{chosen.plan}, {show_bytes(chosen.bytes)}, {show_seconds(found.seconds)}{left}"
     )
-    axes.legend(loc="upper center", ncols=2)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
 
 
 def _draw_timeline(axes: Any, cluster: Cluster, prediction: Prediction, nbytes: int) -> None:

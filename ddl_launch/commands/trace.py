@@ -201,6 +201,15 @@ def blocking(records: Sequence[Record]) -> tuple[Event | None, list[Record]]:
     return first, late
 
 
+def missing(records: Sequence[Record], size: int | None) -> list[int]:
+    """The ranks of one comm without a record. size: of the comm; None: the highest rank is
+    there."""
+    here = {r.rank for r in records}
+    return [
+        rank for rank in range(max(size or 0, *(rank + 1 for rank in here), 0)) if rank not in here
+    ]
+
+
 def _waited_for(records: Sequence[Record], size: int) -> list[str]:
     """The ranks that block the others, and those without a record, as killed processes write
     none."""
@@ -209,8 +218,7 @@ def _waited_for(records: Sequence[Record], size: int) -> list[str]:
     if first and late:
         names = ", ".join(record.name for record in late)
         lines.append(f"waited for in {first.name} as operation {first.sequence}: {names}")
-    here = {r.rank for r in records}
-    gone = [str(rank) for rank in range(size) if rank not in here]
+    gone = [str(rank) for rank in missing(records, size)]
     if gone:
         word = "ranks" if len(gone) > 1 else "rank"
         lines.append(f"no file of {word} {', '.join(gone)}: killed, or not among those given")

@@ -7,30 +7,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl_launch.commands.trace import Event, Record, TraceError, blocking
+from ddl_launch.commands.trace import Event, Record, TraceError, blocking, missing
 from ddl_launch.errors import CommandError
 
-_OK, _FAILED, _LATE = "#4c8bf5", "#d62728", "rgba(226, 115, 61, 0.25)"
+_OK, _FAILED, _LATE, _GONE = "#4c8bf5", "#d62728", "rgba(226, 115, 61, 0.25)", "rgba(0, 0, 0, 0)"
 _SHORTEST = 1e-4  # of the whole time: what is shorter could not be seen
+_HEAD = """<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>ddl trace</title>
+<style>
+@media (prefers-color-scheme: dark) {
+  body { background: #131416; }
+  .main-svg text { fill: #ccc !important; }
+}
+</style>
+"""
 
 
-def write(path: Path, records: Sequence[Record]) -> None:
+def write(path: Path, records: Sequence[Record], size: int | None = None) -> None:
     """Write the page, with plotly's program in it. The ranks that the others waited for are
-    marked."""
+    marked, and those without a record. size: see `trace.summary`."""
     try:
         from plotly import graph_objects
     except ImportError:
         raise CommandError(
             "--html needs plotly, which is not installed: pip install 'libddl[plot]'"
         ) from None
-    figure = _figure(graph_objects, records)
+    figure = _figure(graph_objects, records, size)
     try:
-        path.write_text(figure.to_html(include_plotlyjs=True, full_html=True))
+        page = figure.to_html(include_plotlyjs=True, full_html=True, config={"responsive": True})
+        path.write_text(page.replace("<head>", f"<head>{_HEAD}", 1))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from None
 
 
-def _figure(graph_objects: Any, records: Sequence[Record]) -> Any:
+def _figure(graph_objects: Any, records: Sequence[Record], size: int | None) -> Any:
     one = len({r.comm for r in records}) == 1
     lanes = [r.name if one else f"{r.name}, comm {r.comm or '?'}" for r in records]
     starts = [e.start for r in records for e in r.events]
@@ -64,13 +74,34 @@ def _figure(graph_objects: Any, records: Sequence[Record]) -> Any:
                 line_width=0,
                 label={"text": "the others wait for this rank"},
             )
+    gone = missing(records, size) if one else []
+    for number, rank in enumerate(gone, len(lanes)):
+        lanes.append(f"rank {rank}")
+        figure.add_shape(
+            type="rect",
+            x0=0,
+            x1=(end - begin) / 1e3,
+            y0=number - 0.4,
+            y1=number + 0.4,
+            fillcolor=_GONE,
+            line={"color": _FAILED, "dash": "dot"},
+            label={"text": "no file: killed, or not among those given"},
+        )
     figure.update_layout(
         title=_title(records),
         barmode="overlay",
         bargap=0.2,
         height=200 + 40 * len(lanes),
         xaxis_title="ms since the first operation",
-        yaxis={"categoryorder": "array", "categoryarray": lanes, "autorange": "reversed"},
+        yaxis={
+            "categoryorder": "array",
+            "categoryarray": lanes,
+            "range": [len(lanes) - 0.5, -0.5],
+        },
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        margin={"l": 10, "r": 10},
+        paper_bgcolor="rgba(0, 0, 0, 0)",
+        plot_bgcolor="rgba(128, 128, 128, 0.12)",
         hovermode="closest",
     )
     return figure

@@ -29,6 +29,8 @@ def body(comment: str) -> str:
     lines = [re.sub(r"^\s*\* ?", "", line) for line in comment[2:-2].strip().splitlines()]
     text, kept = [], False
     for line in lines:
+        if line.startswith("SPDX-"):
+            continue
         indented = line.startswith("  ")
         if line and indented != kept:
             text.append("@verbatim" if indented else "@endverbatim")

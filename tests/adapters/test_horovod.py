@@ -24,24 +24,26 @@ ROW = re.compile(
 EXTRA = {"is_homogeneous", "get_process_set_ids_and_ranks"}
 SIGNATURES = """
 import importlib, inspect, json, sys
-module = importlib.import_module(f"ddl_horovod.{sys.argv[1]}")
-try:
-    module.elastic.run
-except NotImplementedError as error:
-    assert "Use ddl_elastic" in str(error)
-else:
-    raise AssertionError("elastic is not served")
-values = {name: getattr(module, name) for name in module.__all__}
-del values["elastic"]
-callbacks = values.pop("callbacks", None)
-for name in getattr(callbacks, "__all__", ()):
-    values[f"callbacks.{name}"] = getattr(callbacks, name)
 stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 def arguments(value):
     if not callable(value) or isinstance(value, type) and issubclass(value, BaseException):
         return []
     return [stars.get(p.kind, "") + p.name for p in inspect.signature(value).parameters.values()]
-print(json.dumps({name: arguments(value) for name, value in values.items()}))
+def names(module):
+    try:
+        module.elastic.run
+    except NotImplementedError as error:
+        assert "Use ddl_elastic" in str(error)
+    else:
+        raise AssertionError("elastic is not served")
+    values = {name: getattr(module, name) for name in module.__all__}
+    del values["elastic"]
+    callbacks = values.pop("callbacks", None)
+    for name in getattr(callbacks, "__all__", ()):
+        values[f"callbacks.{name}"] = getattr(callbacks, name)
+    return {name: arguments(value) for name, value in values.items()}
+modules = {name: importlib.import_module(f"ddl_horovod.{name}") for name in sys.argv[1:]}
+print(json.dumps({name: names(module) for name, module in modules.items()}))
 """
 
 
@@ -78,24 +80,25 @@ def test_page_lists_what_horovod_documents() -> None:
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, module: str) -> None:
+def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> None:
     """In a process of its own, since frameworks start threads."""
-    ended = run_program([sys.executable, "-c", SIGNATURES, module], cwd=tmp_path).expect_success()
-    has: dict[str, list[str]] = json.loads(ended.out)
-    served = {n: a for (m, n, a), s in page().items() if m == module and s != "not served"}
-    assert set(served) <= set(has) <= {*served, *EXTRA}
-    for name, arguments in served.items():
-        listed = [each for each in arguments.strip("()").split(", ") if each]
-        assert has[name][: len(listed)] == listed, name
+    command = [sys.executable, "-c", SIGNATURES, *MODULES]
+    ended = run_program(command, cwd=tmp_path, limit=120).expect_success()
+    modules: dict[str, dict[str, list[str]]] = json.loads(ended.out)
+    for module, has in modules.items():
+        served = {n: a for (m, n, a), s in page().items() if m == module and s != "not served"}
+        assert set(served) <= set(has) <= {*served, *EXTRA}, module
+        for name, arguments in served.items():
+            listed = [each for each in arguments.strip("()").split(", ") if each]
+            assert has[name][: len(listed)] == listed, f"{module}.{name}"
 
 
 @pytest.mark.usefixtures("torch_native", "tensorflow_native")
 @pytest.mark.parametrize(
     ("program", "parts", "size"),
     [
-        pytest.param("torch", 14, 2, marks=pytest.mark.slow),
-        ("torch", 14, 3),
+        pytest.param("torch", 15, 2, marks=pytest.mark.slow),
+        ("torch", 15, 3),
         pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
         ("tensorflow", 15, 3),
         ("keras", 9, 2),
@@ -103,9 +106,17 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path, modul
     ],
 )
 def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
+    """Each name that the page calls served is among those that the program has used."""
     path = FOLDER / "programs" / f"horovod_{program}.py"
     ended = ddlrun(size, path, env={"TF_CPP_MIN_LOG_LEVEL": "2"}, limit=300).expect_success()
     assert ended.out.count("done ") == parts * size, ended.out
+    used = re.findall(r"^\[\d\] used (\S+) (.*)", ended.out, re.M)
+    for module in ("keras", "tensorflow.keras") if program == "keras" else (program,):
+        names = {name for m, line in used if m == module for name in line.split()}
+        served = {
+            name for (m, name, _), state in page().items() if (m, state) == (module, "served")
+        }
+        assert served <= names, f"{module}: {sorted(served - names)}"
 
 
 # In the order and with the calls of Horovod's guides for PyTorch and Keras.

@@ -53,10 +53,14 @@ def ranks(unwatched: Run) -> Run:
 
 
 @pytest.mark.parametrize(
-    "size", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+    ("size", "sample"),
+    [
+        (2, ["sample"]),  # of what is transformed
+        *(pytest.param(size, [], marks=pytest.mark.slow) for size in (1, 2, 3)),
+    ],
 )
-def test_operations(ddlrun: Run, size: int) -> None:
-    ended = ddlrun(size, PROGRAMS / "jax_operations.py", limit=300).expect_success()
+def test_operations(ddlrun: Run, size: int, sample: list[str]) -> None:
+    ended = ddlrun(size, PROGRAMS / "jax_operations.py", *sample, limit=300).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
     assert len(numbers) == size and min(numbers) > 150
 
@@ -202,3 +206,19 @@ for jit in (jax.jit, ddl.jit):
     program.write_text(text)
     env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     run_program([sys.executable, program], cwd=tmp_path, env=env, limit=120).expect_success()
+
+
+def test_too_many_communicators(ranks: Run) -> None:
+    text = """
+from ddl_core.errors import InvalidState
+made = 0
+try:
+    while made < 1000:
+        ddl.subset([0])
+        made += 1
+except InvalidState as error:
+    assert "no place for another communicator" in str(error)
+assert 200 < made < 1000, made
+"""
+    for ended in ranks(1, text):
+        ended.expect_success()

@@ -75,8 +75,8 @@ def trains_as_one(
     ]
     for file in files:
         file.unlink()
-    # The same program, as one process.
-    command = [sys.executable, PROGRAM, tmp_path, *more]
+    # The losses of the same program, as one process.
+    command = [sys.executable, PROGRAM, tmp_path, *more, "losses"]
     ended = run_program(command, cwd=tmp_path, env=env, limit=240).expect_success()
     alone = json.loads(ended.out)
     ways = {"graph", "clipped", "normalized", "accumulated", "scaled and accumulated"}

@@ -45,14 +45,15 @@ ddl_jax.shutdown()
 
 
 @pytest.mark.usefixtures("jax_native")
-def test_data_parallel_trains_as_one_process_does(ddlrun: Run) -> None:
+@pytest.mark.parametrize("many", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_data_parallel_trains_as_one_process_does(ddlrun: Run, many: int) -> None:
     losses = {}
-    for size in (1, 3):
+    for size in (1, many):
         ended = ddlrun(size, EXAMPLE, limit=180).expect_success()
         losses[size] = [float(each) for each in re.findall(r"loss ([\d.]+)", ended.out)]
         weights = {line for rank in range(size) for line in ended.lines(rank) if "weights" in line}
         assert len(weights) == 1, weights
-    assert losses[3] == pytest.approx(losses[1], abs=2e-4)
+    assert losses[many] == pytest.approx(losses[1], abs=2e-4)
     assert losses[1][-1] < losses[1][0] / 2
 
 

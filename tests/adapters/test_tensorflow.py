@@ -24,14 +24,22 @@ PROGRAMS = Path(__file__).parent / "programs"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+# Some of the types and steps; `make test-tensorflow` runs all.
+SAMPLED = pytest.mark.parametrize(
+    "sample", [["sample"], pytest.param([], id="whole", marks=pytest.mark.slow)]
+)
+
+
 @pytest.fixture
 def no_compiler(tmp_path: Path) -> dict[str, str]:
     """An environment in which there is none, and nothing was compiled before."""
     return {**QUIET, "CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
 
 
-def test_operations(ddlrun: Run) -> None:
-    ended = ddlrun(2, PROGRAMS / "tensorflow_operations.py", env=QUIET, limit=240).expect_success()
+@SAMPLED
+def test_operations(ddlrun: Run, sample: list[str]) -> None:
+    program = PROGRAMS / "tensorflow_operations.py"
+    ended = ddlrun(2, program, *sample, env=QUIET, limit=240).expect_success()
     for rank in range(2):
         assert ended.lines(rank) == [
             *("done eager", "done graph", "done jit"),
@@ -39,9 +47,11 @@ def test_operations(ddlrun: Run) -> None:
         ]
 
 
-def test_graphs(ddlrun: Run) -> None:
+@SAMPLED
+def test_graphs(ddlrun: Run, sample: list[str]) -> None:
     """Many operations in one graph, which each rank runs in an order of its own."""
-    ended = ddlrun(3, PROGRAMS / "tensorflow_graphs.py", env=QUIET, limit=240).expect_success()
+    program = PROGRAMS / "tensorflow_graphs.py"
+    ended = ddlrun(3, program, *sample, env=QUIET, limit=240).expect_success()
     for rank in range(3):
         assert ended.lines(rank) == [
             f"done {what}" for what in ("function", "graph", "loops", "helpers")
@@ -53,6 +63,27 @@ def test_tapes(ddlrun: Run) -> None:
     ended = ddlrun(2, PROGRAMS / "tensorflow_tapes.py", env=QUIET, limit=240).expect_success()
     for rank in range(2):
         assert ended.lines(rank) == [f"done {what}" for what in ("eager", "graph", "jit", "second")]
+
+
+PARTS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
+
+
+@pytest.mark.parametrize("size", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+def test_communicators(ddlrun: Run, size: int) -> None:
+    """Of some of the ranks."""
+    program = PROGRAMS / "tensorflow_communicators.py"
+    ended = ddlrun(size, program, env=QUIET, limit=240).expect_success()
+    for rank in range(size):
+        done = [f"done {part}".strip() for part in ("eager", "graph", "jit", *PARTS)]
+        assert ended.lines(rank) == done
+
+
+@pytest.mark.slow
+def test_communicators_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
+    program = PROGRAMS / "tensorflow_communicators.py"
+    ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
+    for rank in range(3):
+        assert ended.lines(rank) == [f"done {part}".strip() for part in ("eager", "graph", *PARTS)]
 
 
 @pytest.mark.slow

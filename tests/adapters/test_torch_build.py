@@ -123,13 +123,13 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
     ("program", "debug"),
     [
         ("collectives", "OFF"),
-        ("operations", "OFF"),
         ("messages", "OFF"),
         ("async", "DETAIL"),
-        pytest.param("functional", "OFF", marks=pytest.mark.slow),
-        ("gradients", "OFF"),
         ("refusals", "OFF"),
-        ("training", "DETAIL"),
+        pytest.param("functional", "OFF", marks=pytest.mark.slow),
+        pytest.param("gradients", "OFF", marks=pytest.mark.slow),
+        pytest.param("operations", "OFF", marks=pytest.mark.slow),
+        pytest.param("training", "DETAIL", marks=pytest.mark.slow),
     ],
 )
 def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:

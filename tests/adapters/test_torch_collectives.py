@@ -18,39 +18,45 @@ PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def sizes(*always: int, slow: tuple[int, ...] = ()) -> pytest.MarkDecorator:
+    """Numbers of ranks: some in `make test`, the others in `make test-torch`."""
+    others = [pytest.param(size, marks=pytest.mark.slow) for size in slow]
+    return pytest.mark.parametrize("size", [*always, *others])
+
+
+@sizes(1, 3, slow=(2, 4))
 def test_collectives(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_collectives.py", limit=180).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
     assert len(numbers) == size and min(numbers) > 500
 
 
-@pytest.mark.parametrize("size", [1, 3, 4])
+@sizes(4, slow=(1, 3))
 def test_operations(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_operations.py", limit=180).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
     assert len(numbers) == size and min(numbers) > 500
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@sizes(4, slow=(2,))
 def test_messages(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_messages.py", limit=180).expect_success()
     assert ended.out.count("done") == size
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@sizes(3, slow=(1, 2))
 def test_async(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_async.py", limit=180).expect_success()
     assert ended.out.count("done") == size
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@sizes(2, slow=(1, 3))
 def test_training(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_training.py", limit=180).expect_success()
     assert ended.out.count("trained") == size
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@sizes(3, slow=(1,))
 def test_own_names(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_api.py", limit=180).expect_success()
     assert ended.out.count("done") == size
@@ -68,7 +74,7 @@ def test_gradients_of_functional_collectives(ddlrun: Run) -> None:
     assert len(numbers) == 2 and min(numbers) > 60
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@sizes(3, slow=(1,))
 def test_own_training(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_own_training.py", limit=180).expect_success()
     assert ended.out.count("done") == size

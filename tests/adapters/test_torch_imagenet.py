@@ -50,7 +50,7 @@ def outcome(ended: Finished) -> Trained:
 
 
 @pytest.mark.parametrize(
-    ("steps", "until"), [(8, 3), pytest.param(18, 7, marks=pytest.mark.slow)]
+    ("steps", "until"), [(6, 3), pytest.param(18, 7, marks=pytest.mark.slow)]
 )  # five steps make an epoch
 def test_resumed_as_if_never_interrupted(
     ddlrun: Run, data: Path, tmp_path: Path, steps: int, until: int

@@ -160,5 +160,8 @@ def test_page_marks_who_blocks(tmp_path: Path) -> None:
     text = page.read_text()
     assert "waited for in op1 as operation 1: rank 1 on a" in text
     assert text.count("the others wait for this rank") == 1
+    assert "no file: killed" not in text
+    assert main(["trace", first, second, "--size", "4", "--html", str(page)]) == 0
+    assert page.read_text().count("no file: killed, or not among those given") == 2
     outside = re.findall(r"<(?:script|link)[^>]+(?:src|href)=", text)
     assert outside == [], "the page needs nothing else"

@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening and closing the world, for Python's ctypes.
-#include <memory>
-
+// Opening and closing worlds, for Python's ctypes.
 #include "world.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using ddl_tensorflow::World;
 
-// Let operations use the comm, which stays the caller's.
-EXPORT void ddl_tensorflow_open(ddl_comm *comm)
+// Let operations use the comm, which stays the caller's, under a number that no other had.
+EXPORT void ddl_tensorflow_open(int64_t number, ddl_comm *comm)
 {
-    World::set_current(std::make_shared<World>(comm));
+    World::open(number, comm);
 }
 
-// End all operations; then the comm may be destroyed.
+// End all operations; then the comms may be destroyed.
 EXPORT void ddl_tensorflow_close(void)
 {
-    if (auto world = World::current()) {
-        World::set_current(nullptr);
-        world->close();
-    }
+    World::close_all();
 }

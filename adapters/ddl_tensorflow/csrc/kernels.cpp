@@ -57,6 +57,7 @@ class Kernel : public AsyncOpKernel
     explicit Kernel(OpKernelConstruction *c) : AsyncOpKernel(c), what_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
+        OP_REQUIRES_OK(c, c->GetAttr("comm", &comm_));
         for (tensorflow::DataType type : c->input_types())
             OP_REQUIRES(c, dtype_of(type) != ddl_dtype{},
                         absl::UnimplementedError("ddl " + what_ + ": tensors of " +
@@ -66,11 +67,8 @@ class Kernel : public AsyncOpKernel
 
     void ComputeAsync(Context *c, DoneCallback done) final
     {
-        auto world = World::current();
-        OP_REQUIRES_ASYNC(
-            c, world != nullptr,
-            absl::FailedPreconditionError("ddl " + what_ + ": not initialised; call init() first"),
-            done);
+        auto world = World::find(comm_);
+        OP_REQUIRES_ASYNC(c, world != nullptr, no_world(what_, comm_, "first"), done);
         run(c, std::move(world), std::move(done));
     }
 
@@ -103,6 +101,7 @@ class Kernel : public AsyncOpKernel
     }
 
     std::string name_;
+    int64_t comm_ = 0;
 };
 
 // A kernel with the attribute `op`.

@@ -56,6 +56,15 @@ inline absl::Status wrong(const std::string &what, const std::string &text)
     return absl::InvalidArgumentError("ddl " + what + ": " + text);
 }
 
+// There is no world of this number. `then` follows "call init()".
+inline absl::Status no_world(const std::string &what, int64_t number, const char *then)
+{
+    if (number)
+        return absl::FailedPreconditionError("ddl " + what +
+                                             ": comm: was made before shutdown(); make it anew");
+    return absl::FailedPreconditionError("ddl " + what + ": not initialised; call init() " + then);
+}
+
 // Check that `rows` has a number for each rank, and this rank's own.
 inline absl::Status check_rows(const std::string &what, const Numbers &rows, int64_t own,
                                const World &world)

@@ -3,7 +3,8 @@
 //
 // All are stateful, so that TensorFlow neither evaluates them while it optimises a graph nor merges
 // two of them. All are communication, so that it reports an unavailable peer as such. Operations of
-// different ranks are matched by `tensor_name`; "": by the order of their calls.
+// different ranks are matched by `tensor_name`; "": by the order of their calls. `comm` is the
+// number of the world that has them.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -66,6 +67,7 @@ absl::Status other_rows_and_counts(InferenceContext *c)
 #define OPERATION(name)                                                                            \
     REGISTER_OP(name)                                                                              \
         .Attr("tensor_name: string = ''")                                                          \
+        .Attr("comm: int = 0")                                                                     \
         .SetIsStateful()                                                                           \
         .SetIsDistributedCommunication()
 

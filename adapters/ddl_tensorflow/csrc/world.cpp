@@ -2,6 +2,7 @@
 #include "world.hpp"
 
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "status.hpp"
@@ -15,8 +16,8 @@ namespace
 constexpr auto kGracePeriod =
     std::chrono::seconds(1); // for pending operations to end before an abort
 
-std::mutex current_mutex;
-std::shared_ptr<World> current_world;
+std::mutex worlds_mutex;
+std::map<int64_t, std::shared_ptr<World>> worlds; // by number
 
 } // namespace
 
@@ -29,16 +30,29 @@ struct World::Call {
     std::atomic<int> pending{2}; // to be submitted, and to be taken from the queue
 };
 
-std::shared_ptr<World> World::current()
+std::shared_ptr<World> World::find(int64_t number)
 {
-    std::lock_guard<std::mutex> lock(current_mutex);
-    return current_world;
+    std::lock_guard<std::mutex> lock(worlds_mutex);
+    const auto found = worlds.find(number);
+    return found == worlds.end() ? nullptr : found->second;
 }
 
-void World::set_current(std::shared_ptr<World> world)
+void World::open(int64_t number, ddl_comm *comm)
 {
-    std::lock_guard<std::mutex> lock(current_mutex);
-    current_world.swap(world);
+    auto world = std::make_shared<World>(comm);
+    std::lock_guard<std::mutex> lock(worlds_mutex);
+    worlds[number] = std::move(world);
+}
+
+void World::close_all()
+{
+    std::map<int64_t, std::shared_ptr<World>> closing;
+    {
+        std::lock_guard<std::mutex> lock(worlds_mutex);
+        closing.swap(worlds);
+    }
+    for (auto &[number, world] : closing)
+        world->close();
 }
 
 World::World(ddl_comm *comm) : comm_(comm), thread_([this] { run(); })

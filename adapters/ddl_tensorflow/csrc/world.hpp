@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The comm of all ranks, and the operations under way on it.
+// The comm of all ranks, or one of some of them, and the operations under way on it.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -42,9 +43,11 @@ class World
     explicit World(ddl_comm *comm);
     ~World();
 
-    // The one that was joined, if any.
-    static std::shared_ptr<World> current();
-    static void set_current(std::shared_ptr<World> world);
+    // The one of this number: 0 has all ranks, others have some. Null before it is opened, and
+    // after all were closed.
+    static std::shared_ptr<World> find(int64_t number);
+    static void open(int64_t number, ddl_comm *comm);
+    static void close_all();
 
     int rank() const;
     int size() const;

@@ -102,7 +102,7 @@ absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t 
 
 ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view kind,
                     std::string_view op_name, int64_t root, ffi::Span<const int64_t> elements,
-                    std::string_view name)
+                    std::string_view name, int64_t comm)
 {
     auto promise = std::make_shared<ffi::Promise>();
     ffi::Future future(*promise);
@@ -118,10 +118,9 @@ ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, st
     ddl_op op = DDL_SUM;
     parse_op(std::string(op_name), &op);
     Submit submit;
-    auto world = World::current();
+    auto world = World::find(comm);
     if (!world) {
-        complete(promise, absl::FailedPreconditionError("ddl " + std::string(kind) +
-                                                        ": not initialised; call init() first"));
+        complete(promise, no_world(std::string(kind), comm, "first"));
         return future;
     }
     const int64_t own =
@@ -165,7 +164,8 @@ XLA_FFI_DEFINE_HANDLER(kHandler, execute,
                            .Attr<std::string_view>("op")
                            .Attr<int64_t>("root")
                            .Attr<ffi::Span<const int64_t>>("counts")
-                           .Attr<std::string_view>("name"));
+                           .Attr<std::string_view>("name")
+                           .Attr<int64_t>("comm"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "Host", kHandler);
 
 // ---- when it is compiled ----
@@ -200,6 +200,7 @@ class Lowering : public XlaOpKernel
     explicit Lowering(OpKernelConstruction *c) : XlaOpKernel(c), kind_(what_of(c->def().op()))
     {
         OP_REQUIRES_OK(c, c->GetAttr("tensor_name", &name_));
+        OP_REQUIRES_OK(c, c->GetAttr("comm", &comm_));
         if (c->HasAttr("op"))
             OP_REQUIRES_OK(c, c->GetAttr("op", &op_));
         if (c->HasAttr("root"))
@@ -224,9 +225,10 @@ class Lowering : public XlaOpKernel
         std::string list;
         for (int64_t each : counts)
             list += (list.empty() ? ": " : ", ") + std::to_string(each);
-        const std::string config = "{counts = array<i64" + list + ">, kind = " + in_quotes(kind_) +
-                                   ", name = " + in_quotes(name_) + ", op = " + in_quotes(op_) +
-                                   ", root = " + std::to_string(root_) + " : i64}";
+        const std::string config =
+            "{comm = " + std::to_string(comm_) + " : i64, counts = array<i64" + list +
+            ">, kind = " + in_quotes(kind_) + ", name = " + in_quotes(name_) +
+            ", op = " + in_quotes(op_) + ", root = " + std::to_string(root_) + " : i64}";
         // The compiler keeps such results by name, and each only once.
         int number = 0;
         const auto kept = [&] { return kTarget + std::to_string(number); };
@@ -249,17 +251,13 @@ class Lowering : public XlaOpKernel
 
     absl::Status find(std::shared_ptr<World> *world) const
     {
-        *world = World::current();
-        if (!*world)
-            return absl::FailedPreconditionError("ddl " + kind_ +
-                                                 ": not initialised; call init() before a function "
-                                                 "is compiled");
-        return absl::OkStatus();
+        *world = World::find(comm_);
+        return *world ? absl::OkStatus() : no_world(kind_, comm_, "before a function is compiled");
     }
 
     const std::string kind_;
     std::string name_, op_ = "sum";
-    int64_t root_ = 0;
+    int64_t root_ = 0, comm_ = 0;
     Numbers rows_;
 };
 

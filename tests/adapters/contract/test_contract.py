@@ -29,7 +29,15 @@ ALWAYS = ["numpy", "caffe"]  # need nothing else: Caffe's adapter takes NumPy's 
 OTHERS = ["chainer", "pytensor", "aesara", "theano", "mlx", "mxnet", "paddle", "tinygrad"]
 
 
-@pytest.fixture(params=[*ALWAYS, *NATIVE, *OTHERS])
+# Two ranks of those whose start takes longest are in the targets of their adapters.
+CASES = [
+    pytest.param(name, size, marks=[pytest.mark.slow] if name in NATIVE and size == 2 else [])
+    for name in (*ALWAYS, *NATIVE, *OTHERS)
+    for size in (2, 3)
+]
+
+
+@pytest.fixture
 def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
     """The name of a framework that is installed here, its adapter's native part built."""
     name: str = request.param
@@ -41,7 +49,7 @@ def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) 
     return name
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("framework", "size"), CASES, indirect=["framework"])
 def test_contract(run_program: Run, tmp_path: Path, framework: str, size: int) -> None:
     keeps_contract(run_program, tmp_path, framework, [{}] * size)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod_recorded import Recorded
 
-import ddl_horovod.keras as hvd
-import ddl_horovod.tensorflow.keras as tf_hvd
+import ddl_horovod.keras
+import ddl_horovod.tensorflow.keras
 
+hvd, tf_hvd = Recorded(ddl_horovod.keras), Recorded(ddl_horovod.tensorflow.keras)
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 TOTAL = SIZE * (SIZE + 1) / 2  # of rank + 1
@@ -72,7 +74,8 @@ def operations():
     same(hvd.allreduce([RANK + 1.0]), [TOTAL / SIZE])
     same(hvd.allreduce([RANK + 1.0], average=False), [TOTAL])
     for module in (hvd, tf_hvd):
-        same(module.allreduce(np.float32(RANK + 1), op=hvd.Sum), TOTAL)
+        same(module.allreduce(np.float32(RANK + 1), op=module.Sum), TOTAL)
+        same(module.allreduce([RANK + 1.0], op=module.Average), [TOTAL / SIZE])
         scaled = module.allreduce(1.0, op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0)
         same(scaled, 6 * SIZE)
         same(module.allreduce(1.0, compression=module.Compression.fp16, name="half"), 1)
@@ -83,11 +86,11 @@ def operations():
         same(module.reducescatter(np.arange(SIZE + 1.0)), mine)
         same(module.reducescatter(np.arange(SIZE + 1.0), op=module.Sum), np.multiply(mine, SIZE))
         refused(RuntimeError, "eager", lambda module=module: module.broadcast_global_variables(0))
-    with tf.Graph().as_default(), tf.compat.v1.Session().as_default() as session:
-        variable = tf.compat.v1.get_variable("v", initializer=[float(RANK)])
-        session.run(tf.compat.v1.global_variables_initializer())
-        hvd.broadcast_global_variables(1)
-        same(session.run(variable), [1])
+        with tf.Graph().as_default(), tf.compat.v1.Session().as_default() as session:
+            variable = tf.compat.v1.get_variable("v", initializer=[float(RANK)])
+            session.run(tf.compat.v1.global_variables_initializer())
+            module.broadcast_global_variables(1)
+            same(session.run(variable), [1])
 
 
 def optimizer():
@@ -146,11 +149,11 @@ def partial():
 
 
 def broadcast_callback():
-    for keeps in (False, True):
+    for keeps, module in ((False, hvd), (True, hvd), (False, tf_hvd)):
         model = linear(keras.optimizers.SGD(0.0, momentum=0.5))
         model.layers[-1].kernel.assign([[RANK + 5.0]])
         kept = model.layers[-1].kernel if keeps else None
-        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=kept)
+        callback = module.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=kept)
         same(trained(model, callbacks=[callback])[1], RANK + 5 if keeps else 6)
         momentum = model.optimizer.variables[-1].numpy()
         same(hvd.allgather(momentum), np.repeat(momentum, SIZE, axis=0))
@@ -159,10 +162,11 @@ def broadcast_callback():
 
 
 def metrics_callback():
-    model = linear("sgd", metrics=[lambda true, predicted: true])
-    history, _ = trained(model, callbacks=[hvd.callbacks.MetricAverageCallback()])
-    (name,) = (each for each in history.history if each != "loss")
-    same(history.history[name], [TOTAL / SIZE])
+    for module in (hvd, tf_hvd):
+        model = linear("sgd", metrics=[lambda true, predicted: true])
+        history, _ = trained(model, callbacks=[module.callbacks.MetricAverageCallback()])
+        (name,) = (each for each in history.history if each != "loss")
+        same(history.history[name], [TOTAL / SIZE])
 
 
 def rates_callbacks():
@@ -175,12 +179,14 @@ def rates_callbacks():
         model = linear(keras.optimizers.SGD(momentum=0.5))
         halved = schedule(0.8, 0.5, momentum_correction=corrects)
         same(trained(model, epochs=2, callbacks=[halved])[1], weight * (RANK + 1))
+    schedule = tf_hvd.callbacks.LearningRateScheduleCallback
     smooth = schedule(1.0, lambda epoch: 1 + epoch, staircase=False, momentum_correction=False)
     history, _ = trained(linear("sgd"), batches=4, epochs=2, callbacks=[smooth])
     same(history.history["lr"], [1.75, 2.75])
-    warmup = hvd.callbacks.LearningRateWarmupCallback(1.0, warmup_epochs=2, verbose=1)
-    history, _ = trained(linear("sgd"), batches=4, epochs=3, callbacks=[warmup])
-    same(history.history["lr"], [(0.5 * (SIZE - 1) + 1) / SIZE, 1, 1])
+    for module in (hvd, tf_hvd):
+        warmup = module.callbacks.LearningRateWarmupCallback(1.0, warmup_epochs=2, verbose=1)
+        history, _ = trained(linear("sgd"), batches=4, epochs=3, callbacks=[warmup])
+        same(history.history["lr"], [(0.5 * (SIZE - 1) + 1) / SIZE, 1, 1])
     unknown = schedule(1.0, 0.5, staircase=False)
     unknown.set_params({})
     refused(ValueError, "steps_per_epoch", unknown.on_train_begin)
@@ -218,5 +224,10 @@ for part in (
 ):
     part()
     print("done", part.__name__, flush=True)
-hvd.shutdown()
-assert not hvd.is_initialized()
+for module in (hvd, tf_hvd):
+    module.shutdown()
+    assert not hvd.is_initialized() and not tf_hvd.is_initialized()
+    module.init()
+tf_hvd.shutdown()
+print("used keras", *hvd.used)
+print("used tensorflow.keras", *tf_hvd.used)

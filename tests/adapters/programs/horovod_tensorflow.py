@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from horovod_recorded import Recorded
 
-import ddl_horovod.tensorflow as hvd
+import ddl_horovod.tensorflow
 
+hvd = Recorded(ddl_horovod.tensorflow)
 hvd.init()
 hvd.init()  # does nothing
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -346,3 +348,4 @@ refused(ValueError, "not initialised", hvd.rank)
 hvd.init()
 same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
 hvd.shutdown()
+print("used tensorflow", *hvd.used)

@@ -9,9 +9,11 @@ import warnings
 from pathlib import Path
 
 import torch
+from horovod_recorded import Recorded
 
-import ddl_horovod.torch as hvd
+import ddl_horovod.torch
 
+hvd = Recorded(ddl_horovod.torch)
 hvd.init()
 hvd.init()  # does nothing
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -34,6 +36,16 @@ def refused(kind, text, call):
 
 def own(rows=4, dtype=torch.float32):
     return torch.full((rows,), RANK + 1, dtype=dtype)
+
+
+def batch_norm():
+    """Unequal batches."""
+    layer = hvd.SyncBatchNorm(1, eps=0.0, momentum=1.0)
+    rows = torch.tensor([[float(RANK)], [float(RANK + 1)]] + [[0.5]] * RANK)
+    everything = hvd.allgather(rows)
+    expected = (rows - everything.mean()) / everything.std(correction=0)
+    torch.testing.assert_close(layer(rows), expected)
+    torch.testing.assert_close(layer.running_mean, everything.mean(0))
 
 
 def timeline():
@@ -156,6 +168,35 @@ def asynchronous():
     while not hvd.poll(handle):
         pass
     same(hvd.synchronize(handle), range(1, SIZE + 1))
+    in_place, pair = own(), [own(), own(3)]
+    mean = [TOTAL / SIZE] * 3
+    uneven, rows = torch.arange(SIZE + 1.0), torch.arange(1, SIZE + 1)
+    mine = [0.0, 1.0] if RANK == 0 else [RANK + 1.0]
+    gathered = [rank + 1 for rank in range(SIZE) for _ in range(rank + 1)]
+    handles = [
+        hvd.allreduce_async_(in_place, op=hvd.Sum),
+        hvd.grouped_allreduce_async([own(), own(3) * SIZE], op=hvd.Average),
+        hvd.grouped_allreduce_async_(pair, op=hvd.Max),
+        hvd.grouped_allgather_async([own(RANK + 1), own(1)]),
+        hvd.alltoall_async(own(int(rows.sum())), rows),
+        hvd.reducescatter_async(uneven),
+        hvd.grouped_reducescatter_async([uneven, own(SIZE)], op=hvd.Sum),
+    ]
+    results = [hvd.synchronize(handle) for handle in handles]
+    assert results[0] is in_place
+    same(in_place, [TOTAL] * 4)
+    torch.testing.assert_close(results[1][0][:3], torch.tensor(mean))
+    same(results[1][1], [TOTAL] * 3)
+    same(pair[1], [SIZE] * 3)
+    same(results[3][0], gathered)
+    same(results[3][1], range(1, SIZE + 1))
+    same(results[4][0], [rank + 1 for rank in range(SIZE) for _ in range(RANK + 1)])
+    same(results[4][1], [RANK + 1] * SIZE)
+    same(results[5], mine)
+    same(results[6][0], [SIZE * each for each in mine])
+    same(results[6][1], [TOTAL])
+    same(hvd.synchronize(hvd.broadcast_async_(in_place.fill_(RANK), 1)), [1] * 4)
+    same(in_place, [1] * 4)
     sparse = torch.sparse_coo_tensor([[0, RANK]], [1.0, 1.0], (SIZE,))
     dense = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
     same(dense, [SIZE + 1] + [1] * (SIZE - 1))
@@ -298,7 +339,7 @@ def adasum():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, asynchronous, errors),
-    *(process_sets, state, optimizer, join, adasum, timeline),
+    *(process_sets, state, optimizer, batch_norm, join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)
@@ -307,3 +348,4 @@ assert not hvd.is_initialized()
 hvd.init()
 same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
 hvd.shutdown()
+print("used torch", *hvd.used)

@@ -3,9 +3,9 @@
 ddl_keras adds to it. Prints the losses of every way, which the test compares with those of one
 process.
 
-    python keras_training.py FOLDER [interpreted]
+    python keras_training.py FOLDER [interpreted] [losses]
 
-interpreted: of TensorFlow, where there is no compiler, so without XLA.
+interpreted: of TensorFlow, where there is no compiler, so without XLA. losses: nothing else.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def train(model: keras.Model, optimizer, *more, epochs: int = EPOCHS, **options)
 ways = {"graph": {}}
 if backend != "torch":
     ways["eager"] = {"run_eagerly": True}
-    if sys.argv[2:] != ["interpreted"]:
+    if "interpreted" not in sys.argv:
         ways["jit"] = {"jit_compile": True}
 losses = {}
 for way, options in ways.items():
@@ -86,6 +86,14 @@ losses["normalized"] = train(network(normalized=True), "sgd")
 # Gradients of several batches before each step, and half of the bytes.
 passes = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
 losses["accumulated"] = train(network(), passes)
+scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+scaled = ddl.DistributedOptimizer(scaled, backward_passes_per_step=2)
+assert scaled.inner_optimizer.gradient_accumulation_steps == 2
+losses["scaled and accumulated"] = train(network(), scaled)
+if "losses" in sys.argv:
+    print(json.dumps(losses), flush=True)
+    ddl.shutdown()
+    sys.exit()
 narrow = network()
 narrow.compile(ddl.DistributedOptimizer("sgd", compression="bf16", op="sum"), "mse")
 narrow.fit(inputs[mine], outputs[mine], batch_size=BATCH // size, verbose=0)
@@ -93,10 +101,6 @@ narrow.fit(inputs[mine], outputs[mine], batch_size=BATCH // size, verbose=0)
 # Infinities are the same on all ranks, so all skip the same steps.
 scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**127)
 train(network(), scaled)
-scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
-scaled = ddl.DistributedOptimizer(scaled, backward_passes_per_step=2)
-assert scaled.inner_optimizer.gradient_accumulation_steps == 2
-losses["scaled and accumulated"] = train(network(), scaled)
 
 # With mixed_float16 Keras scales the loss of itself. The last rank alone has infinities, in every
 # second batch.

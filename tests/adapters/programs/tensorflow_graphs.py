@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_tensorflow on three ranks: many operations in one graph, loops, names, training
 helpers. With the argument "interpreted": where there is no compiler, so without XLA and graphs of
-the old kind.
+the old kind; with "sample" for fewer steps.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tensorflow as tf
 import ddl_tensorflow as ddl
 from ddl_core.errors import InvalidArgument
 
-MANY, STEPS = 50, 200
-native = sys.argv[1:] != ["interpreted"]
+MANY, STEPS = 50, 40 if "sample" in sys.argv else 200
+native = "interpreted" not in sys.argv
 
 tf.get_logger().setLevel("ERROR")  # it warns of tracing often
 
