@@ -141,10 +141,12 @@ class Members:
         member.memory.ordered(message)
         if kind == "connect":
             total = 1 << 20
-            self._say(member, "begin", steps=total, batch=total, logical=len(fields["members"]))
+            logical = len(fields["members"])
+            told = {"steps": total, "batch": total, "logical": logical, "watchdog": 600.0}
+            self._say(member, "begin", **told)
             member.due = time.monotonic() + self.step * (member.memory.member % 97) / 97
         if "addresses" in fields and not self.largest:
-            self.largest = sum(map(len, fields["addresses"]))
+            self.largest = sum(map(len, fields["addresses"]))  # of the first message
 
     def _say(self, member: Member, kind: str, **fields: Any) -> None:
         assert member.memory

@@ -60,7 +60,8 @@ def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, A
             comm = create(endpoint, member, found)
         except DdlError:
             continue
-        membership = Membership(inbox, member, endpoint, is_new)
+        addresses = dict(zip(found["members"], found["addresses"], strict=True))
+        membership = Membership(inbox, member, endpoint, addresses, is_new)
         return {"comm": comm, "members": found["members"], "membership": membership}
 
 

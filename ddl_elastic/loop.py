@@ -14,6 +14,8 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ddl_core import Comm
 from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
@@ -105,7 +107,7 @@ class Loop:
         self._planned = 0  # training steps of all calls of `steps`
         self._passes = 0  # which earlier calls of `steps` have begun
         self._call = -1  # of `steps`, which is under way
-        self._stops = False
+        self._stops = self._first_left = False
         self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
 
@@ -175,8 +177,7 @@ class Loop:
             if self.has_missed(self._call):
                 return
             self.arrive()
-            self._finish()
-            self._save_last(self._next)
+            self._end()
             self.reporter.done(self._next, self.framework, self.group.comm)
         finally:
             self._past.leave()
@@ -292,13 +293,13 @@ class Loop:
                 saver.boundary(self.framework.state, self._next, rank, ranks)
 
     def _save_last(self, steps: int) -> None:
-        """The state after all steps. First the one before it is completed."""
+        """The state after all steps. First the one before it is completed, which may be that: not
+        all ranks have begun it then, and its writer may have died."""
         if saver := self.group.saver:
-            self._complete_checkpoint(saver)
-            if saver.begun < steps:
+            if not self._complete_checkpoint(saver, steps):
                 comm = self.group.comm
                 saver.begin(self.framework.state(), steps, comm.rank, comm.size)
-                self._complete_checkpoint(saver)
+                self._complete_checkpoint(saver, steps)
             self._tell_abandoned(saver)
 
     def _tell_abandoned(self, saver: Saver) -> None:
@@ -310,11 +311,14 @@ class Loop:
                 f" stay: {error}"
             )
 
-    def _complete_checkpoint(self, saver: Saver) -> None:
-        """In the first vote all learn that the parts are there, in the second of the manifest."""
+    def _complete_checkpoint(self, saver: Saver, steps: int) -> bool:
+        """In the first vote all learn that the parts are there, in the second of the manifest.
+        Whether one was written of the state after so many steps; all ranks have the same answer."""
+        is_saved = False
         for _ in range(2):
             saver.wait()
-            self._finish()
+            is_saved = self._finish(saver.saved == steps)
+        return is_saved
 
     # ---- what all ranks agree on ----
 
@@ -355,12 +359,24 @@ class Loop:
         self._finish()
         return empty
 
-    def _finish(self) -> None:
+    def _finish(self, told: bool = False) -> bool:
         """Wait until every rank has committed the last step. A rank that left earlier could not
-        tell the others, after a death, that it had."""
-        step = self.new_step(Arrays([]))
-        self._complete(step, lambda _: [])
-        self.group.writer_is_done = step.first_left
+        tell the others, after a death, that it had. Returns whether one that has shares tells."""
+        found = np.zeros(1)
+        step = self.new_step(Arrays([found], "sum"))
+        self._complete(step, lambda _: [np.array([float(told)])])
+        self._first_left = step.first_left
+        return bool(found[0])
+
+    def _end(self) -> None:
+        """Of a call of `steps`. Who has left alive before the last of these votes has failed, in
+        what its program does after a step: it is not the writer that has come to the end."""
+        self._finish()
+        if self.group.saver:
+            self._save_last(self._next)
+        else:
+            self._finish()
+        self.group.writer_is_done = self._first_left
 
     def _come(self) -> None:
         """This rank's program takes part from now on, if it has not yet."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -83,12 +83,21 @@ class Plan:
 class Membership:
     """Of one worker in its job.
 
-    is_new  whether others have begun already
+    addresses  of the members so far
+    is_new     whether others have begun already
     """
 
-    def __init__(self, inbox: Inbox, member: int, endpoint: Endpoint, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        member: int,
+        endpoint: Endpoint,
+        addresses: Mapping[int, str],
+        is_new: bool = False,
+    ) -> None:
         self.inbox, self.member, self.is_new = inbox, member, is_new
         self._endpoint = endpoint
+        self._addresses = {**addresses}  # of all members that it was told of
         self._plan: Plan | None = None
         self._fixed = False  # the plan may be agreed on: a newer one waits
         self._newer: Message | None = None
@@ -106,18 +115,19 @@ class Membership:
     # ---- plans, in the inbox's thread ----
 
     def _receive(self, message: Message) -> None:
+        told = message.fields
         with self.inbox.changed:
+            self._addresses.update((int(each), a) for each, a in told["addresses"].items())
             if self._fixed:
                 self._newer = message
                 return
-            told = message.fields
             plan = Plan(told["plan"], told["members"], told["newcomers"], told["speeds"])
             old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
         _close(old)
         if not plan.is_ready:
-            addresses = [bytes.fromhex(each) for each in message.fields["addresses"]]
+            addresses = [bytes.fromhex(self._addresses[each]) for each in plan.members]
             threading.Thread(target=self._create, args=(plan, addresses), daemon=True).start()
 
     def _create(self, plan: Plan, addresses: Sequence[bytes]) -> None:

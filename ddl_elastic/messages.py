@@ -51,7 +51,7 @@ FIELDS: dict[str, dict[str, type]] = {
         "plan": int,
         "members": list,
         "newcomers": list,
-        "addresses": list,
+        "addresses": dict,  # by member, those that the worker may not know yet
         "speeds": list,
     },
     "answer": {"why": str},  # it may not go on; "": it may

@@ -345,13 +345,19 @@ class Staff:
             "plan": self._plan,
             "members": [each.member for each in chosen],
             "newcomers": [each.member for each in newcomers],
-            "addresses": [each.address for each in chosen],
             "speeds": speeds,
         }
-        self._send([*members, *newcomers], "plan", **plan)
+        # The addresses of 1000 members are long, and members know each other's.
+        self._send(members, "plan", **plan, addresses=_addresses(newcomers))
+        if newcomers:
+            self._send(newcomers, "plan", **plan, addresses=_addresses(chosen))
 
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """The job is over before they have joined."""
         for worker in waiting:
             worker.state, worker.leaves = "dismissed", True
             self._stop(worker, "")
+
+
+def _addresses(workers: Sequence[Worker]) -> dict[str, str]:
+    return {str(worker.member): worker.address for worker in workers}

@@ -10,6 +10,9 @@ bytes: a word of 8 and the endpoint's id of 16.
     ddlleave    an endpoint, before it is destroyed: my end means nothing
     ddlended    the witness: the process of this endpoint has ended
 
+An endpoint that comes late is told of the last ends before: its record may be read after that of an
+end, although it was sent before.
+
 On several hosts each has its own witnesses. `on_end` of one forwards its reports to ddlrun, which
 passes them to `spread` of all others.
 """
@@ -22,6 +25,7 @@ import secrets
 import selectors
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable
 
 VARIABLE = "DDL_WITNESS"
@@ -29,6 +33,7 @@ HELLO, LEAVE, ENDED = b"ddlwitn1", b"ddlleave", b"ddlended"
 ID = 16  # bytes
 _RECORD = 8 + ID
 _MOST = 4096  # connections
+_REMEMBERED = 64  # ends
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
@@ -70,6 +75,7 @@ class Witness:
         self._selector = selector
         self._on_end = on_end
         self._endpoints: set[_Endpoint] = set()
+        self._ended: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._listener: socket.socket | None = None
         try:
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -84,6 +90,7 @@ class Witness:
 
     def spread(self, endpoint: bytes) -> None:
         """The process of this endpoint, of another host, has ended."""
+        self._ended.append(endpoint)
         for other in list(self._endpoints):
             if other.id is not None:
                 self._send(other, ENDED + endpoint)
@@ -118,7 +125,10 @@ class Witness:
             return
         except OSError:  # closed with records that it had not read
             data = b""
+        is_new = endpoint.id is None
         if data and endpoint.take(data):
+            if is_new and endpoint.id is not None and self._ended:
+                self._send(endpoint, b"".join(ENDED + each for each in self._ended))
             return
         self._drop(endpoint)
         if not data and endpoint.id is not None and not endpoint.leaves:

@@ -8,7 +8,7 @@
 #include "processes.h"
 #include "survivors.h"
 
-enum { SIZE = 5, FIRST = 1, MOMENTS = 6 };
+enum { SIZE = 5, FIRST = 1, MOMENTS = 6, DUPLICATES = 8 };
 
 static const char *const moments[MOMENTS] = {"not connected", "connected", "monitors",
                                              "nearly done",   "soon",      "later"};
@@ -116,10 +116,10 @@ int main(int argc, char **argv)
     b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(b != MAP_FAILED, "no shared memory");
     victim = SIZE - 1;
-    for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
+    for (int i = 0; i < times * DUPLICATES; i++)
         run_process_test(
             &(process_test){"dies before duplicate", dies_before_duplicate, 1 << victim, false},
-            SIZE, links);
+            SIZE, i % 2 ? DDL_LINK_TCP : DDL_LINK_SHM);
     for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2)
         for (moment = 0; moment < MOMENTS; moment++) {
             double sum = 0, most = 0;

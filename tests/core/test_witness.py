@@ -183,6 +183,27 @@ def test_ends_on_other_hosts_are_reported(served: Served) -> None:
     assert not served.told  # they know
 
 
+def test_an_end_that_comes_before_the_endpoint_is_known(served: Served) -> None:
+    """On a busy host the witness reads late what the endpoint has sent before."""
+    late = served.connect()
+    late.sendall(HELLO + own_id(1))
+    served.witness.spread(own_id(7))
+    served.serve()
+    assert received(late) == ENDED + own_id(7)
+    served.witness.spread(own_id(8))
+    assert received(late) == ENDED + own_id(8)
+
+
+def test_only_the_last_ends_are_remembered(served: Served) -> None:
+    for number in range(200):
+        served.witness.spread(own_id(number))
+    late, told = served.connect(own_id(1)), b""
+    while data := received(late):
+        told += data
+    assert len(told) < 200 * 24
+    assert told.endswith(ENDED + own_id(198) + ENDED + own_id(199))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_connections_of_other_users_are_closed(served: Served) -> None:
     stays = served.connect(own_id(1))

@@ -45,7 +45,7 @@ class Members:
     """Runs cases, and compares each with the same job of one undisturbed member."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder, self.name = folder, ""
         self._count = 0
         self._references: dict[tuple[Any, ...], str] = {}
         program = Path(__file__).parent / "programs" / "members.py"
@@ -68,12 +68,12 @@ class Members:
     def run(self, **case: Any) -> tuple[list[int], list[list[list[Any]]]]:
         """The exit codes of the members, and what each has written."""
         self._count += 1
-        name = f"case{self._count}"
+        self.name = name = f"case{self._count}"
         assert self.process.stdin
         self.process.stdin.write(json.dumps({**case, "name": name}).encode() + b"\n")
         self.process.stdin.flush()
         codes = json.loads(self._read())
-        files = [self._folder / f"{name}.{member}" for member in range(case["members"])]
+        files = [self.folder / f"{name}.{member}" for member in range(case["members"])]
         logs = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
         return codes, logs
 

@@ -13,7 +13,7 @@ from ddl_elastic.inbox import Inbox
 from ddl_elastic.messages import Channel, JobOver, Message
 
 CONNECT = {"members": [0], "addresses": ["00"], "attempt": 1}
-PLAN = {"members": [0], "newcomers": [], "addresses": ["00"], "speeds": []}
+PLAN = {"members": [0], "newcomers": [], "addresses": {}, "speeds": []}
 
 
 @pytest.fixture

@@ -86,13 +86,31 @@ def test_in_the_last_step(members: Any) -> None:
 
 def test_in_the_last_vote_of_all(members: Any) -> None:
     """Member 0 has seen its end and gone. Member 1 comes to it alone; it writes nothing anew."""
-    logs = members.check(members=3, kills=[kill(2, 13, "finish"), kill(1, 13, "behind")])
+    logs = members.check(members=3, kills=[kill(2, 14, "finish"), kill(1, 14, "behind")])
     assert [log[-1][3] for log in logs[:2]] == [True, False]
 
 
 def test_the_writer_dies_in_the_last_vote_of_all(members: Any) -> None:
-    logs = members.check(members=3, kills=[kill(0, 13, "finish"), kill(1, 13, "behind")])
+    logs = members.check(members=3, kills=[kill(0, 14, "finish"), kill(1, 14, "behind")])
     assert [log[-1][3] for log in logs[1:]] == [True, False]
+
+
+@pytest.mark.parametrize("more", [{}, {"every": 13}])
+def test_the_writer_fails_after_the_last_step(members: Any, more: dict[str, int]) -> None:
+    """As a program does that raises something: it leaves, and another one writes."""
+    fails = {**kill(0, 12, "apply"), "how": "fail"}
+    logs = members.check(members=3, kills=[fails], **more)
+    assert [log[-1][3] for log in logs[1:]] == [True, False]
+
+
+def test_behind_in_the_last_step_whose_state_is_saved(members: Any) -> None:
+    """Member 0 has begun the checkpoint, and member 1 has not. They agree on it all the same, so
+    both come to the last vote of all, and one writes."""
+    kills = [kill(2, 12, "apply"), kill(1, 12, "behind")]
+    logs = members.check(members=3, kills=kills, every=13)
+    assert [log[-1][3] for log in logs[:2]] == [True, False]
+    (saved,) = members.folder.glob(f"{members.name}.saved/steps-*.json")
+    assert saved.stem == f"steps-{13:012}"
 
 
 KILLED = [(links, who) for links in ("shm", "tcp") for who in ([0], [2], [1, 2], [0, 1, 3])]

@@ -30,7 +30,7 @@ def connected(member: int = 0) -> Memory:
 
 
 def plan(number: int, members: list[int]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"newcomers": [], "addresses": [], "speeds": []}
+    empty: dict[str, Any] = {"newcomers": [], "addresses": {}, "speeds": []}
     return {"plan": number, "members": members, **empty}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Job:
 
     def __init__(self, **size: Any) -> None:
         self.sent: list[tuple[int, str]] = []
+        self.plans: dict[int, dict[str, Any]] = {}  # by member
         self.told: list[tuple[str, Worker | None, str]] = []
         self.stopped: list[Worker] = []
         self.has_place = False
@@ -37,7 +39,7 @@ class Job:
         self.staff = Staff(
             self.workers,
             Size(2, **size),
-            send=lambda to, kind, **_: self.sent.extend((each.member, kind) for each in to),
+            send=self.send,
             start=self.start,
             stop=self.stop,
             epoch=lambda: 1,
@@ -45,6 +47,11 @@ class Job:
         )
         self.staff.connected()
         self.workers[0].state, self.workers[0].joined = "running", True
+
+    def send(self, to: Collection[Worker], kind: str, **fields: Any) -> None:
+        self.sent += [(each.member, kind) for each in to]
+        if kind == "plan":
+            self.plans |= {each.member: fields for each in to}
 
     def stop(self, worker: Worker, cause: str) -> None:
         worker.cause = cause
@@ -97,6 +104,18 @@ def test_newcomers_that_have_died() -> None:
     kinds = [kind for kind, _, _ in job.told]
     assert kinds == ["gave up", "not replaced"]
     assert job.told[1][2].endswith("is not replaced: too many have ended before they joined")
+
+
+def test_a_plan_brings_each_the_addresses_that_it_does_not_know() -> None:
+    job = Job()
+    for worker, address in zip(job.workers, ("aa", "bb"), strict=True):
+        worker.address = address
+    job.workers[1].state = "admitted"
+    job.staff.look(3)
+    assert {member: plan["addresses"] for member, plan in job.plans.items()} == {
+        0: {"1": "bb"},
+        1: {"0": "aa", "1": "bb"},
+    }
 
 
 def test_who_is_replaced_or_not_to_be() -> None:

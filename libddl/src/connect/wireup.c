@@ -172,8 +172,27 @@ static ddl_status dial_lower(const ddl__wireup *w)
     return status;
 }
 
+/* A member was lost, or could not be reached. It may have failed because of another member's death,
+ * and its closing may arrive before the evidence of that death does: wait for the evidence. */
+static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
+{
+    bool witnessed = w->until && w->until->check; /* the members have a comm already */
+    int64_t end = ddl__wireup_within(w, witnessed ? DDL__EVIDENCE_LIMIT : DDL__CREATE_FAILURE_EACH);
+    for (;;) {
+        ddl_status status = ddl__wireup_check_reasons(w);
+        if (status != DDL_OK)
+            return status;
+        if (ddl__now() >= end)
+            return lost;
+        poll(NULL, 0, 1);
+    }
+}
+
 ddl_status ddl__wireup_run(const ddl__wireup *w)
 {
     ddl_status status = dial_lower(w);
-    return status == DDL_OK ? ddl__wireup_accept_higher(w) : status;
+    if (status == DDL_OK)
+        status = ddl__wireup_accept_higher(w);
+    bool lost = status == DDL_EPEER || status == DDL_EUNREACHABLE;
+    return lost && w->peer_reason->status == DDL_OK ? find_reason(w, status) : status;
 }

@@ -117,11 +117,9 @@ static bool pair_has_ended(const ddl__wireup *w, int peer)
     return w->links[peer]->fd < 0 && ddl__has_ended(w->controls[peer].fd);
 }
 
-ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
 {
     ddl__create_failure failure;
-    ddl__reason reason;
-    warn_missing(w);
     ddl_status status = ddl__until_check(w->until);
     if (status != DDL_OK) {
         *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
@@ -133,6 +131,16 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
         return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
                          failure.from, w->addresses[failure.from].host, failure.text);
     }
+    return DDL_OK;
+}
+
+ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+{
+    ddl__reason reason;
+    warn_missing(w);
+    ddl_status status = ddl__wireup_check_reasons(w);
+    if (status != DDL_OK)
+        return status;
     for (int i = 0; i < w->size; i++) {
         ddl__link *link = w->links[i];
         if (!link)

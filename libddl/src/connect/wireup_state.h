@@ -80,8 +80,10 @@ bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 enum { DDL__MISSING_TEXT = 400 };
 int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TEXT]);
 
-/* Fail if waiting is in vain (until.h), if a member has sent that it cannot create the comm, or if
- * a member's link has closed, with or without a reason. */
+/* Fail if waiting is in vain (until.h), or if a member has sent that it cannot create the comm. */
+ddl_status ddl__wireup_check_reasons(const ddl__wireup *w);
+
+/* The same, and fail if a member's link has closed, with or without a reason. */
 ddl_status ddl__wireup_check_members(const ddl__wireup *w);
 
 /* Wait for the answer of the peer's comm, and create the link. */

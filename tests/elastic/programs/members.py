@@ -225,6 +225,8 @@ def train(case: dict[str, Any], comm: Any, path: Path, log: Any) -> None:
         buffers=case.get("buffers", "average"),
         bucket_bytes=case.get("bucket_bytes", elastic.BUCKET_BYTES),
         watchdog=case.get("watchdog", 0),
+        checkpoint=str(path.with_suffix(".saved")) if "every" in case else None,
+        every=case.get("every", 1),
         also={"schedule": loop.schedule},
     )
     deaths = Deaths(case, path, log)

@@ -21,6 +21,7 @@ CODES = {
     "stop and continue": 3,
     "gil": 3,
     "exception": 1,
+    "fail": 1,
     "refused": 3,
 }
 
@@ -47,6 +48,9 @@ def strike(how: str, group: Any, target: Any) -> None:
             ctypes.PyDLL(None).sleep(HELD)
     elif how == "exception":
         raise RuntimeError("struck")
+    elif how == "fail":  # an exception at which the program leaves the others, as most do
+        group.comm.close()
+        os._exit(1)
     elif how == "expel":
         group.comm.expel(group.members.index(target), "its place is needed")
     elif how == "pause":

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker of tests of witnesses: registers an endpoint, as libddl does, and tells of those that it
-is told of."""
+is told of. With `late` member 0 first stops the fork server, which is the witness; its pid is told
+as the address."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
+from pathlib import Path
 
 from ddl_elastic import environment
 from ddl_elastic.messages import Channel
@@ -15,10 +19,13 @@ if __name__ == "__main__":
     found = environment.take_agent()
     assert found
     channel, member = Channel(socket.socket(fileno=os.dup(found[0]))), found[1]
+    server = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(") ")[2].split()[1])
+    if "late" in sys.argv and member == 0:
+        os.kill(server, signal.SIGSTOP)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect("\0" + os.environ[witness.VARIABLE])
         connection.sendall(witness.HELLO + bytes([member]) * witness.ID)
-        channel.send("ready", address="", pid=os.getpid())
+        channel.send("ready", address=str(server), pid=os.getpid())
         record = connection.recv(64)
         assert record[: len(witness.ENDED)] == witness.ENDED
         channel.send("line", text=record[len(witness.ENDED) :].hex())
