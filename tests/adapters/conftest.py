@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,29 +20,44 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
 
 @pytest.fixture(scope="session")
-def torch_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native part of ddl_torch, built in the user's cache before the first test that needs it,
-    so that no rank's time limit has to cover that."""
-    command = [sys.executable, "-m", "ddl_torch", "build"]
-    folder = tmp_path_factory.mktemp("build")
-    return Path(run_program(command, cwd=folder, limit=600).expect_success().out.strip())
+def native_part(
+    run_program: Run, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Path]]:
+    """The native parts of an adapter, built in the user's cache before the first test that needs
+    them, so that no rank's time limit has to cover that. Workers of pytest tell each other, since
+    each look takes seconds of a framework's import."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def build(adapter: str) -> list[Path]:
+        told = shared / f"{adapter}.built"
+        if not told.exists():
+            command = [sys.executable, "-m", adapter, "build"]
+            out = run_program(command, cwd=own, limit=900).expect_success().out
+            written = own / told.name
+            written.write_text(out)
+            written.replace(told)
+        return [Path(line) for line in told.read_text().splitlines()]
+
+    return build
 
 
 @pytest.fixture(scope="session")
-def jax_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The native parts of ddl_jax, built likewise."""
-    command = [sys.executable, "-m", "ddl_jax", "build"]
-    folder = tmp_path_factory.mktemp("build")
-    out = run_program(command, cwd=folder, limit=600).expect_success().out
-    return [Path(line) for line in out.splitlines()]
+def torch_native(native_part: Callable[[str], list[Path]]) -> Path:
+    """That of ddl_torch."""
+    return native_part("ddl_torch")[0]
 
 
 @pytest.fixture(scope="session")
-def tensorflow_native(run_program: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of ddl_tensorflow."""
-    command = [sys.executable, "-m", "ddl_tensorflow", "build"]
-    folder = tmp_path_factory.mktemp("build")
-    return Path(run_program(command, cwd=folder, limit=900).expect_success().out.strip())
+def jax_native(native_part: Callable[[str], list[Path]]) -> list[Path]:
+    """Those of ddl_jax."""
+    return native_part("ddl_jax")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_native(native_part: Callable[[str], list[Path]]) -> Path:
+    """That of ddl_tensorflow."""
+    return native_part("ddl_tensorflow")[0]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Run
 
-pytest.importorskip("jax", exc_type=ImportError)
+if importlib.util.find_spec("jax") is None:  # an import takes seconds
+    pytest.skip("there is no jax", allow_module_level=True)
 
 # A message that nobody has sent is received on rank 0 by MPI's calls; rank 1 is a comm of ddl_core.
 PROGRAM = """

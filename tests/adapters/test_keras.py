@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Mpi, Run
 
-pytest.importorskip("keras", exc_type=ImportError)
+if importlib.util.find_spec("keras") is None:  # an import takes seconds
+    pytest.skip("there is no keras", allow_module_level=True)
 
 PROGRAM = Path(__file__).parent / "programs" / "keras_training.py"
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -37,14 +39,13 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "jax")]
 
 
 @pytest.fixture(params=["tensorflow", *SLOW])
-def backend(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
+def backend(request: pytest.FixtureRequest, native_part: Callable[[str], list[Path]]) -> str:
     """A backend of Keras that is installed here, its adapter's native part built."""
     name: str = request.param
     for needed in (name, f"ddl_{name}"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"there is no {needed}")
-    build = [sys.executable, "-m", f"ddl_{name}", "build"]
-    run_program(build, cwd=tmp_path, limit=900).expect_success()
+    native_part(f"ddl_{name}")
     return name
 
 

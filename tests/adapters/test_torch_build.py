@@ -140,6 +140,7 @@ def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str
     assert ended.err.count(SAID) == 3
 
 
+@pytest.mark.slow
 def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
     """What is compiled around a group in Python, and what is built on it."""
     env = {

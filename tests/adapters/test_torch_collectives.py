@@ -68,10 +68,15 @@ def test_gradients(ddlrun: Run) -> None:
     assert len(numbers) == 3 and min(numbers) > 100
 
 
-def test_gradients_of_functional_collectives(ddlrun: Run) -> None:
-    ended = ddlrun(2, PROGRAMS / "torch_functional.py", limit=180).expect_success()
+@pytest.mark.parametrize(
+    "sample", [["sample"], pytest.param([], id="whole", marks=pytest.mark.slow)]
+)
+def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> None:
+    """The sample compiles some of them."""
+    program = PROGRAMS / "torch_functional.py"
+    ended = ddlrun(2, program, *sample, limit=180).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
-    assert len(numbers) == 2 and min(numbers) > 60
+    assert len(numbers) == 2 and min(numbers) > (50 if sample else 60)
 
 
 @sizes(3, slow=(1,))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
-BATCH = 64
+BATCH, EPOCHS = 64, 15
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # as ddlrun sets it on two cores
 STEPS_PER_EPOCH = 1437 // BATCH
 
@@ -46,7 +46,7 @@ def alone(
     run_program: Run, train_digits: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
     folder = tmp_path_factory.mktemp("alone")
-    options = ["--global-batch", str(BATCH), "--loss-log", "log"]
+    options = ["--global-batch", str(BATCH), "--epochs", str(EPOCHS), "--loss-log", "log"]
     command = [sys.executable, train_digits, *options]
     return outcome(run_program(command, cwd=folder, env=ONE_THREAD, limit=180), folder / "log")
 
@@ -63,7 +63,7 @@ def compare(trained: Trained, alone: Trained) -> None:
 
 def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path: Path) -> None:
     """They end with equal weights, which the example checks itself, and train like one process."""
-    ended = ddlrun(2, train_digits, "--loss-log", "log", limit=180)
+    ended = ddlrun(2, train_digits, "--epochs", str(EPOCHS), "--loss-log", "log", limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)
     assert len(ended.lines(0)) == 1 and ended.lines(1) == []
     assert "100%" in ended.err and "[1]" not in ended.err
@@ -73,7 +73,7 @@ def test_two_processes(ddlrun: Run, train_digits: Path, alone: Trained, tmp_path
 def test_mpirun(
     mpi: Mpi, run_program: Run, train_digits: Path, alone: Trained, tmp_path: Path
 ) -> None:
-    command = mpi.command(2, train_digits, "--loss-log", "log")
+    command = mpi.command(2, train_digits, "--epochs", str(EPOCHS), "--loss-log", "log")
     env = {**mpi.environment, **ONE_THREAD}
     ended = run_program(command, cwd=tmp_path, env=env, limit=180)
     compare(outcome(ended, tmp_path / "log"), alone)

@@ -297,7 +297,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("env", [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}])
+@pytest.mark.parametrize(
+    "env",
+    [{}, pytest.param({"CXX": "nothing++", "DDL_CACHE": "nowhere"}, marks=pytest.mark.slow)],
+)
 def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
     """PyTorch's own function would only warn."""
     assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
@@ -367,10 +370,15 @@ else:
     "ending",
     [
         "pass",
-        "dist.destroy_process_group()",
-        "dist.destroy_process_group(); print('ending'); sys.exit(0)",
+        *(
+            pytest.param(ending, marks=pytest.mark.slow)
+            for ending in (
+                "dist.destroy_process_group()",
+                "dist.destroy_process_group(); print('ending'); sys.exit(0)",
+                "work = dist.all_reduce(torch.ones(9), async_op=True); work.get_future()",
+            )
+        ),
         "group.shutdown(); group.shutdown(); dist.destroy_process_group(); del group",
-        "work = dist.all_reduce(torch.ones(9), async_op=True); work.get_future()",
         "work = dist.all_reduce(torch.ones(9), async_op=True)\n"
         "work.get_future().then(lambda f: time.sleep(0.5)); del work",
         "pid = os.fork(); pid and os.waitpid(pid, 0)",

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,14 +39,13 @@ CASES = [
 
 
 @pytest.fixture
-def framework(request: pytest.FixtureRequest, run_program: Run, tmp_path: Path) -> str:
+def framework(request: pytest.FixtureRequest, native_part: Callable[[str], list[Path]]) -> str:
     """The name of a framework that is installed here, its adapter's native part built."""
     name: str = request.param
     if name not in ALWAYS and importlib.util.find_spec(name) is None:
         pytest.skip(f"there is no {name}")
     if name in NATIVE:
-        build = [sys.executable, "-m", f"ddl_{name}", "build"]
-        run_program(build, cwd=tmp_path, limit=600).expect_success()
+        native_part(f"ddl_{name}")
     return name
 
 
