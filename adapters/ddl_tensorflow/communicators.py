@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Communicator:
     """Some of the ranks, made by `split` or `subset`; valid until `shutdown`.
 
-    rank  this process's number among them
-    size  how many they are
+    rank   this process's number among them
+    size   how many they are
     """
 
     def __init__(self, comm: Comm) -> None:
