@@ -44,7 +44,7 @@ def test_jobset(tmp_path: Path) -> None:
 
 
 def test_conda_recipe() -> None:
-    """rattler-build, which builds for conda-forge, reads the recipe, and renders it for a Python."""
+    """rattler-build reads the recipe, and renders it for each Python."""
     from rattler_build import PlatformConfig, RenderConfig, Stage0Recipe, VariantConfig
 
     recipe = Stage0Recipe.from_file(str(ROOT / "packaging" / "conda" / "recipe.yaml"))
