@@ -442,7 +442,7 @@ static ssize_t receive_some(shm_link *s, char *bytes, size_t n)
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     ssize_t got = recvmsg(s->link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got > 0)
+    if (got > 0 && message.msg_controllen)
         ddl__lending_take_fds(&s->lending, &message);
     return got;
 }
