@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz libddl: each target of libddl/fuzz for its share of $FUZZ_SECONDS, 60 in all by default.
+"""Fuzz libddl: each target of libddl/fuzz for its share of $FUZZ_SECONDS, 60 in all by default, on
+as many cores at a time as there are.
 
     python tests/fuzz.py               all targets
     python tests/fuzz.py hello         only these
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,7 +89,6 @@ def fuzz(what: str, seconds: int) -> bool:
     corpus, findings, logs = BUILD / "corpus" / what, BUILD / "findings", BUILD / "logs"
     for folder in (corpus, findings, logs):
         folder.mkdir(parents=True, exist_ok=True)
-    print(f"{what:12}", end=" ", flush=True)
     program = BUILD / "tree" / "fuzz" / f"fuzz_{what}"
     limit = seconds + 10 * SECONDS_PER_INPUT
     log = logs / f"{what}.log"
@@ -116,13 +117,14 @@ def fuzz(what: str, seconds: int) -> bool:
             out.write(f"fuzz.py: ERROR: killed after {limit} s\n")
             code = 124
     output = log.read_text(errors="replace")
-    print(summary(output) if code == 0 else f"FAILED with {code}", flush=True)
+    lines = [f"{what:12} {summary(output) if code == 0 else f'FAILED with {code}'}"]
     if code:
-        print(failure(output))
+        lines.append(failure(output))
         written = re.search(r"Test unit written to (\S+)", output)
         if written:
-            print(f"  again: {program.relative_to(ROOT)} {written[1]}")
-        print(f"  whole output: {log.relative_to(ROOT)}", flush=True)
+            lines.append(f"  again: {program.relative_to(ROOT)} {written[1]}")
+        lines.append(f"  whole output: {log.relative_to(ROOT)}")
+    print("\n".join(lines), flush=True)  # at once, since others print as well
     return code == 0
 
 
@@ -142,7 +144,8 @@ def main(names: list[str]) -> int:
         return 1
     targets = names or everything
     seconds = max(1, int(os.environ.get("FUZZ_SECONDS", "60")) // len(targets))
-    passed = sum(fuzz(what, seconds) for what in targets)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        passed = sum(pool.map(fuzz, targets, [seconds] * len(targets)))
     print(f"{passed} passed, {len(targets) - passed} failed")
     return 1 if passed < len(targets) else 0
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ddl_core.errors import InvalidArgument
 from ddl_jax import world
@@ -32,11 +32,25 @@ class Communicator:
             raise InvalidArgument("comm: was made before ddl_jax.shutdown(); make it anew")
         return self._number
 
+    @overload
+    def split(self, color: int, key: int = 0) -> Communicator: ...
+
+    @overload
+    def split(self, color: None, key: int = 0) -> None: ...
+
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """As `ddl_jax.split`, among these ranks."""
         _ = self.number
         part = self._comm.split(color, key)
         return None if part is None else Communicator(part)
+
+
+@overload
+def split(color: int, key: int = 0) -> Communicator: ...
+
+
+@overload
+def split(color: None, key: int = 0) -> None: ...
 
 
 def split(color: int | None, key: int = 0) -> Communicator | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from ddl_core.errors import InvalidArgument
 from ddl_tensorflow import world
@@ -24,10 +24,24 @@ class Communicator:
         self.rank, self.size = comm.rank, comm.size
         self._number = world.add(comm)
 
+    @overload
+    def split(self, color: int, key: int = 0) -> Communicator: ...
+
+    @overload
+    def split(self, color: None, key: int = 0) -> None: ...
+
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """As `ddl_tensorflow.split`, among these ranks."""
         part = world.part(self._number).split(color, key)
         return None if part is None else Communicator(part)
+
+
+@overload
+def split(color: int, key: int = 0) -> Communicator: ...
+
+
+@overload
+def split(color: None, key: int = 0) -> None: ...
 
 
 def split(color: int | None, key: int = 0) -> Communicator | None:

@@ -143,7 +143,10 @@ def entry(node: Definition, inside: str = "") -> list[str]:
         body = paragraphs(ast.get_docstring(node) or "")
         body += parameters(first.args) if first else []
         for part in node.body:
-            if isinstance(part, ast.FunctionDef) and part.name[0] != "_":
+            overload = isinstance(part, ast.FunctionDef) and any(
+                ast.unparse(each) == "overload" for each in part.decorator_list
+            )  # the last one has the docstring
+            if isinstance(part, ast.FunctionDef) and part.name[0] != "_" and not overload:
                 body += entry(part, node.name)
     return [*out, *("    " + line if line else "" for line in body), ""]
 

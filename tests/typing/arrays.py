@@ -25,6 +25,8 @@ gradients = ddl_jax.allreduce_gradients({"w": x}, compression="f16")
 ddl_jax.allreduce_gradients({"w": x}, compression="float16")  # type: ignore[arg-type]
 value, gradient = ddl_jax.value_and_grad(loss)(x)
 ranks: int = ddl_jax.size() - ddl_jax.rank()
+half: ddl_jax.Communicator = ddl_jax.split(ranks % 2)
+ddl_jax.allreduce(x, comm=half)
 ddl_jax.shutdown()
 
 ddl_tensorflow.init()
@@ -32,6 +34,10 @@ tensor = ddl_tensorflow.allreduce(tf.ones(4), op="average")
 ddl_tensorflow.allreduce(tf.ones(4), op="avg")  # type: ignore[arg-type]
 tape = ddl_tensorflow.DistributedGradientTape(tf.GradientTape(), op="sum", compression="bf16")
 ddl_tensorflow.allreduce_gradients([tf.ones(4)], op="max")  # type: ignore[arg-type]
+
+part: ddl_tensorflow.Communicator = ddl_tensorflow.split(0)
+ddl_tensorflow.allreduce(tensor, comm=part.split(part.rank))
+ddl_tensorflow.allreduce(tensor, comm=[0, 1])  # type: ignore[arg-type]
 
 ddl_keras.init()
 optimizer = ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), compression="f16")
