@@ -16,7 +16,7 @@ from ddl_elastic.admission import Candidate, compare
 from ddl_elastic.balance import Balance, Pace, assigned
 from ddl_elastic.engines import Handle
 from ddl_elastic.metrics import Rate
-from ddl_elastic.newcomers import NewcomerWatchdog
+from ddl_elastic.newcomers import FounderWatchdog, NewcomerWatchdog
 
 WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
 # What a newcomer does in a state, and which others do not do for it.
@@ -115,6 +115,7 @@ class Staff:
         self.wanted = size.target  # workers, also where those who died are not replaced
         self._lost: list[Worker] = []  # who are to be replaced
         self._balance, self._watchdog = Balance(), NewcomerWatchdog()
+        self._founders: FounderWatchdog | None = FounderWatchdog()  # until they have begun
         self._failures = 0
         self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
@@ -127,7 +128,7 @@ class Staff:
 
     def begun(self, logical: int, watchdog: float = 0.0) -> None:
         """The workers compute the shares of so many logical ones."""
-        self._watchdog.seconds = watchdog
+        self._watchdog.seconds, self._founders = watchdog, None
         is_news, self.logical = logical != self.logical, logical
         if is_news:
             self._tell_idle()
@@ -169,6 +170,7 @@ class Staff:
 
     def take_back(self, worker: Worker, trainings: int) -> None:
         """An agent has come back with it."""
+        self._founders = None
         self._trainings = max(self._trainings, trainings)
         worker.joined = worker.state in ("running", "done")
         if worker.joined:
@@ -244,6 +246,8 @@ class Staff:
 
     def look(self, step: int) -> None:
         """Start, plan and dismiss as it is due. `step`: how far the job is."""
+        if self._founders:
+            self._end_late(self._founders)
         if not self._trainings:
             return
         joined = [each for each in self.workers if each.joined]
@@ -277,6 +281,15 @@ class Staff:
             text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
             self._tell("slow", worker, f"{text}, more than twice as long as the others")
         return self._balance.look(now, step, seconds, self.logical)
+
+    def _end_late(self, founders: FounderWatchdog) -> None:
+        """Workers that do not come to the beginning of the job, where the others wait for them."""
+        alive = [worker for worker in self.workers if worker.state != "ended"]
+        ready = {worker.member: worker.since for worker in alive if worker.state == "ready"}
+        late = [worker for worker in alive if worker.member not in ready]
+        if late and (seconds := founders.look(time.monotonic(), ready)):
+            for worker in late:
+                self._stop(worker, f"hung: the others have waited {seconds:.0f} s for it to start")
 
     def _end_hanging(self, waiting: Sequence[Worker], step: int) -> None:
         """Newcomers that do not get further."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ddl_elastic.newcomers import STEPS, NewcomerWatchdog
+from ddl_elastic.newcomers import FOUNDING, LOOKS, STEPS, FounderWatchdog, NewcomerWatchdog
 
 
 def make(seconds: float = 0.5) -> NewcomerWatchdog:
@@ -60,3 +60,30 @@ def test_time_in_which_nobody_looked() -> None:
 
 def test_without_a_watchdog() -> None:
     assert hangs(make(0.0), 1, 500, "start") == {}
+
+
+def waited(watchdog: FounderWatchdog, begin: int, end: int, ready: dict[int, float]) -> float:
+    """What the last of these looks, one each second, tells."""
+    found = 0.0
+    for now in range(begin, end):
+        found = watchdog.look(float(now), ready)
+    return found
+
+
+def test_a_founder_that_does_not_come() -> None:
+    watchdog, limit = FounderWatchdog(), int(FOUNDING)
+    assert waited(watchdog, 1, 500, {}) == 0  # nobody is there yet
+    assert waited(watchdog, 500, 500 + limit, {0: 490.0}) == 0
+    ready = {0: 490.0, 1: 500.0}
+    assert waited(watchdog, 600, 600 + limit, ready) == 0  # another one has come
+    # They have taken 110 s.
+    assert waited(watchdog, 600 + limit, 600 + 5 * 110, ready) == 0
+    assert waited(watchdog, 600 + 5 * 110, 602 + 5 * 110, ready) > 550
+
+
+def test_time_in_which_nobody_looked_at_founders() -> None:
+    watchdog = FounderWatchdog()
+    watchdog.look(1.0, {0: 1.0})
+    watchdog.look(2.0, {0: 1.0})
+    assert watchdog.look(5000.0, {0: 1.0}) == 0
+    assert watchdog._waited <= 3 * LOOKS

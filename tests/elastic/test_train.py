@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,16 @@ def process(report: dict[str, Any], member: int) -> str:
     """As the events name it."""
     pid = report["workers"][str(member)]["pid"]
     return f"rank {member} on {os.uname().nodename} (pid {pid})"
+
+
+@pytest.mark.parametrize("how", ["stop", pytest.param("hang", marks=pytest.mark.slow)])
+def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
+    """The others wait for it, so it is ended; they begin without it."""
+    case = {"workers": 3, "die": "start", "how": how, "founding": 6.0}
+    _, report = jobs.train(case)
+    (died,) = [event for event in report["events"] if event["kind"] == "died"]
+    assert re.match(r"hung: the others have waited \d+ s for it to start", died["cause"])
+    assert [each["state"] for each in report["workers"].values()].count("done") == 2
 
 
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:

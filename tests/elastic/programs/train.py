@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed, environment, worker
+from ddl_elastic import Job, JobFailed, environment, newcomers, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -172,10 +172,11 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     )
     for each in case.get("always", []):
         Path(f"always {each}").touch()
+    newcomers.FOUNDING = case.get("founding", newcomers.FOUNDING)
     if "others" in case:
         Path("slow").touch()
     if "die" in case:
-        Path(f"die in {case['die']}").touch()
+        Path(f"die in {case['die']}").write_text(case.get("how", ""))
     try:
         model = job.train(Disturber(job, case))
     except JobFailed as error:
