@@ -66,7 +66,8 @@ class Progress(Shows):
         if self._bar is not None:
             self._bar.write(text, file=to)
         else:
-            print(text, file=to, flush=True)
+            print(text, file=to)
+        to.flush()
 
     def __enter__(self) -> Progress:
         return self

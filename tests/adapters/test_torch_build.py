@@ -67,7 +67,7 @@ threading.Thread(target=join, daemon=True).start()
 end = time.monotonic() + {10 if backend == "ddl" else 2}
 while _build._module is None and time.monotonic() < end:
     time.sleep(0.01)
-print(_build._module is not None)
+print(_build._module is not None, flush=True)
 os._exit(0)
 """
     command = [sys.executable, write(tmp_path, program)]

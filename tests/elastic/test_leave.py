@@ -57,7 +57,8 @@ def run(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*DDL, "run", *words],
         cwd=folder,
-        env=clean_environment({"XDG_RUNTIME_DIR": str(folder)}),
+        # Lines that are written to a pipe or a file appear at once all the same.
+        env=clean_environment({"XDG_RUNTIME_DIR": str(folder), "PYTHONUNBUFFERED": ""}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
