@@ -199,11 +199,16 @@ def memory(pid: int) -> float:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m bench members", description=__doc__)
-    parser.add_argument("--hosts", type=int, default=125)
-    parser.add_argument("--slots", type=int, default=8, help="of each host")
-    parser.add_argument("--step", type=float, default=1.0, help="seconds between two reports")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the reports")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench members",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--hosts", type=int, default=125, help="of the members (default: %(default)s)")
+    add("--slots", type=int, default=8, help="members on each host (default: %(default)s)")
+    add("--step", type=float, default=1.0, help="seconds between two reports (default: 1)")
+    add("--seconds", type=float, default=10.0, help="for which they report (default: 10)")
     options = parser.parse_args(argv)
     number = options.hosts * options.slots
     environment.allow_connections()

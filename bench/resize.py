@@ -184,7 +184,11 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench resize", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench resize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--workers", default="2:4,4:8", help="low:high, ... (default: %(default)s)")
     parser.add_argument("--megabytes", type=float, default=100.0, help="of state (default: 100)")
     parser.add_argument("--rounds", type=int, default=5, help="up and down (default: 5)")

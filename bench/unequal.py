@@ -111,10 +111,21 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
 
 def main(argv: Sequence[str]) -> int:
     """Print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench unequal", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench unequal",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--cores", default="0.6,0.6,0.3", help="of each (default: %(default)s)")
-    parser.add_argument("--settled", type=float, default=SETTLED, help="seconds before measuring")
-    parser.add_argument("--measured", type=float, default=MEASURED, help="seconds")
+    parser.add_argument(
+        "--settled",
+        type=float,
+        default=SETTLED,
+        help="seconds before measuring (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--measured", type=float, default=MEASURED, help="seconds measured (default: %(default)g)"
+    )
     arguments = parser.parse_args(argv)
     try:
         cores = [float(each) for each in arguments.cores.split(",")]
