@@ -108,7 +108,6 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
     steps = (2 * rounds + 2) * SPACING
     with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
         Clock.folder = Path(folder)
-        install(Clock.folder)
         job = Job(
             model=lambda: Model(megabytes),
             data=Samples(),
@@ -200,6 +199,7 @@ def main(argv: Sequence[str]) -> int:
         table = []
     if not table or arguments.megabytes <= 0 or arguments.rounds < 1:
         raise UsageError(f"--workers {arguments.workers}: give low:high, as in 2:4")
+    install(lambda: Clock.folder)
     print(
         "| workers | state | changes | pause, median | worst | a copy of a part of the state |"
         + "".join(f" {name}, ms |" for name in COLUMNS)

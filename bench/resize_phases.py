@@ -30,8 +30,9 @@ class Span:
         return self.ended - self.began
 
 
-def install(folder: Path) -> None:
-    """Call it before the workers are forked. Each one writes into a file of the folder."""
+def install(folder: Callable[[], Path]) -> None:
+    """Call it once, before any workers are forked. Each one writes into a file of the folder that
+    is given then."""
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -39,7 +40,7 @@ def install(folder: Path) -> None:
             try:
                 return function(*arguments, **options)
             finally:
-                with open(_file(folder, os.getpid()), "a") as file:
+                with open(_file(folder(), os.getpid()), "a") as file:
                     file.write(f"{name} {began} {time.monotonic()}\n")
 
         return run

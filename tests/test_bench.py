@@ -355,6 +355,14 @@ def test_the_parts_of_a_pause() -> None:
     assert change.parts == pytest.approx(expected)
 
 
+def test_pauses_of_two_jobs_after_each_other() -> None:
+    """The parts of the second job's steps are written into its own folder."""
+    pytest.importorskip("torch")
+    done = bench("resize", "--workers=1:2,1:2", "--megabytes=0.1", "--rounds=1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| 2 to 1 | 0 MB | 1 |") == 2, done.stdout
+
+
 @pytest.mark.parametrize("wrong", ["--ranks=1", "--times=0", "--what=merge"])
 def test_creation_of_nothing_is_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
