@@ -184,12 +184,14 @@ static void test_reading_places(void)
     ddl__location here = ddl__location_find(""), none = ddl__location_find(root);
     CHECK(here.machine && here.cores && here.own && here.mask, "%llu cores, %llu",
           (unsigned long long)here.cores, (unsigned long long)here.own);
-    CHECK(none.machine && !none.cores && !none.own && !none.node, "of nothing");
+    CHECK(none.machine && !none.cores && !none.own && !none.node && !none.cache, "of nothing");
 
     write_below("/proc/sys/kernel/random/boot_id", "5a5a\n");
     write_below("/proc/self/status", "Name:\tx\nCpus_allowed:\tff0\nCpus_allowed_list:\t4-7,20\n");
     write_below("/proc/self/cgroup", "0::/jobs/one\n");
     write_below("/sys/devices/system/cpu/online", "0-31\n");
+    write_below("/sys/devices/system/cpu/cpu3/cache/index2/size", "1M\n");
+    write_below("/sys/devices/system/cpu/cpu4/cache/index2/size", "2048K\n");
     write_below("/sys/devices/system/node/node0/cpulist", "0-3,8-15\n");
     write_below("/sys/devices/system/node/node1/cpulist", "4-7,16-31\n");
     ddl__location place = ddl__location_find(root);
@@ -208,6 +210,7 @@ static void test_reading_places(void)
     write_below("/proc/self/status", "Cpus_allowed_list:\t3-4\n");
     CHECK(ddl__location_find(root).node == 0 && ddl__location_find(root).own == 2, "on two nodes");
     CHECK(ddl__location_find(root).mask != place.mask, "other cores");
+    CHECK(place.cache == 2 << 20 && ddl__location_find(root).cache == 1 << 20, "of the first core");
     static const char *wrong[] = {"", "-", "3-", "a", "5-4", "0-9999", ",1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char line[64];
@@ -217,6 +220,14 @@ static void test_reading_places(void)
     }
     snprintf(command, sizeof command, "rm -r %s", root);
     CHECK(system(command) == 0, "%s", command);
+}
+
+static void test_rings(void)
+{
+    ddl__location large = {.cache = DDL__RING_CACHE}, small = {.cache = DDL__RING_CACHE / 2};
+    CHECK(ddl__ring_bytes(&large, 2) == DDL__RING_NEAR, "two ranks");
+    CHECK(ddl__ring_bytes(&large, 3) == DDL__RING, "three");
+    CHECK(ddl__ring_bytes(&small, 2) == DDL__RING, "a small cache");
 }
 
 static void test_wrong_descriptions(void)
@@ -406,6 +417,7 @@ int main(void)
     test_places();
     test_nodes();
     test_reading_places();
+    test_rings();
     test_wrong_descriptions();
     test_options();
     test_agreement(); /* forks: before there are threads */

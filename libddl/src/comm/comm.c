@@ -16,11 +16,10 @@
 #include "connect/wireup.h"
 
 enum {
-    ARENA_BYTES = 2 * 1024 * 1024, /* that a rank may have published but not yet released */
     /* Messages and named operations have a ring for each pair, half of which may be published. In
      * a small ring, large operations would take more turns. */
     MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank */
-    MESSAGE_MOST = ARENA_BYTES,       /* upper and ... */
+    MESSAGE_MOST = DDL__RING,         /* upper and ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64,
@@ -85,9 +84,8 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* True if there is a core for each member that has this host's address. Members that share cores
- * sleep more often. */
-static bool has_cores(const ddl_comm *comm)
+/* Members that have this host's address. */
+static uint64_t count_members_here(const ddl_comm *comm)
 {
     const ddl__address *own = &comm->addresses[comm->rank];
     uint64_t members = 0;
@@ -95,7 +93,13 @@ static bool has_cores(const ddl_comm *comm)
         const ddl__address *other = &comm->addresses[i];
         members += other->network == own->network && !strcmp(other->host, own->host);
     }
-    return members <= comm->layout.location.cores;
+    return members;
+}
+
+/* True if there is a core for each of them. Members that share cores sleep more often. */
+static bool has_cores(const ddl_comm *comm)
+{
+    return count_members_here(comm) <= comm->layout.location.cores;
 }
 
 /* Create the memory that is shared with members on this host. If that fails, TCP is used instead,
@@ -104,13 +108,20 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
 {
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
     size_t size = (size_t)comm->size;
+    ddl__location here = comm->layout.location;
+    /* Without an arena, with several hosts, or with ranks that share cores. */
+    comm->layout.location.cache = 0;
     if (size == 1 || !(*kinds & sharing))
         return DDL_OK;
+    if (count_members_here(comm) < size || !has_cores(comm))
+        here.cache = 0;
     bool reachable = ddl__endpoint_is_local(comm->endpoint);
     if (reachable)
-        comm->arena = ddl__arena_create((unsigned)size, ARENA_BYTES, message_bytes(size));
+        comm->arena = ddl__arena_create((unsigned)size, ddl__ring_bytes(&here, comm->size),
+                                        message_bytes(size));
     else
         ddl__fail(DDL_ESYSTEM, "this endpoint has no abstract unix socket");
+    comm->layout.location.cache = comm->arena ? here.cache : 0;
     if (comm->arena)
         return DDL_OK;
     if (!(*kinds & DDL_LINK_TCP))
@@ -167,7 +178,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .messages = wireup->messages,
                                  .names = comm->names,
                                  .segment_bytes = (int64_t)comm->segment_bytes,
-                                 .window = ARENA_BYTES,
+                                 .window = DDL__RING_NEAR, /* until fit_rings */
                                  .message_window = (int64_t)message_bytes(size) / 2,
                                  .regions = ddl__endpoint_regions(comm->endpoint),
                                  .fences = fences,

@@ -19,6 +19,17 @@ typedef struct ddl__layout {
     ddl__choices choices;            /* rank 0's of $DDL_PLAN_FILE */
 } ddl__layout;
 
+/* Bytes that a rank may have published but not yet released; and of a ring that stays in a
+ * second-level cache, which then has so many bytes. */
+enum {
+    DDL__RING = 2 * 1024 * 1024,
+    DDL__RING_NEAR = 512 * 1024,
+    DDL__RING_CACHE = 2 * 1024 * 1024
+};
+
+/* Bytes of the ring in which a rank that runs there has spans for its peers. */
+uint64_t ddl__ring_bytes(const ddl__location *location, int size);
+
 /* Fail if another member's settings differ. */
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name);
 

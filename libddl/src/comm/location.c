@@ -101,6 +101,21 @@ static uint64_t find_node(const char *root, const cores *own)
     return 0;
 }
 
+/* Bytes of the second-level cache of the first of these cores. */
+static uint64_t find_cache(const char *root, const cores *own)
+{
+    for (int core = 0; core < CORES; core++) {
+        if (!(own->bits[core / 64] >> core % 64 & 1))
+            continue;
+        char path[80], text[LINE], unit = 0; /* as in "2048K" */
+        unsigned long long size = 0;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index2/size", core);
+        bool found = read_line(root, path, "", text) && sscanf(text, "%llu%c", &size, &unit) >= 1;
+        return !found ? 0 : unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : size;
+    }
+    return 0;
+}
+
 /* The CPU quota of our control group and its parents, in cores, rounded up; UINT64_MAX: no limit.
  */
 static uint64_t find_quota(const char *root)
@@ -141,6 +156,7 @@ ddl__location ddl__location_find(const char *root)
     ddl__digest_add(&digest, &own, sizeof own);
     location.mask = digest.words[0];
     location.node = find_node(root, &own);
+    location.cache = find_cache(root, &own);
     return location;
 }
 

@@ -128,6 +128,12 @@ void ddl__engine_all_shared(ddl__engine *engine)
     engine->ordered.all_shared = engine->named.stream.all_shared = true;
 }
 
+void ddl__engine_set_window(ddl__engine *engine, int64_t window, bool is_near)
+{
+    engine->ordered.window = window;
+    engine->ordered.runner.rings_are_near = is_near;
+}
+
 void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology)
 {
     engine->ordered.topology = engine->named.stream.topology = topology;

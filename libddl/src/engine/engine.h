@@ -46,6 +46,10 @@ ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 /* Plan for ranks that all share memory from now on. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
 
+/* Plan for rings of so many bytes from now on. is_near: they stay in a core's second-level cache.
+ * Before any concurrent use. */
+void ddl__engine_set_window(ddl__engine *engine, int64_t window, bool is_near);
+
 /* Plan for this topology from now on. It outlives the engine. Before any concurrent use. */
 void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 

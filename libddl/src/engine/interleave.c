@@ -34,7 +34,8 @@ enum {
     CURSORS = 4,
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of one step */
-    LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays */
+    LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays, ... */
+    LONG_NEAR = 1024 * 1024, /* ... and with rings in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
     LONG_NONTEMPORAL = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
     SPIN_BUDGET = 2000,                /* looks for a missing span: some tens of microseconds */
@@ -265,8 +266,10 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
 }
 
 /* For a plan over elements of so many bytes. */
-static ddl__interleaving plan_interleaving(const ddl__plan *plan, size_t element)
+static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl__plan *plan,
+                                           size_t element)
 {
+    const int64_t is_long = runner->rings_are_near ? LONG_NEAR : LONG;
     int64_t bytes = 0;
     bool all_reduces = false;
     if (plan->n_steps < 2 || plan->waves < LEAST_WAVES_NONTEMPORAL)
@@ -277,7 +280,7 @@ static ddl__interleaving plan_interleaving(const ddl__plan *plan, size_t element
         bytes += step->count * (int64_t)element;
         all_reduces = all_reduces || (step->kind == DDL__REDUCE && step->targets);
     }
-    if (bytes >= LONG && plan->waves >= LEAST_WAVES)
+    if (bytes >= is_long && plan->waves >= LEAST_WAVES)
         return DDL__INTERLEAVE_ALWAYS;
     return all_reduces && bytes >= LONG_NONTEMPORAL ? DDL__INTERLEAVE_NONTEMPORAL
                                                     : DDL__INTERLEAVE_NEVER;
@@ -297,7 +300,7 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
     unsigned n = 0;
     uint32_t last = work->step, next = work->step;
     if (work->interleaving == DDL__INTERLEAVE_UNDECIDED)
-        work->interleaving = plan_interleaving(work->plan, work->element);
+        work->interleaving = plan_interleaving(runner, work->plan, work->element);
     if (work->interleaving == DDL__INTERLEAVE_NEVER || runner->size != RANKS ||
         !peer(runner)->ops->shared || runner->among_frames || work->call.blocks || work->received ||
         work->published || work->wave % LEARN == 0 ||

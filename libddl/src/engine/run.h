@@ -27,6 +27,7 @@ typedef struct ddl__runner {
     unsigned n_returns;
     const void **operands; /* room for n_operands */
     int n_operands;
+    bool rings_are_near;        /* in the second-level caches of their owners */
     unsigned ahead;             /* interleave.c: spans peeked at and not yet released */
     ddl__backoff claim_backoff; /* interleave.c: calls that do not wait */
 } ddl__runner;

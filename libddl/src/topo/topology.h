@@ -83,6 +83,7 @@ typedef struct ddl__location {
     uint64_t own;     /* cores on which this rank may run */
     uint64_t mask;    /* the same number for ranks that may run on the same cores */
     uint64_t node;    /* 1 + the NUMA node that has all those cores; 0: several nodes have them */
+    uint64_t cache;   /* bytes of a second-level cache that the rank's ring is to fit */
 } ddl__location;
 
 /* Add machines, oversubscription and nodes from the ranks' locations, locations[rank]. A host
