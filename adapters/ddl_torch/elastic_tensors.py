@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,43 @@ def pack(name: str, value: Any) -> framework.Tensor:
 def _pack_json(name: str, value: Any) -> framework.Tensor:
     """Lists and dictionaries of numbers and texts, as schedules have them."""
     try:
-        text = json.dumps(value, sort_keys=True)
-        if json.loads(text) != value:
+        text = json.dumps(_tag(value), sort_keys=True)
+        if _untag(json.loads(text)) != value:
             raise TypeError
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: {value!r} cannot be part of an elastic job's state") from None
+        raise TypeError(
+            f"{name}: {value!r} cannot be part of an elastic job's state, which has tensors,"
+            " numbers, texts, None, and lists, tuples, dictionaries and Counters of these"
+        ) from None
     data = np.frombuffer(text.encode(), np.uint8)
     return framework.Tensor(_JSON, data.shape, data)
+
+
+_TAG = "__kind__"  # of what JSON has no form for
+
+
+def _tag(value: Any) -> Any:
+    if isinstance(value, dict):
+        if type(value) is dict and _TAG not in value and all(isinstance(k, str) for k in value):
+            return {key: _tag(each) for key, each in value.items()}
+        kind = "Counter" if isinstance(value, Counter) else "dict"
+        return {_TAG: kind, "items": [[_tag(key), _tag(each)] for key, each in value.items()]}
+    if isinstance(value, tuple):
+        return {_TAG: "tuple", "items": [_tag(each) for each in value]}
+    return [_tag(each) for each in value] if isinstance(value, list) else value
+
+
+def _untag(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_untag(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if _TAG not in value:
+        return {key: _untag(each) for key, each in value.items()}
+    items = _untag(value["items"])
+    if value[_TAG] == "tuple":
+        return tuple(items)
+    return (Counter if value[_TAG] == "Counter" else dict)(dict(items))
 
 
 def unpack(name: str, packed: framework.Tensor) -> Any:
@@ -76,7 +107,7 @@ def unpack(name: str, packed: framework.Tensor) -> Any:
         kind = _NUMBERS[packed.dtype]
         return None if kind is None else tuple(numbers) if kind is tuple else kind(numbers[0])
     if packed.dtype == _JSON:
-        return json.loads(packed.data.tobytes())
+        return _untag(json.loads(packed.data.tobytes()))
     dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -313,6 +314,39 @@ def test_tensors_of_all_types_travel(dtype: str) -> None:
         found = unpack("value", pack("value", sent))
         assert found.dtype == sent.dtype
         assert torch.equal(found, sent)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{3: 1, 5: 2}, Counter({3: 1}), [(1, 2), {"a": {(0, 1): None}}], {"__kind__": "tuple"}, {}],
+    ids=repr,
+)
+def test_what_schedules_hold_travels(value: Any) -> None:
+    found = unpack("value", pack("value", value))
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_what_has_no_place_in_a_state_is_named() -> None:
+    with pytest.raises(TypeError, match=r"also.schedule.base: \{1\} cannot be part of .* Counters"):
+        pack("also.schedule.base", {1})
+
+
+def test_milestones_travel() -> None:
+    def made() -> Any:
+        half = half_of(nn.Linear(3, 2))
+        schedule = torch.optim.lr_scheduler.MultiStepLR(half.optimizer, [2, 4, 4])
+        return elastic.Half(half.model, half.optimizer, also={"schedule": schedule}), schedule
+
+    (trained, schedule), (other, loaded) = made(), made()
+    for _ in range(3):
+        trained.optimizer.step()
+        schedule.step()
+    other.load(trained.state())
+    assert loaded.milestones == schedule.milestones
+    assert type(loaded.milestones) is Counter
+    loaded.step()
+    assert loaded.get_last_lr() == [pytest.approx(0.1 * 0.1**3)]
 
 
 def test_another_model_s_state_is_refused() -> None:
