@@ -39,7 +39,7 @@ def join() -> dict[str, Any]:
             leave_when_asked()
         _agent, _reporter = (Inbox(channel), found[1]), Reporter(channel, environment.traces())
     if _agent is None:
-        return {"comm": ddl_core.init()}
+        return {"comm": ddl_core.world() if ddl_core.is_initialized() else ddl_core.init()}
     return {**connect(*_agent), "reporter": _reporter}
 
 

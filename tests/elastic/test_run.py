@@ -118,6 +118,15 @@ def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
     assert report["hash"] == alone
 
 
+def test_a_program_that_trains_twice_without_agents(
+    run_program: Any, alone: str, tmp_path: Path
+) -> None:
+    """Its second job has the processes of the first one."""
+    command = [sys.executable, "-m", "ddl_launch", "-n", "2", PROGRAM, "--times", "2", "--open"]
+    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    assert re.findall(r"state (\w+)", done.out) == [alone] * 2
+
+
 def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     program.write_text("def main():\n    raise OSError('no such sample')\n\n\nmain()\n")

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--differ", action="store_true", help="the workers' optimizers")
     parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--open", action="store_true", help="jobs are not closed")
     arguments = parser.parse_args()
     for _ in range(arguments.times):
         train(arguments)
@@ -66,7 +67,8 @@ def train(arguments: argparse.Namespace) -> None:
             optimizer.param_groups[0]["weight_decay"] = job.group.member
     if job.is_writer:
         print(f"state {job.hash()}")
-    job.close()
+    if not arguments.open:
+        job.close()
 
 
 if __name__ == "__main__":
