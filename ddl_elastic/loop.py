@@ -136,11 +136,11 @@ class Loop:
             self._numbers = {**counts, **self._constants}
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
+        begin = self._planned
         self._planned += number
         self._resume()
         span = range(self._next, self._planned)
-        if not (span and self.awaits_admission):
-            self.load_resumed()
+        self._begin_resumed(begin, span)
         loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
         self._passes += sampler.passes(number)
         return self._run(loader, span)
@@ -275,6 +275,19 @@ class Loop:
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
         self.group.saver = Saver(self._policy, self._constants, self._beside)
+
+    def _begin_resumed(self, begin: int, span: range) -> None:
+        """A call of `steps` begins, before step `begin`. What the program does between calls that
+        are over, as stepping a schedule, is part of the checkpoint's state already, except what it
+        does after the last of them if the checkpoint was written at the end of that call."""
+        if self._resumed is None:
+            return
+        if not span:
+            self.framework.load(self._resumed)
+        elif begin and begin == self._next:
+            self._resumed = None
+        elif not self.awaits_admission:
+            self.load_resumed()
 
     def load_resumed(self) -> None:
         """The admission is over, which is about the initial state."""
