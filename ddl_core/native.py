@@ -161,7 +161,7 @@ class Part:
             raise BuildError(failure.read_text())
         failure.unlink(missing_ok=True)
         start = time.monotonic()
-        _say(f"building {what} (about 30 s), into {self.path.parent}")
+        _say(f"building {what} (up to half a minute), into {self.path.parent}")
         with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
             result = Path(scratch, self.path.name)
             try:
