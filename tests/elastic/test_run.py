@@ -111,6 +111,12 @@ def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
     assert state(done.out) == alone
 
 
+def test_a_job_all_of_whose_workers_die(run: Any) -> None:
+    done, report = run("-n", 2, PROGRAM, "--strike", "kill", "--members", "0,1")
+    assert (done.code, report["state"]) == (128 + signal.SIGKILL, "failed")
+    assert "no worker is left, so the job has failed; if it has a checkpoint" in done.err
+
+
 def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
     done, report = run("-n", 2, PROGRAM, "--times", 2)
     assert done.code == 0, done.err
