@@ -100,9 +100,7 @@ def wait_for_end(coordinator: Coordinator) -> None:
     if failed := [worker for worker in trained or coordinator.workers if worker.code]:
         code = failed[0].code or 0
         ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
-        if not trained:
-            ends.append(
-                "no worker is left, so the job has failed; if it has a checkpoint, it goes on from"
-                " there when it is started again"
-            )
+        if ends and not trained:
+            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
+            ends.insert(0, f"{text} from there when it is started again")
         raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)
