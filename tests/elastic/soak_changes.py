@@ -29,7 +29,7 @@ from ddl_elastic import Job, environment
 SIZES = range(2, 7)  # at most 8 ranks while some leave and some come
 LOGICAL = 12
 SHARE = 0.01  # seconds that a share takes, beside its computation
-STEP = 0.1  # that a step takes about
+STEP = 0.05  # seconds, about
 KEPT = 1  # the member that is not killed
 LIMIT = 60.0  # seconds without a step, and until all workers are there, on a busy machine
 SETTLED = 0.4  # of the steps: then memory and descriptors are as they stay
