@@ -49,6 +49,13 @@ def test_bits(members: Any, model: str, size: int, owners: str, links: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
+def test_another_map_in_each_of_200_steps(members: Any, model: str) -> None:
+    """32 passes of 203 samples in batches of 32."""
+    members.check(members=4, model=model, owners="changing", passes=32)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("owners", ["even", "changing"])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
 def test_bits_of_another_optimizer(members: Any, model: str, owners: str) -> None:

@@ -2,7 +2,7 @@
 """Elastic jobs with JAX, for tests: the argument is a case as JSON; prints what came of it.
 
 In a worker of `ddl elastic run` it joins the others, else it starts workers. `kill` lists members
-that kill themselves in the middle.
+that kill themselves in the middle; `patient`: see patient_samples.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dying_samples import DyingSamples
+from patient_samples import PatientSamples
 
 import ddl_jax.elastic as elastic
 from ddl_elastic.framework import digest
@@ -71,7 +72,7 @@ def main(case: dict[str, Any]) -> None:
         make_state,
         case.get("grad_fn", grad_fn),
         update_fn,
-        DyingSamples(DATA, dies),
+        PatientSamples(DATA) if case.get("patient") else DyingSamples(DATA, dies),
         batch=8,
         logical=4,
         workers=case.get("workers", 1),

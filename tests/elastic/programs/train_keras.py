@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elastic jobs with Keras, for tests: a worker of `ddl elastic run`. Its arguments are a case as
-JSON; prints what came of it. `kills` members kill themselves in the middle.
+JSON; prints what came of it. `kills` members kill themselves in the middle; `patient`: see
+patient_samples.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import layers
+from patient_samples import wait
 
 import ddl_keras.elastic as elastic
 
@@ -26,14 +28,16 @@ Y = (X[:, :1] * 2 + X[:, 1:2] ** 2).astype(np.float32)
 class Samples(elastic.Arrays):
     """Kills this process when it is to read another sample, if it is to die."""
 
-    def __init__(self, dies: bool) -> None:
+    def __init__(self, dies: bool, is_patient: bool) -> None:
         super().__init__(X, Y)
-        self.dies, self.read = dies, 0
+        self.dies, self.is_patient, self.read = dies, is_patient, 0
 
     def __getitem__(self, index: int) -> Any:
         self.read += 1
         if self.dies and self.read > 40:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.is_patient:
+            wait()
         return super().__getitem__(index)
 
 
@@ -63,7 +67,7 @@ def main(case: dict[str, Any]) -> None:
     seen: list[str] = []
     history = elastic.fit(
         model,
-        Samples(dies),
+        Samples(dies, bool(case.get("patient"))),
         validation_data=(X[:20], Y[:20]),
         callbacks=[
             keras.callbacks.CSVLogger("log.csv"),

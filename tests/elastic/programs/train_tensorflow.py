@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An elastic loop with TensorFlow, for tests: a worker of `ddl elastic run`. Its argument is a case
-as JSON. `kills` members kill themselves in the middle of a step.
+as JSON. `kills` members kill themselves in the middle of a step; `patient`: see patient_samples.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from dying_samples import DyingSamples
+from patient_samples import PatientSamples
 
 import ddl_tensorflow.elastic as elastic
 
@@ -63,7 +64,8 @@ def main(case: dict[str, Any]) -> None:
         return loss, tape.gradient(loss, model.trainable_variables)
 
     losses = []
-    for step in job.steps(DyingSamples(DATA, dies), steps=case.get("steps", 12)):
+    data = PatientSamples(DATA) if case.get("patient") else DyingSamples(DATA, dies)
+    for step in job.steps(data, steps=case.get("steps", 12)):
         for x, kind, y in step:
             step.backward(compute(x, kind, y, job.random_seed), weight=len(y))
         optimizer.apply(job.gradients, model.trainable_variables)
