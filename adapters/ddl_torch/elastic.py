@@ -16,7 +16,7 @@ docs/elastic.md tells what is promised, and what a program must not do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, compress
+from itertools import compress
 from typing import Any
 
 import torch
@@ -27,12 +27,12 @@ from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
 from ddl_elastic.saving import policy_find
 from ddl_torch import elastic_environment, elastic_modules, elastic_state
-from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.elastic_buffers import Buffers
 from ddl_torch.elastic_gradients import Gradients
 from ddl_torch.elastic_layout import Layout
 from ddl_torch.elastic_loading import Loading
 from ddl_torch.elastic_pins import pin, seed
+from ddl_torch.elastic_refusals import refuse
 from ddl_torch.elastic_shares import Share, Shares, add
 
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
@@ -111,7 +111,7 @@ class Half(Loading):
         if self._schedule:
             self._also["schedule"] = self._schedule
         self.loss = float("nan")
-        _refuse(model, optimizer)
+        refuse(model, optimizer)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
         self._changes = -1  # there were, when the model was looked at
         self._tensors: list[Tensor] = []  # that it had then: first its parameters
@@ -206,21 +206,3 @@ class Half(Loading):
     def load(self, state: framework.State) -> None:
         elastic_state.write(state, self.model, self.optimizer, self._also)
         self._trained = None
-
-
-def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """What cannot keep the promise."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.SyncBatchNorm | SyncBatchNorm):
-            raise TypeError(
-                f"{name or 'model'} is a SyncBatchNorm: its statistics would depend on the number"
-                " of processes. Use BatchNorm: elastic training averages its statistics over the"
-                " logical workers"
-            )
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            raise TypeError("model is a DistributedDataParallel; give the module inside of it")
-    known = set(model.parameters())
-    for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-        if parameter not in known:
-            shape = tuple(parameter.shape)
-            raise ValueError(f"optimizer has a parameter of shape {shape} that is not model's")

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 import ddl_core  # noqa: E402
 import ddl_torch  # noqa: E402
@@ -358,6 +362,38 @@ def test_another_model_s_state_is_refused() -> None:
 def test_sync_batch_norm_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="1 is a SyncBatchNorm: its statistics would depend"):
         half_of(nn.Sequential(nn.Linear(3, 3), kind(3)))
+
+
+@pytest.fixture
+def gloo(find_port: Any) -> Iterator[None]:
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{find_port()}", rank=0, world_size=1
+    )
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # of torch.distributed.optim itself
+@pytest.mark.usefixtures("gloo")
+def test_sharded_states_are_refused() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = nn.Sequential(nn.Linear(3, 2))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(TypeError, match="optimizer is a ZeroRedundancyOptimizer: its state is"):
+        elastic.Half(model, optimizer)
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(TypeError, match="0.weight is a DTensor: its state is sharded over"):
+        half_of(model)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(TypeError, match="model is a FSDPModule: its state is sharded over"):
+        half_of(model)
+
+
+def test_an_optimizer_with_a_closure_is_refused() -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match="optimizer is an LBFGS, which computes the loss several"):
+        elastic.Half(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_foreign_parameters_are_refused() -> None:

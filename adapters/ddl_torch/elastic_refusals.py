@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models and optimizers with which an elastic job could not keep its promise."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import torch
+from torch import nn
+
+from ddl_torch.batch_norm import SyncBatchNorm
+
+# By the name of a class, which need not be imported.
+_SHARDED = {"DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer"}
+
+
+def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raises TypeError or ValueError for such ones."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm | SyncBatchNorm):
+            raise TypeError(
+                f"{name or 'model'} is a SyncBatchNorm: its statistics would depend on the number"
+                " of processes. Use BatchNorm: elastic training averages its statistics over the"
+                " logical workers"
+            )
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise TypeError("model is a DistributedDataParallel; give the module inside of it")
+    parts = [("model", model), ("optimizer", optimizer), *model.named_parameters()]
+    for name, part in parts:
+        if sharded := _SHARDED.intersection(each.__name__ for each in type(part).__mro__):
+            raise TypeError(
+                f"{name} is a {sharded.pop()}: its state is sharded over processes, and each one"
+                " of an elastic job needs all of it. Give a model and an optimizer without sharding"
+            )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError(
+            "optimizer is an LBFGS, which computes the loss several times in a step; elastic"
+            " training computes it once. Use an optimizer whose step needs no closure"
+        )
+    known = set(model.parameters())
+    for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        if parameter not in known:
+            shape = tuple(parameter.shape)
+            raise ValueError(f"optimizer has a parameter of shape {shape} that is not model's")
