@@ -19,12 +19,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 from faults import FIREWALL
 from lab import Lab
 
+from ddl_elastic.checkpoint import Folder, manifests, read_manifest, read_state
+
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"),
     reason="network namespaces need root, iproute2 and nftables",
 )
 
 STEP = 5
+KEPT = 3  # checkpoints
 PHASES = ["compute", "reduce", "vote", "apply"]
 CUTS = {
     "link down": "ip -n {host} link set eth0 down",
@@ -39,7 +42,9 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def cut(members: Any, lab: Lab, fault: str, phase: str, places: list[int]) -> None:
+def cut(
+    members: Any, lab: Lab, fault: str, phase: str, places: list[int], **case: Any
+) -> list[list[list[Any]]]:
     """The members of the second host are cut off, when the first of them is in this phase."""
     names = [f"{lab.prefix}{place}" for place in places]
     victims = [member for member, place in enumerate(places) if place == 1]
@@ -47,12 +52,21 @@ def cut(members: Any, lab: Lab, fault: str, phase: str, places: list[int]) -> No
     kill = {"member": victims[0], "step": STEP, "phase": phase}
     kill |= {"how": "command", "target": command, "cut": victims}
     where = {"hosts": names, "interfaces": "eth0", "links": ["shm", "tcp"]}
-    members.check(members=len(places), **where, kills=[kill])
+    logs: list[list[list[Any]]] = members.check(members=len(places), **where, kills=[kill], **case)
+    return logs
 
 
 def test_sample(members: Any, lab: Lab) -> None:
-    """Of two halves the one with the lowest rank goes on; the coordinator is on its host."""
-    cut(members, lab, "resets", "reduce", [0, 0, 1, 1])
+    """Of two halves the one with the lowest rank goes on; the coordinator is on its host. That side
+    alone writes checkpoints from then on, and all of them are whole."""
+    logs = cut(members, lab, "resets", "reduce", [0, 0, 1, 1], every=1)
+    storage = Folder(members.folder / f"{members.name}.saved")
+    found = [read_manifest(storage, name) for name in manifests(storage)]
+    assert len(found) == KEPT
+    for each in found:
+        read_state(storage, each)  # raises DamagedCheckpoint
+    commits = [sum(line[0] == "commit" for line in log) for log in logs]
+    assert max(each.steps for each in found) == commits[0] > commits[2]
 
 
 @pytest.mark.slow
