@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every engine has to do: agents, workers, their ends and what they have written."""
+"""What every engine has to do: agents, workers, their ends and what they have written.
+
+There are two: this machine's, and the one whose agents dial in. Hosts that are given, Slurm and Ray
+only start agents, which dial in: test_given_hosts.py, ../lab and ray_nodes.py test that.
+"""
 
 from __future__ import annotations
 
