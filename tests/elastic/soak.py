@@ -119,9 +119,13 @@ class Process:
         line, _, self._said = self._said.partition(b"\n")
         return json.loads(line)
 
-    def end(self) -> None:
+    def end(self, selector: selectors.BaseSelector) -> None:
+        """Kill it; the witness serves until it has ended. On a busy machine that takes long, and a
+        witness is believed for a second only."""
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            for key, _ in selector.select(0.01):
+                key.data()
         os.close(self.give)
         os.close(self.get)
 
@@ -161,12 +165,12 @@ class Soak:
             while (left := began + moment - time.monotonic()) > 0:
                 for key, _ in self.selector.select(left):
                     key.data()
-            victim.end()
+            victim.end(self.selector)
         found: list[Any] = self.survivor.hear(self.selector)
         return found
 
     def close(self) -> None:
-        self.survivor.end()
+        self.survivor.end(self.selector)
         self.witness.close()
 
 
