@@ -39,3 +39,21 @@ def test_values_are_left_out() -> None:
     texts = [m.text for m in messages.messages()]
     assert 'DDL_EINVAL: DDL_ENCRYPT="%s" is neither 1 nor 0' in texts
     assert not [t for t in texts if t.startswith("DDL_") and re.search("%[dul]", t)]
+
+
+def test_native_parts_and_the_scheduler_are_read() -> None:
+    texts = [m.text for m in messages.messages()]
+    for text in (
+        "DistBackendError: ddl split: the process group has been shut down",  # TORCH_CHECK_WITH
+        "ValueError: ddl %s: there are %s inputs, but %s outputs",  # TORCH_CHECK_VALUE
+        "InvalidArgumentError: ddl %s: op: %s is unknown",  # OP_REQUIRES
+        "XlaRuntimeError: ddl: not initialised: call ddl_jax.init() first",
+        "Refused: there is no token",
+        "Refused: job %s is %s, not %s",
+        "Refused: %s streams are open already; close some",  # by a variable
+        "Refused: host is %s, not one of %s, in the Host header",  # by a field
+    ):
+        assert text in texts, text
+    native = {m.file for m in messages.messages() if "/csrc/" in m.file}
+    for adapter in ("ddl_torch", "ddl_tensorflow", "ddl_jax"):
+        assert any(adapter in file for file in native)

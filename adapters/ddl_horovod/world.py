@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ddl_core import adapter
 from ddl_horovod.executor import Executor, Members
@@ -105,16 +105,19 @@ class ProcessSet:
         self._executor, self.process_set_id = None, None
 
 
-class World:
+Kind = TypeVar("Kind", bound=ProcessSet)
+
+
+class World(Generic[Kind]):
     """The job with its process sets. A framework's module exports the methods as its functions."""
 
-    def __init__(self, framework: Framework, kind: type[ProcessSet]) -> None:
+    def __init__(self, framework: Framework, kind: type[Kind]) -> None:
         self.framework = framework
         self._kind = kind
         kind._world = self
         self.everyone = kind([])  # the set of all ranks
         self.everyone._ranks = None
-        self._sets: dict[int, ProcessSet] = {}
+        self._sets: dict[int, Kind] = {}
         self._next_id = 0
         self._owns_job = False
         self._locals: list[tuple[int, int]] = []
@@ -212,11 +215,11 @@ class World:
         self.check()
         TIMELINE.stop()
 
-    def add_process_set(self, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    def add_process_set(self, process_set: Kind | Iterable[int]) -> Kind:
         """Make a set usable, and return it. All ranks call it, whether they are members or not.
         ValueError for ranks that do not exist, and for a set that was added."""
         self.check()
-        added = process_set if isinstance(process_set, ProcessSet) else self._kind(process_set)
+        added = process_set if isinstance(process_set, self._kind) else self._kind(process_set)
         members = added.members()
         if not members or members[0] < 0 or members[-1] >= self.size():
             raise ValueError(f"process_set: {added} is not some of the {self.size()} ranks")
@@ -248,14 +251,14 @@ class World:
         if not self.is_initialized():
             raise ValueError(f"not initialised: call {self.framework.name}.init() first")
 
-    def process_set(self, number: int) -> ProcessSet:
+    def process_set(self, number: int) -> Kind:
         """The set of this process_set_id. ValueError if there is none."""
         self.check()
         if number not in self._sets:
             raise ValueError(f"process_set_id: {number} is none of {sorted(self._sets)}")
         return self._sets[number]
 
-    def _add(self, added: ProcessSet) -> ProcessSet:
+    def _add(self, added: Kind) -> Kind:
         self._sets[self._next_id] = added
         added._open(self._next_id, self.framework)
         self._next_id += 1

@@ -13,7 +13,7 @@ ddl_jax or ddl_torch.
 """
 
 from ddl_keras import callbacks
-from ddl_keras._adapter import adapter, split, subset
+from ddl_keras._adapter import Communicator, adapter, split, subset
 from ddl_keras.batch_norm import SyncBatchNormalization
 from ddl_keras.optimizer import DistributedOptimizer
 from ddl_keras.state import average_metrics, broadcast_model
@@ -34,6 +34,7 @@ shutdown = adapter.shutdown
 size = adapter.size
 
 __all__ = [
+    "Communicator",
     "DistributedOptimizer",
     "SyncBatchNormalization",
     "allgather",

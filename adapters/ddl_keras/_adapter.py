@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, overload
 
 import keras
 
@@ -37,18 +37,35 @@ def among(comm: Any) -> dict[str, Any]:
     return {"comm": comm}
 
 
-def split(color: int | None, key: int = 0) -> Any:
+class Communicator(Protocol):
+    """Some of the ranks, as the backend's adapter has them. For the keyword comm."""
+
+    rank: int
+    size: int
+
+
+@overload
+def split(color: int, key: int = 0) -> Communicator: ...
+
+
+@overload
+def split(color: None, key: int = 0) -> None: ...
+
+
+def split(color: int | None, key: int = 0) -> Communicator | None:
     """The communicator of the ranks that give the same color, in the order of key, then of their
     rank. All ranks call it; with None a rank gets None. On TensorFlow and JAX; Unsupported on
     PyTorch, and raises like ddl_core.Comm.split."""
     _check_parts("split")
-    return adapter.split(color, key)
+    part: Communicator | None = adapter.split(color, key)
+    return part
 
 
-def subset(ranks: Sequence[int]) -> Any:
+def subset(ranks: Sequence[int]) -> Communicator:
     """The communicator of these ranks, in this order. Only they call it. Raises like `split`."""
     _check_parts("subset")
-    return adapter.subset(ranks)
+    part: Communicator = adapter.subset(ranks)
+    return part
 
 
 def _check_parts(what: str) -> None:

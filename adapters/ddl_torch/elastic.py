@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from ddl_torch.elastic_pins import pin, seed
 from ddl_torch.elastic_refusals import refuse
 from ddl_torch.elastic_shares import Share, Shares, add
 
+BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 
 
@@ -65,7 +66,7 @@ class Job(Loop):
         logical: int,
         seed: int = 0,
         threads: int = 1,
-        buffers: str = "average",
+        buffers: BuffersKind = "average",
         bucket_bytes: float = BUCKET_BYTES,
         comm: ddl_core.Comm | None = None,
         also: Mapping[str, Any] | None = None,
@@ -99,7 +100,7 @@ class Half(Loading):
         loss: Callable[..., Tensor] | None = None,
         schedule: Callable[..., Any] | None = None,
         *,
-        buffers: str = "average",
+        buffers: BuffersKind = "average",
         bucket_bytes: float = BUCKET_BYTES,
         also: Mapping[str, Any] | None = None,
     ) -> None:

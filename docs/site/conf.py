@@ -83,7 +83,7 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
 def write_pages(app: Sphinx) -> None:
     """Write the pages that come from the sources; they are git-ignored."""
     folder = ROOT / "docs" / "api" / "generated"
-    reference.write(ROOT, folder)
+    reference.write(folder)
     variables_page.write(folder)
     drawings.write(folder)
     changes = (ROOT / "CHANGELOG.md").read_text()

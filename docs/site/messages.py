@@ -25,6 +25,19 @@ PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "adapters")
 INTERNAL = ("NotImplementedError", "AttributeError", "SystemExit", "KeyError", "StopIteration")
 
 _LITERAL = r'"((?:[^"\\]|\\.)*)"'
+# Calls that refuse something, of PyTorch, TensorFlow and XLA: which argument the text begins with,
+# and what Python shows. `wrong` is ddl_tensorflow's, `refuse` and `snprintf` are ddl_jax's.
+_KINDS = {
+    "TORCH_CHECK": (1, "RuntimeError"),
+    "TORCH_CHECK_VALUE": (1, "ValueError"),
+    "TORCH_CHECK_TYPE": (1, "TypeError"),
+    "TORCH_CHECK_NOT_IMPLEMENTED": (1, "NotImplementedError"),
+    "TORCH_CHECK_WITH": (2, "WITH"),
+    "wrong": (1, "InvalidArgumentError"),
+    "refuse": (2, "XlaRuntimeError"),
+    "snprintf": (2, "XlaRuntimeError"),
+}
+_NATIVE = re.compile(rf"\b({'|'.join(_KINDS)}|\w+Error)\(")
 _SECTION = re.compile(r"^## (.*?)\n(.*?)^<!-- messages\n(.*?)\n-->", re.DOTALL | re.MULTILINE)
 
 
@@ -62,8 +75,8 @@ def family(message: Message, known: list[Family]) -> Family | None:
 
 
 def messages() -> list[Message]:
-    """Of C and Python, without those that have no words of their own."""
-    found = {m.text: m for m in [*_of_c(), *_of_python()]}
+    """Of C, C++ and Python, without those that have no words of their own."""
+    found = {m.text: m for m in [*_of_c(), *_of_adapters(), *_of_scheduler(), *_of_python()]}
     said = [m for m in found.values() if re.search("[a-z]{3}", _words(m.text).replace("%s", ""))]
     return sorted(said, key=lambda m: m.text)
 
@@ -86,6 +99,47 @@ def _of_c() -> Iterator[Message]:
                 yield Message(str(path.relative_to(ROOT)), f"{status}: {words}")
 
 
+def _of_adapters() -> Iterator[Message]:
+    """The texts of the adapters' native parts, where a value is %s."""
+    for path in sorted((ROOT / "adapters").glob("*/csrc/*")):
+        text = path.read_text()
+        for call in _NATIVE.finditer(text):
+            parts = _arguments(text[call.end() : _end(text, call.end())])
+            condition, kind = _KINDS.get(call[1], (0, call[1]))
+            if kind == "WITH":
+                kind, condition = parts[0].strip(), 2
+            if call[1] == "snprintf":
+                parts = parts[: condition + 1]  # without the values
+            words = "".join(map(_joined, parts[condition:]))
+            if call[1] == "wrong":
+                words = f"ddl %s: {words}"
+            if '"' in "".join(parts[condition:]):
+                yield Message(str(path.relative_to(ROOT)), f"{kind}: {words}")
+
+
+def _arguments(text: str) -> list[str]:
+    """A call's arguments, as they are written."""
+    found, depth = [""], 0
+    for part in re.finditer(rf"{_LITERAL}|[^\"]", text):
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(part[0], 0)
+        if part[0] == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += part[0]
+    return found
+
+
+def _joined(argument: str) -> str:
+    """A text that strings and values make, joined by + or the formats of C."""
+    text, last = "", 0
+    for part in re.finditer(rf"{_LITERAL}", argument):
+        between = argument[last : part.start()].strip(" \n+()")
+        text += ("%s" if between else "") + part[1]
+        last = part.end()
+    text = re.sub(r"%[-+0-9.*]*(?:ll|z)?[a-z]", "%s", text)
+    return text + ("%s" if argument[last:].strip(" \n+()") else "")
+
+
 def _end(text: str, start: int) -> int:
     """Behind the arguments of a call."""
     depth = 1
@@ -106,6 +160,38 @@ def _of_python() -> Iterator[Message]:
                     if name not in INTERNAL:
                         text = _text(node.exc.args[0])
                         yield Message(str(path.relative_to(ROOT)), f"{name}: {text}")
+
+
+def _of_scheduler() -> Iterator[Message]:
+    """The answers of the scheduler's API to requests that it refuses."""
+    for path in sorted((ROOT / "ddl_elastic" / "web").glob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for text in _refusals(function):
+                    yield Message(str(path.relative_to(ROOT)), f"Refused: {text}")
+
+
+def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Of one function: a text, the texts that its variable may have, or a wrong field's."""
+    variables: dict[str, list[str]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            values = node.value.values if isinstance(node.value, ast.Dict) else [node.value]
+            variables.setdefault(node.targets[0].id, []).extend(map(_text, values))
+    known = [text for texts in variables.values() for text in texts if text != "%s"]
+    for node in ast.walk(function):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if not isinstance(node, ast.Call) or called not in ("Refused", "no_token"):
+            continue
+        message = [word.value for word in node.keywords if word.arg == "message"]
+        if called == "no_token":
+            message = node.args
+        if message and isinstance(message[0], ast.Name):
+            yield from variables.get(message[0].id, []) + known
+        elif message:
+            yield _text(message[0])
+        else:
+            yield f"{_text(node.args[1])} is %s, not {_text(node.args[3])}"
 
 
 def _text(node: ast.expr) -> str:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the reference pages of the packages whose import needs a framework, from their sources.
 
-Nothing is imported: a package's public names are those of its `__all__`, each is looked up in the
-modules of the package, and its signature and docstring are read from there. An adapter's name may
-be a method of its world (`init = _world.init`); then it is looked up in the classes of worlds.
+Nothing is imported: a package's public names are those of its `__all__`, each is found by names.py,
+and its signature and docstring are read from there.
 """
 
 from __future__ import annotations
@@ -12,27 +11,31 @@ import ast
 import re
 from pathlib import Path
 
-PACKAGES = {
-    "ddl_torch": ("PyTorch", "adapters/ddl_torch"),
-    "ddl_tensorflow": ("TensorFlow", "adapters/ddl_tensorflow"),
-    "ddl_keras": ("Keras", "adapters/ddl_keras"),
-    "ddl_jax": ("JAX", "adapters/ddl_jax"),
-    "ddl_chainer": ("Chainer", "adapters/ddl_chainer"),
-    "ddl_pytensor": ("PyTensor, Aesara, Theano", "adapters/ddl_pytensor"),
-    "ddl_caffe": ("Caffe", "adapters/ddl_caffe"),
-    "ddl_mlx": ("MLX", "adapters/ddl_mlx"),
-    "ddl_mxnet": ("MXNet", "adapters/ddl_mxnet"),
-    "ddl_paddle": ("PaddlePaddle", "adapters/ddl_paddle"),
-    "ddl_tinygrad": ("tinygrad", "adapters/ddl_tinygrad"),
-    "ddl_horovod.torch": ("Horovod's API", "adapters/ddl_horovod/torch"),
-    "ddl_horovod.tensorflow": ("Horovod's API", "adapters/ddl_horovod/tensorflow"),
-    "ddl_horovod.tensorflow.keras": ("Horovod's API", "adapters/ddl_horovod/tensorflow/keras"),
-    "ddl_elastic": ("Elastic training", "ddl_elastic"),
-}
-SHARED = ("ddl_core/adapter.py", "ddl_core/adapter_arrays.py")  # what adapters build on
-WORLDS = ("World", "ArrayWorld")
+import names
 
-Definition = ast.FunctionDef | ast.ClassDef
+PACKAGES = {
+    "ddl_torch": "PyTorch",
+    "ddl_torch.elastic": "Elastic training with PyTorch",
+    "ddl_tensorflow": "TensorFlow",
+    "ddl_tensorflow.elastic": "Elastic training with TensorFlow",
+    "ddl_keras": "Keras",
+    "ddl_keras.elastic": "Elastic training with Keras",
+    "ddl_jax": "JAX",
+    "ddl_jax.elastic": "Elastic training with JAX",
+    "ddl_jax.mpi4jax": "mpi4jax's API",
+    "ddl_chainer": "Chainer",
+    "ddl_pytensor": "PyTensor, Aesara, Theano",
+    "ddl_caffe": "Caffe",
+    "ddl_mlx": "MLX",
+    "ddl_mxnet": "MXNet",
+    "ddl_paddle": "PaddlePaddle",
+    "ddl_tinygrad": "tinygrad",
+    "ddl_horovod.torch": "Horovod's API",
+    "ddl_horovod.tensorflow": "Horovod's API",
+    "ddl_horovod.tensorflow.keras": "Horovod's API",
+    "ddl_horovod.keras": "Horovod's API",
+    "ddl_elastic": "Elastic training",
+}
 
 
 def paragraphs(text: str) -> list[str]:
@@ -46,108 +49,71 @@ def paragraphs(text: str) -> list[str]:
     return out
 
 
-def write(root: Path, folder: Path) -> None:
+def write(folder: Path) -> None:
     """Write FOLDER/PACKAGE.rst for each package."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (title, path) in PACKAGES.items():
-        _write_if_new(folder / f"{name}.rst", page(name, title, root, root / path))
+    for name, title in PACKAGES.items():
+        _write_if_new(folder / f"{name}.rst", page(name, title))
 
 
-def page(name: str, title: str, root: Path, folder: Path) -> str:
+def page(name: str, title: str) -> str:
     """One package's page."""
-    package = ast.parse((folder / "__init__.py").read_text())
-    shared = {
-        node.name: node
-        for path in SHARED
-        for node in ast.parse((root / path).read_text()).body
-        if isinstance(node, ast.ClassDef)
-    }
-    found = {**of_worlds(shared, folder), **definitions(folder)}
-    for node in found.values():
-        inherit_init(node, shared)
     heading = f"{title}: {name}"
-    out = [heading, "=" * len(heading), "", f".. py:module:: {name}", ""]
-    out += paragraphs(ast.get_docstring(package) or "")
-    absent = []
-    for public in public_names(package):
-        if public in found:
-            out += entry(found[public])
+    return "\n".join([heading, "=" * len(heading), "", *module(name)]) + "\n"
+
+
+def module(name: str) -> list[str]:
+    """A module's words, and an entry for each of its public names; modules come last."""
+    out = [f".. py:module:: {name}", "", *paragraphs(ast.get_docstring(names.tree(name)) or "")]
+    if any(chooser.startswith(f"{name}.") for chooser, _ in names.CHOSEN):
+        out += ["What is the backend's is shown as TensorFlow's adapter has it.", ""]
+    inner = []
+    for public in names.public(name):
+        found = names.find(name, public)
+        assert found, f"{name}.{public} is not found in the sources"
+        if isinstance(found, names.Named):
+            out += entry(found, public)
+        elif isinstance(found, names.Value):
+            out += value(public, found)
         else:
-            absent.append(public)
-    if absent:
-        out += ["Also: " + ", ".join(f"``{n}``" for n in absent) + ".", ""]
-    return "\n".join(out) + "\n"
+            inner.append(found.name)
+    for each in inner:
+        out += [each, "-" * len(each), "", *module(each)]
+    return out
 
 
-def public_names(package: ast.Module) -> list[str]:
-    """The names in `__all__`."""
-    for node in package.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
-    return []
+def value(name: str, found: names.Value) -> list[str]:
+    """A constant, or a name that another package explains."""
+    says = f"That of {found.of}: ``{found.text}``." if found.of else f"``{found.text}``"
+    return [f".. py:data:: {name}", "", f"    {says}", ""]
 
 
-def definitions(folder: Path) -> dict[str, Definition]:
-    """The functions and classes at the top of the folder's modules, those with words first."""
-    found: dict[str, Definition] = {}
-    for path in sorted(folder.glob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and (
-                node.name not in found or not ast.get_docstring(found[node.name])
-            ):
-                found[node.name] = node
-    return found
-
-
-def of_worlds(shared: dict[str, ast.ClassDef], folder: Path) -> dict[str, Definition]:
-    """What the folder's modules assign from a world, as the functions that its methods become."""
-    methods: dict[str, Definition] = {}
-    for world in WORLDS:
-        for method in shared[world].body:
-            if isinstance(method, ast.FunctionDef):
-                method.args.args = method.args.args[1:]  # self
-                methods[method.name] = method
-    assigned = {
-        target.id
-        for path in sorted(folder.glob("*.py"))
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Assign) and "world." in ast.unparse(node.value)
-        for target in ast.walk(node.targets[0])
-        if isinstance(target, ast.Name)
-    }
-    return {name: methods[name] for name in assigned & methods.keys()}
-
-
-def inherit_init(node: Definition, shared: dict[str, ast.ClassDef]) -> None:
-    """Give a class without `__init__` that of a shared class on which it is built."""
-    if isinstance(node, ast.ClassDef) and not _method(node, "__init__"):
-        for base in node.bases:
-            parent = shared.get(ast.unparse(base).rpartition(".")[2])
-            inherited = _method(parent, "__init__") if parent else None
-            node.body += [inherited] if inherited else []
-
-
-def entry(node: Definition, inside: str = "") -> list[str]:
-    """The directive of a function, or of a class with its public methods."""
+def entry(found: names.Named, name: str, inside: bool = False) -> list[str]:
+    """The directive of a function, or of a class with its public methods and those of its bases."""
+    node = found.node
     out: list[str]
     if isinstance(node, ast.FunctionDef):
-        method = bool(inside)
-        kind = "method" if method else "function"
+        kind = "method" if inside else "function"
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        out = [f".. py:{kind}:: {node.name}({_signature(node.args, method)}){returns}", ""]
+        out = [f".. py:{kind}:: {name}({_signature(node.args, inside)}){returns}", ""]
         body = [*parameters(node.args), *paragraphs(ast.get_docstring(node) or "")]
     else:
-        first = _method(node, "__init__")
-        signature = f"({_signature(first.args, True)})" if first else ""
-        out = [f".. py:class:: {node.name}{signature}", ""]
+        first = names.method(found, "__init__")
+        made = first.node.args if first and isinstance(first.node, ast.FunctionDef) else None
+        signature = f"({_signature(made, True)})" if made else ""
+        out = [f".. py:class:: {name}{signature}", ""]
         body = paragraphs(ast.get_docstring(node) or "")
-        body += parameters(first.args) if first else []
-        for part in node.body:
-            overload = isinstance(part, ast.FunctionDef) and any(
-                ast.unparse(each) == "overload" for each in part.decorator_list
-            )  # the last one has the docstring
-            if isinstance(part, ast.FunctionDef) and part.name[0] != "_" and not overload:
-                body += entry(part, node.name)
+        body += parameters(made) if made else []
+        methods = [
+            part.name
+            for each in (found, *names.bases(found))
+            for part in each.node.body
+            if isinstance(part, ast.FunctionDef) and part.name[0] != "_"
+        ]
+        for part in dict.fromkeys(methods):
+            method = names.method(found, part)
+            assert method
+            body += entry(method, part, True)
     return [*out, *("    " + line if line else "" for line in body), ""]
 
 
@@ -174,11 +140,6 @@ def parameters(arguments: ast.arguments) -> list[str]:
 def _signature(arguments: ast.arguments, method: bool) -> str:
     text = ast.unparse(arguments)
     return re.sub(r"^(self|cls)(, )?", "", text) if method else text
-
-
-def _method(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    found = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    return found[0] if found else None
 
 
 def _write_if_new(path: Path, text: str) -> None:

@@ -43,3 +43,9 @@ ddl_keras.init()
 optimizer = ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), compression="f16")
 ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), op="mean")  # type: ignore[arg-type]
 callbacks = [ddl_keras.callbacks.AverageMetrics()]
+among: int = ddl_keras.size() - ddl_keras.rank()
+halves: ddl_keras.Communicator = ddl_keras.split(among % 2)
+ddl_keras.split("half")  # type: ignore[call-overload]
+ddl_keras.DistributedOptimizer(keras.optimizers.SGD(), comm=halves)
+pair = ddl_keras.subset([0, 1])
+nobody: None = ddl_keras.split(None)
