@@ -119,6 +119,14 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--certificate", metavar="FILE", type=Path, help="for TLS, which other addresses need"
     )
     serve.add_argument("--key", metavar="FILE", type=Path, help="of the certificate")
+    serve.add_argument(
+        "--host-name",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="another name or address by which browsers and clients reach this machine, beside its"
+        " own names and that of --listen; may be repeated. Requests for other names are refused",
+    )
     serve.set_defaults(run=_run)
 
 
@@ -223,7 +231,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     """The page and the REST interface, in a thread; None if they are not installed."""
     try:
         from ddl_elastic.web.app import make_app
-        from ddl_elastic.web.server import make_server
+        from ddl_elastic.web.server import host_names, make_server
     except ImportError as error:
         _log.info("no page and no REST interface: %s", error)
         return None
@@ -231,7 +239,11 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     certificate, key = arguments.certificate, arguments.key
     calls = (service.live, service.slots, service.wake)
     try:
-        app = make_app(arguments.store, *calls, secure=certificate is not None)
+        names = host_names(host, arguments.host_name)
+    except ValueError as error:
+        raise CommandError(f"--host-name {error}") from None
+    try:
+        app = make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
         server = make_server(app, host, port, certificate, key)
     except ValueError as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None
