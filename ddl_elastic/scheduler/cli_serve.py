@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import secrets
 import signal
@@ -21,7 +22,7 @@ from ddl_elastic import environment
 from ddl_elastic.cli_agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.scheduler.agents import Agents
-from ddl_elastic.scheduler.jobs import Slot
+from ddl_elastic.scheduler.jobs import Settings, Slot
 from ddl_elastic.scheduler.service import Service
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import Store, StoreError
@@ -95,6 +96,13 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--slot-memory", metavar="BYTES", type=int, default=0, help="of each slot, where it matters"
     )
     serve.add_argument(
+        "--ageing",
+        metavar="SECONDS",
+        type=float,
+        default=math.inf,
+        help="raise a job by a tier each time that it has waited so long (default: never)",
+    )
+    serve.add_argument(
         "--tenant",
         metavar="NAME",
         action="append",
@@ -133,6 +141,8 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.slots < 1:
         raise CommandError(f"--slots {arguments.slots}: at least 1 is needed")
+    if not arguments.ageing > 0:
+        raise CommandError(f"--ageing {arguments.ageing}: more than 0 seconds are needed")
     address = parse_address(arguments.listen, "--listen", "127.0.0.1")
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     _log.setLevel(logging.INFO)
@@ -152,8 +162,12 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             _add_tenants(arguments.store, arguments.tenant)
             agents = make_agents if token else None
+            settings = Settings(ageing=arguments.ageing)
             service = Service(
-                arguments.store, slots, starter, token=token, users=users, agents=agents
+                *(arguments.store, slots, starter, settings),
+                token=token,
+                users=users,
+                agents=agents,
             )
             stack.enter_context(service)
         except (StoreError, sqlite3.Error, OSError) as error:
