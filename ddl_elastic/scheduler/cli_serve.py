@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import secrets
 import signal
@@ -21,7 +22,7 @@ from ddl_elastic import environment
 from ddl_elastic.cli_agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.scheduler.agents import Agents
-from ddl_elastic.scheduler.jobs import Slot
+from ddl_elastic.scheduler.jobs import Settings, Slot
 from ddl_elastic.scheduler.service import Service
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import Store, StoreError
@@ -95,6 +96,13 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--slot-memory", metavar="BYTES", type=int, default=0, help="of each slot, where it matters"
     )
     serve.add_argument(
+        "--ageing",
+        metavar="SECONDS",
+        type=float,
+        default=math.inf,
+        help="raise a job by a tier each time that it has waited so long (default: never)",
+    )
+    serve.add_argument(
         "--tenant",
         metavar="NAME",
         action="append",
@@ -119,12 +127,22 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--certificate", metavar="FILE", type=Path, help="for TLS, which other addresses need"
     )
     serve.add_argument("--key", metavar="FILE", type=Path, help="of the certificate")
+    serve.add_argument(
+        "--host-name",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="another name or address by which browsers and clients reach this machine, beside its"
+        " own names and that of --listen; may be repeated. Requests for other names are refused",
+    )
     serve.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.slots < 1:
         raise CommandError(f"--slots {arguments.slots}: at least 1 is needed")
+    if not arguments.ageing > 0:
+        raise CommandError(f"--ageing {arguments.ageing}: more than 0 seconds are needed")
     address = parse_address(arguments.listen, "--listen", "127.0.0.1")
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     _log.setLevel(logging.INFO)
@@ -144,8 +162,12 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             _add_tenants(arguments.store, arguments.tenant)
             agents = make_agents if token else None
+            settings = Settings(ageing=arguments.ageing)
             service = Service(
-                arguments.store, slots, starter, token=token, users=users, agents=agents
+                *(arguments.store, slots, starter, settings),
+                token=token,
+                users=users,
+                agents=agents,
             )
             stack.enter_context(service)
         except (StoreError, sqlite3.Error, OSError) as error:
@@ -223,7 +245,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     """The page and the REST interface, in a thread; None if they are not installed."""
     try:
         from ddl_elastic.web.app import make_app
-        from ddl_elastic.web.server import make_server
+        from ddl_elastic.web.server import host_names, make_server
     except ImportError as error:
         _log.info("no page and no REST interface: %s", error)
         return None
@@ -231,7 +253,11 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     certificate, key = arguments.certificate, arguments.key
     calls = (service.live, service.slots, service.wake)
     try:
-        app = make_app(arguments.store, *calls, secure=certificate is not None)
+        names = host_names(host, arguments.host_name)
+    except ValueError as error:
+        raise CommandError(f"--host-name {error}") from None
+    try:
+        app = make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
         server = make_server(app, host, port, certificate, key)
     except ValueError as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None

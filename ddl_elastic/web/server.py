@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 import uvicorn
@@ -33,6 +36,34 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def host_names(host: str, given: Iterable[str] = ()) -> list[str]:
+    """What a Host header may have beside the names of loopback, where the app listens on this host:
+    the host, the names `given`, and, where others can reach it, this machine's own names. Raises
+    ValueError."""
+    own = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
+    names = [_host_name(name) for name in given]
+    return list(dict.fromkeys([_bracketed(host), *own, *names]))
+
+
+def _host_name(text: str) -> str:
+    name = _bracketed(text)
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]", name):
+        raise ValueError(
+            f"{text!r} is no name or address of a machine, as in head.example.org; give it without"
+            " https:// and without a port"
+        )
+    return name
+
+
+def _bracketed(host: str) -> str:
+    """As a Host header has it."""
+    try:
+        is_six = ipaddress.ip_address(host.strip("[]")).version == 6
+    except ValueError:
+        return host
+    return f"[{host.strip('[]')}]" if is_six else host
 
 
 def make_server(

@@ -236,3 +236,33 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
     code, told = run("--store", "missing/a.db")
     assert code == 1 and "ddl: --store missing/a.db: [Errno 2] No such file" in told
+
+
+class AgeingServing(Serving):
+    options = ("--ageing", "100")
+
+
+def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
+    """It has waited for ten tiers, and the other one is of the first."""
+    serving = AgeingServing(tmp_path, slots=1)
+    try:
+        serving.kill()
+        words = [str(PROGRAM), *map(str, STEPS), "--go", str(tmp_path / "go")]
+        spec = {"command": words, "logical": 12, "folder": str(tmp_path)}
+        now = time.time()
+        high = serving.store.job_submit("t", "high", {**spec, "tier": 1}, now)
+        low = serving.store.job_submit("t", "low", spec, now - 1000)
+        serving.store.plan_write({}, now)  # which counts how long they have waited
+        serving.start()
+        wait_for(serving.store.slots)
+        assert list(serving.store.slots()) == [low]
+        assert serving.record(high).state == "waiting"
+    finally:
+        serving.close()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_ageing_takes_time(seconds: str, tmp_path: Path) -> None:
+    order = [*DDL, "serve", "--store", tmp_path / "jobs.db", f"--ageing={seconds}"]
+    ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and "more than 0 seconds are needed" in ended.stderr

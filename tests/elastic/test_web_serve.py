@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import socket
+import ssl
 import subprocess
 import sys
 from contextlib import suppress
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from conftest import clean_environment, free_port
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving import DDL, PROGRAM, wait_for
+from serving import DDL, PROGRAM, Serving, wait_for
 
 from ddl_elastic.scheduler.access import AccessError, access_read
 from ddl_elastic.scheduler.client import Client, ServerError
@@ -89,3 +94,61 @@ def test_a_job_is_submitted_preempted_followed_and_done(
             wait_for(lambda: all(slot["state"] == "free" for slot in own.overview()["slots"]))
         serving.terminate()
         serving.wait(60)
+
+
+class TlsServing(Serving):
+    """On all addresses of this machine, with a certificate of its own for `localhost`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.certificate, key = folder / "own.pem", folder / "own.key"
+        order = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        order += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        order += ["-out", str(self.certificate), "-keyout", str(key)]
+        subprocess.run(order, check=True, capture_output=True)
+        self.options = ["--listen", f"0.0.0.0:{self.port}", "--certificate", self.certificate]
+        self.options += ["--key", key, "--host-name", "Head.example.org", "--host-name", "fd00::5"]
+        super().__init__(folder)
+
+    def ask(self, host: str) -> tuple[int, str]:
+        """For the jobs, with this Host header."""
+        trusting = ssl.create_default_context(cafile=str(self.certificate))
+        connection = HTTPSConnection("localhost", self.port, context=trusting, timeout=60)
+        token = self.store.token_create("t", "viewer")
+        headers = {"host": host, "authorization": f"Bearer {token}"}
+        try:
+            connection.request("GET", "/v1/jobs", headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def answers(self) -> bool:
+        with suppress(OSError):
+            return bool(self.ask("localhost"))
+        return False
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl, for a certificate")
+def test_other_machines_reach_it_by_its_names(tmp_path: Path) -> None:
+    serving = TlsServing(tmp_path)
+    try:
+        wait_for(serving.answers, "the interface")
+        own = (socket.gethostname(), socket.getfqdn(), "0.0.0.0", "head.example.org", "[fd00::5]")
+        for name in own:
+            for host in (name, f"{name}:{serving.port}", f"{name.upper()}:{serving.port}"):
+                status, text = serving.ask(host)
+                assert status == 200, (host, text)
+        for foreign in ("evil.example.org", f"x{own[0]}", f"{own[0]}.evil.example.org", "fd00::5"):
+            status, text = serving.ask(f"{foreign}:{serving.port}")
+            assert status == 400 and json.loads(text)["error"]["field"] == "host", foreign
+    finally:
+        serving.close()
+
+
+@pytest.mark.parametrize("name", ["https://head", "head:8470", "", "a b", "head/x", "[head]"])
+def test_what_is_no_host_name(name: str, tmp_path: Path) -> None:
+    order = [*DDL, "serve", "--store", tmp_path / "jobs.db", "--listen", "0", "--host-name", name]
+    ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert f"--host-name {name!r} is no name or address of a machine" in ended.stderr
