@@ -17,8 +17,6 @@ from ddl_launch.commands.quantities import parse_count
 from ddl_launch.commands.tables import show
 from ddl_launch.errors import CommandError
 
-_SHOWN = ("FIFO, fixed W", "ours, restarts each 60 s", "ours")  # in the plot
-
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
     """Add the options about jobs to the parser of `ddl simulate`."""
@@ -90,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     print(show(comparison_rows(results)))
     if arguments.plot:
-        plots.plot(Path(arguments.plot), results, _SHOWN, len(slots))
+        plots.plot(Path(arguments.plot), results, len(slots))
 
 
 def _slots(text: str) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from ddl_elastic.scheduler import requests
 from ddl_elastic.scheduler.access import DEFAULT, Access, AccessError, access_write
 from ddl_elastic.scheduler.requests import RequestError, spec_read
 from ddl_elastic.scheduler.text import printable, printable_line, sizes_text
+from ddl_launch.commands.quantities import parse_bytes
 from ddl_launch.errors import CommandError
 
 if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
@@ -103,6 +104,16 @@ def _add_submit(add: Callable[..., argparse.ArgumentParser]) -> None:
     submit.add_argument("--logical", metavar="V", type=int, help="its logical workers")
     submit.add_argument("--batch", metavar="B", type=int, help="samples of a step")
     submit.add_argument(
+        "--weight", metavar="X", type=float, help="share among the tenant's jobs (default: 1)"
+    )
+    submit.add_argument(
+        "--memory",
+        metavar="WORKER,GRADIENT",
+        type=_memory,
+        help="bytes that a worker takes, and one gradient, as in 2GiB,400MiB: the job gets only"
+        " numbers of slots at which its shares fit them",
+    )
+    submit.add_argument(
         "--key", default="", help="the same key is the same job, however often it is submitted"
     )
     submit.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
@@ -171,7 +182,7 @@ def _command(
 def _submit(client: Client, arguments: argparse.Namespace) -> int:
     command = arguments.command[arguments.command[:1] == ["--"] :]
     names = ("min", "max", "tier", "deadline", "name", "folder", "threads", "logical", "batch")
-    given = {name: getattr(arguments, name) for name in names}
+    given = {name: getattr(arguments, name) for name in (*names, "weight", "memory")}
     fields = {name: value for name, value in given.items() if value is not None}
     fields["environment"] = dict(arguments.env)
     try:
@@ -312,6 +323,16 @@ def _sizes(text: str) -> tuple[int, int]:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of slots, as in 4 or 2:8")
     return int(found[1]), int(found[2] or found[1])
+
+
+def _memory(text: str) -> dict[str, int]:
+    fixed, comma, gradient = text.partition(",")
+    try:
+        if not comma:
+            raise ValueError(f"{text!r} are not two numbers of bytes, as in 2GiB,400MiB")
+        return {"fixed": parse_bytes(fixed), "gradient": parse_bytes(gradient)}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -16,18 +16,17 @@ from ddl_launch.errors import CommandError
 _COLORS = [f"C{number}" for number in range(10)]
 
 
-def plot(path: Path, results: Sequence[Result], shown: Sequence[str], slots: int) -> None:
-    """The slots by job over time under each method that is `shown`, with the first workload, and
-    the times to completion under all methods. Raises CommandError."""
+def plot(path: Path, results: Sequence[Result], slots: int) -> None:
+    """For each method the slots by job over time, with the first workload, and the times to
+    completion. Raises CommandError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 3 * len(shown) + 1), layout="constrained")
+    figure = Figure(figsize=(14, 3 * len(results) + 1), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(len(shown), 2, width_ratios=[2, 1])
-    drawn = [result for result in results if result.method in shown]
-    end = max(stretch.end for result in drawn for stretch in result.outcomes[0].stretches)
-    for row, result in enumerate(drawn):
+    grid = figure.add_gridspec(len(results), 2, width_ratios=[2, 1])
+    end = max(stretch.end for result in results for stretch in result.outcomes[0].stretches)
+    for row, result in enumerate(results):
         axes = figure.add_subplot(grid[row, 0])
         _draw_slots(axes, result.outcomes[0], slots)
         axes.set_xlim(0, end / 3600)

@@ -89,6 +89,15 @@ def test_a_job_is_submitted_and_steered(site: Site, ddl: Ddl) -> None:
     assert job in {each["id"] for each in shown}
 
 
+def test_weight_and_memory_are_submitted(site: Site, ddl: Ddl) -> None:
+    options = ("--weight", "2.5", "--memory", "2GiB, 400 MB")
+    code, out, _ = ddl("submit", *options, "--", "train.py")
+    record = site.store.job_find(int(out))
+    assert code == 0 and record
+    assert record.spec["weight"] == 2.5
+    assert record.spec["memory"] == {"fixed": 2 << 30, "gradient": 400_000_000}
+
+
 def test_a_key_submits_once(ddl: Ddl) -> None:
     first = ddl("submit", "--key", "k", "train.py")
     assert first[0] == 0 and ddl("submit", "--key", "k", "train.py") == first
@@ -104,6 +113,9 @@ def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
         ("submit", "--min", "3", "--max", "2", "--", "x"),
         ("submit", "--deadline", "soon", "--", "x"),
         ("submit", "--env", "A", "--", "x"),
+        ("submit", "--memory", "2GiB", "--", "x"),
+        ("submit", "--memory", "2GiB,much", "--", "x"),
+        ("submit", "--weight", "0", "--", "x"),
         ("scale", job, "many"),
         ("logs", "0"),
         ("ps", "--server", "http://10.0.0.1:1"),
