@@ -81,7 +81,10 @@ def test_a_newcomer_that_hangs(jobs: Any, tmp_path: Path, moment: str, how: str)
     (died,) = events(report, "died")
     assert died["member"] == 2
     assert died["cause"].startswith("hung: ")
-    assert [each["member"] for each in events(report, "joined")] == [3]
+    joined = [each["member"] for each in events(report, "joined")]
+    # The others may tell that one has joined which hangs at once.
+    assert joined[-1:] == [3] and joined in ([3], [2, 3])
+    assert joined == [3] or moment.startswith("hello")
 
 
 def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
