@@ -34,8 +34,10 @@ from ddl_launch.witness import Witness
 
 SIZE = 4
 LIMIT = 60.0  # seconds for a job of a few, on a busy machine
-SETTLED = 10  # jobs after which memory and descriptors are as they stay
-GROWTH = 4096  # KiB that the memory may differ by from then on
+SETTLED = 10  # jobs after which there are as many descriptors as later
+# KiB that the memory may grow by in the second half of the jobs. In 3779 jobs it grew by 20 MiB in
+# the first 1316, and not after that.
+GROWTH = 4096
 
 
 def train(comm: ddl_core.Comm) -> str:
@@ -183,9 +185,9 @@ def check(rounds: list[list[Any]]) -> None:
         return
     _, _, files, memories = zip(*rounds, strict=True)
     if max(files[SETTLED:]) > max(files[:SETTLED]):
-        raise SystemExit(f"descriptors grew: {files}")
-    if memories[-1] - memories[SETTLED] > GROWTH:
-        raise SystemExit(f"memory grew, in KiB: {memories}")
+        raise SystemExit(f"descriptors grew: {files[:: len(files) // SETTLED]}")
+    if memories[-1] - memories[max(SETTLED, len(memories) // 2)] > GROWTH:
+        raise SystemExit(f"memory grew, in KiB: {memories[:: len(memories) // SETTLED]}")
 
 
 def main() -> None:
