@@ -124,7 +124,7 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py
 
-demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; two minutes
+demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; a minute
 	@$(VENV)/bin/python examples/serve_digits.py
 
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes

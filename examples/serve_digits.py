@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three jobs of two tenants on four slots: one is urgent, one worker is killed, nobody restarts.
 
-    python examples/serve_digits.py               about two minutes
-    python examples/serve_digits.py --passes 3    shorter
+    python examples/serve_digits.py               a minute
+    python examples/serve_digits.py --passes 10   shorter
 
-Each job is examples/elastic_digits.py. In the end each has the result of the same job when nobody
-disturbs it, to the last bit.
+Each job is examples/elastic_digits.py. The page of `ddl serve` shows them meanwhile. In the end
+each has the result of the same job when nobody disturbs it, to the last bit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import argparse
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ PROGRAM = Path(__file__).with_name("elastic_digits.py")
 SLOTS = [Slot(f"slot {number}", "here") for number in range(4)]
 MOST = 2  # slots of a job
 LIMIT = 1800  # seconds for something to happen
+ENDED = ("done", "failed", "cancelled")
 
 
 class Story:
@@ -52,6 +56,8 @@ class Story:
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + LIMIT
         while not condition():
+            if all(each.state in ENDED for each in self.store.jobs()) and not condition():
+                sys.exit("the jobs have ended too soon for this: give more --passes")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not so within {LIMIT} s")
             self.service.turn()
@@ -80,7 +86,7 @@ class Story:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve three jobs of two tenants.")
-    parser.add_argument("--passes", type=int, default=8, help="of the two long jobs")
+    parser.add_argument("--passes", type=int, default=20, help="of the two long jobs")
     passes = parser.parse_args().passes
     short = max(1, passes // 4)
     alone = {number: run_alone(number) for number in {passes, passes + 1, short}}
@@ -92,7 +98,35 @@ def main() -> None:
             store.tenant_put(tenant)
         store.close()
         with Service(path, SLOTS, starter) as service:
-            tell(Story(path, service), alone, passes, short)
+            story = Story(path, service)
+            with page(story):
+                tell(story, alone, passes, short)
+
+
+@contextmanager
+def page(story: Story) -> Iterator[None]:
+    """While the jobs run, a browser can watch them. Without the packages of the extra `scheduler`
+    there is no page."""
+    try:
+        from ddl_elastic.web.app import make_app
+        from ddl_elastic.web.server import make_server
+    except ImportError:
+        yield
+        return
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    service = story.service
+    app = make_app(story.path, service.live, service.slots, service.wake)
+    server = make_server(app, port=port)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    token = story.store.token_create("vision", "viewer")
+    story.tell(f"the page: http://127.0.0.1:{port}/ with the token {token}")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def run_alone(passes: int) -> str:
