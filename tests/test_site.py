@@ -74,9 +74,18 @@ def pages() -> list[str]:
     return sorted(str(page) for page in found if page.parts[0] != "_static")
 
 
+# Blocks of code that are wider than they show, and cannot be scrolled.
+CLIPPED = """
+return [...document.querySelectorAll('pre')].filter(block =>
+    block.scrollWidth > block.clientWidth + 1
+    && !['auto', 'scroll'].includes(getComputedStyle(block).overflowX)
+).map(block => block.textContent.slice(0, 60))
+"""
+
+
 def test_every_page_loads_and_fits_a_phone(browser: Any, address: str) -> None:
     set_width(browser, *PHONE)
-    wide = {}
+    wide, clipped = {}, {}
     assert len(pages()) > 25
     for page in pages():
         browser.get(f"{address}/{page}")
@@ -84,9 +93,12 @@ def test_every_page_loads_and_fits_a_phone(browser: Any, address: str) -> None:
         width = browser.execute_script("return document.documentElement.scrollWidth")
         if width > PHONE[0]:
             wide[page] = width
+        if found := browser.execute_script(CLIPPED):
+            clipped[page] = found
     severe = [e["message"] for e in browser.get_log("browser") if e["level"] == "SEVERE"]
     assert [m for m in severe if "favicon" not in m] == []
     assert wide == {}
+    assert clipped == {}
 
 
 @pytest.mark.parametrize(
