@@ -73,7 +73,7 @@ class Serving:
         if self.process.poll() is None:
             for record in self.store.jobs("waiting", "running", "paused"):
                 self.store.job_move(record.id, "cancelled", time.time())
-            wait_for(lambda: not self.store.intents())
+            wait_for(lambda: self.process.poll() is not None or not self.store.intents())
             self.process.terminate()
         assert self.process.wait(LIMIT) == 0, (self.folder / "serve.log").read_text()
         self.store.close()

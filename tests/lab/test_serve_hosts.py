@@ -34,10 +34,10 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def wait_until(condition: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object], tell: Callable[[], object] = str) -> None:
     deadline = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        assert time.monotonic() < deadline, f"not so within {LIMIT} s: {tell()}"
         time.sleep(0.05)
 
 
@@ -74,7 +74,10 @@ def test_a_job_stops_at_its_knee(lab: Lab, width: int, size: int, tmp_path: Path
             return [int(each) for each in re.findall(r"has (\d+) slots", " ".join(texts))]
 
         began = time.monotonic()
-        wait_until(lambda: sizes()[-1:] == [size] and time.monotonic() > began + 60)
+        wait_until(
+            lambda: sizes()[-1:] == [size] and time.monotonic() > began + 60,
+            lambda: (sizes(), (tmp_path / "h1.log").read_text()[-2000:]),
+        )
         assert max(sizes()) == 3 * SLOTS or size == SLOTS, sizes()
         hosts = {slot.rpartition("-")[0] for slot in store.slots()[job]}
         assert len(hosts) == size // SLOTS, store.slots()
