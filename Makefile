@@ -125,7 +125,7 @@ test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py
 
 demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; a minute
-	@$(pip) install 'jinja2>=3.1' 'plotly>=6' 'starlette>=0.40' 'uvicorn>=0.30' # for the page
+	@$(pip) install 'libddl[scheduler]' # which is there; for the packages of the page
 	@$(VENV)/bin/python examples/serve_digits.py
 
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes

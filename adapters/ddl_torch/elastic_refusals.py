@@ -11,7 +11,7 @@ from torch import nn
 from ddl_torch.batch_norm import SyncBatchNorm
 
 # By the name of a class, which need not be imported.
-_SHARDED = {"DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer"}
+_SHARDED = ("DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
 
 
 def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -25,13 +25,14 @@ def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             )
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise TypeError("model is a DistributedDataParallel; give the module inside of it")
-    parts = [("model", model), ("optimizer", optimizer), *model.named_parameters()]
-    for name, part in parts:
-        if sharded := _SHARDED.intersection(each.__name__ for each in type(part).__mro__):
-            raise TypeError(
-                f"{name} is a {sharded.pop()}: its state is sharded over processes, and each one"
-                " of an elastic job needs all of it. Give a model and an optimizer without sharding"
-            )
+    for name, part in [("model", model), ("optimizer", optimizer), *model.named_parameters()]:
+        for kind in type(part).__mro__:
+            if kind.__name__ in _SHARDED:
+                raise TypeError(
+                    f"{name} is sharded over processes ({kind.__name__}), but each process of an"
+                    " elastic job needs the whole state. Give a model and an optimizer without"
+                    " sharding"
+                )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError(
             "optimizer is an LBFGS, which computes the loss several times in a step; elastic"

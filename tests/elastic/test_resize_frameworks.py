@@ -48,8 +48,8 @@ def report(folder: Path) -> dict[str, Any]:
 )
 def test_a_worker_joins_and_leaves(run_program: Any, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)
-    program, case = CASES[framework]
-    case["patient"] = True
+    program, given = CASES[framework]
+    case = {**given, "patient": True}
 
     def scale(workers: int) -> int:
         command = [*DDL, "scale", "job", str(workers)]
