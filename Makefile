@@ -124,7 +124,7 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py
 
-demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; a minute
+demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; one and a half minutes
 	@$(pip) install 'libddl[scheduler]' # which is there; for the packages of the page
 	@$(VENV)/bin/python examples/serve_digits.py
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three jobs of two tenants on four slots: one is urgent, one worker is killed, nobody restarts.
 
-    python examples/serve_digits.py               a minute
-    python examples/serve_digits.py --passes 10   shorter
+    python examples/serve_digits.py               one and a half minutes
+    python examples/serve_digits.py --passes 20   shorter
 
 Each job is examples/elastic_digits.py. The page of `ddl serve` shows them meanwhile. In the end
 each has the result of the same job when nobody disturbs it, to the last bit.
@@ -86,7 +86,7 @@ class Story:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve three jobs of two tenants.")
-    parser.add_argument("--passes", type=int, default=20, help="of the two long jobs")
+    parser.add_argument("--passes", type=int, default=40, help="of the two long jobs")
     passes = parser.parse_args().passes
     short = max(1, passes // 4)
     alone = {number: run_alone(number) for number in {passes, passes + 1, short}}
