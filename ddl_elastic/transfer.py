@@ -42,7 +42,11 @@ Part = tuple[Bytes, list[int]]  # a piece, and how long the parts of tensors in 
 
 
 class Sender:
-    """A rank's part of the state. It is copied between two steps; a thread sends the copy."""
+    """A rank's part of the state. It is copied between two steps; a thread sends the copy.
+
+    Threads that prepare later plans reserve memory meanwhile. So memory is complete when it is put
+    into `_memory`, and a copy takes it out.
+    """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
@@ -51,8 +55,8 @@ class Sender:
     def reserve(self, state: State, ranks: int) -> None:
         """Memory for the part of one of so many ranks, which would take longer than the copy."""
         pieces = -(-sum(len(as_bytes(each)) for each in state.values()) // PIECE)
-        self._memory = np.zeros(-(-pieces // ranks) * PIECE, np.uint8)
-        self._memory.fill(1)  # zeros would be given only when they are written
+        # Zeros would be given only when they are written.
+        self._memory = np.full(-(-pieces // ranks) * PIECE, 1, np.uint8)
 
     def send(
         self,
@@ -69,19 +73,19 @@ class Sender:
         header = _header(state, where) if own == 0 else None
         count = len(whole)
         parts = self._copy([each for c, each in enumerate(pieces(state)) if c % count == own])
-        self._memory = np.empty(0, np.uint8)  # the parts have it
         self._thread = threading.Thread(
             target=_send, args=(comm, lacking, header, parts), name="ddl state", daemon=True
         )
         self._thread.start()
 
     def _copy(self, own: Sequence[list[Bytes]]) -> list[Part]:
-        if len(own) * PIECE > len(self._memory):
-            self._memory = np.empty(len(own) * PIECE, np.uint8)
+        memory, self._memory = self._memory, np.empty(0, np.uint8)
+        if len(own) * PIECE > len(memory):
+            memory = np.empty(len(own) * PIECE, np.uint8)
         found = []
         for number, piece in enumerate(own):
             lengths = [len(part) for part in piece]
-            into = self._memory[number * PIECE :][: sum(lengths)]
+            into = memory[number * PIECE :][: sum(lengths)]
             found.append((np.concatenate(piece, out=into), lengths))
         return found
 
@@ -130,8 +134,7 @@ class Receiver:
 
     def reserve(self, state: State) -> None:
         """Memory for one of this size."""
-        self._flat = np.zeros(sum(len(as_bytes(each)) for each in state.values()), np.uint8)
-        self._flat.fill(1)
+        self._flat = np.full(sum(len(as_bytes(each)) for each in state.values()), 1, np.uint8)
 
     def receive(self, comm: Comm, whole: Sequence[int]) -> tuple[State, dict[str, Any]]:
         """The state, which is valid until the next call, and where the job is. Raises RuntimeError

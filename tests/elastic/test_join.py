@@ -6,8 +6,11 @@ Some die at every moment of it, by a real kill -9.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +161,39 @@ def test_the_state_is_received(whole: list[bool]) -> None:
             received, position = found
             assert digest(received) == digest(state)
             assert position == {"next": 7}
+
+
+def test_a_later_plan_reserves_memory_beside_a_copy() -> None:
+    """Neither the copy nor what is sent of it changes."""
+    values = np.random.default_rng(3).integers(0, 256, 5 * transfer.PIECE, np.uint8)
+    state, rounds = {"all": Tensor("uint8", values.shape, values)}, 4
+    group = join([Endpoint(secret="") for _ in range(2)])
+    sender, over = transfer.Sender(), threading.Event()
+
+    def reserve() -> None:
+        for ranks in itertools.cycle([1, 4]):
+            if over.is_set():
+                return
+            sender.reserve(state, ranks)
+
+    def run(rank: int) -> None:
+        receiver, found = transfer.Receiver(), set()
+        with contextlib.closing(group[rank]) as comm:
+            for _ in range(rounds):
+                if rank == 0:
+                    sender.send(comm, [0], [1], state, {})
+                    sender.wait()
+                else:
+                    found.add(digest(receiver.receive(comm, [0])[0]))
+        assert rank == 0 or found == {digest(state)}
+
+    preparing = threading.Thread(target=reserve)
+    preparing.start()
+    try:
+        together(run, 2)
+    finally:
+        over.set()
+        preparing.join()
 
 
 def test_a_tensor_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
