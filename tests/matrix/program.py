@@ -3,12 +3,16 @@
 
     DDL_LINKS=shm ddlrun -n 4 program.py [PARAMETER=VALUE ...]
 
+DDL_MATRIX_BUFFERS=shared puts all arrays into memory that the other ranks can map, mixed only some
+of them, others on each rank.
+
 Data are such that no order of reduction rounds, so results are compared bit by bit.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +41,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
 
 # Spoil one element of every result, for the test that failures are found.
 BREAK = "DDL_MATRIX_BREAK" in os.environ
+BUFFERS = os.environ.get("DDL_MATRIX_BUFFERS", "private")
 
 Data = np.ndarray[Any, Any]
 comm = ddl_core.init(ddl_core.Config(operation_timeout=60))
@@ -56,6 +61,23 @@ class Plan:
 
     def expect(self, what: str, found: Data, wanted: Data) -> None:
         self.checks.append((what, found, wanted.copy()))
+
+    def share(self, memory: Shared, draw: random.Random) -> None:
+        """Put the arrays of all calls there, or those that are drawn."""
+        moved: dict[int, Data] = {}
+
+        def move(value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                return value
+            if id(value) not in moved:
+                shared = BUFFERS == "shared" or draw.random() < 0.5
+                moved[id(value)] = memory.copy(value) if shared else value
+            return moved[id(value)]
+
+        self.calls = [
+            (name, tuple(map(move, given)), options) for name, given, options in self.calls
+        ]
+        self.checks = [(what, move(found), wanted) for what, found, wanted in self.checks]
 
 
 # ---- data ----
@@ -105,6 +127,24 @@ def reduced(case: Case, contributions: list[Data]) -> Data:
 
 def garbage(count: int, dtype: np.dtype[Any]) -> Data:
     return np.full(count * dtype.itemsize, 1 if dtype.kind == "b" else 0x2B, np.uint8).view(dtype)
+
+
+class Shared:
+    """Memory that the other ranks can map. It is kept from case to case, since a rank maps it after
+    it has met it."""
+
+    def __init__(self) -> None:
+        self._memory = ddl_core.empty(64 << 20, np.uint8)
+        self._used = 0
+
+    def copy(self, array: Data) -> Data:
+        begin, self._used = self._used, self._used + -(-array.nbytes // 64) * 64
+        copy = self._memory[begin:][: array.nbytes].view(array.dtype)
+        copy[:] = array
+        return copy
+
+    def clear(self) -> None:
+        self._used = 0
 
 
 def cut(whole: Data, counts: list[int], at: int) -> Data:
@@ -320,11 +360,14 @@ def same(found: Data, wanted: Data) -> bool:
     return found.dtype == wanted.dtype and found.tobytes() == wanted.tobytes()
 
 
-def run_case(case: Case) -> None:
+def run_case(case: Case, memory: Shared | None) -> None:
     counts = {"p-1": size - 1, "p": size}
     plan = Plan()
     n = counts[case["count"]] if case["count"] in counts else int(case["count"])
     BUILDERS[case["operation"]](plan, case, n)
+    if memory:
+        memory.clear()
+        plan.share(memory, random.Random(f"{rank} {described(case)}"))
     source = RUN[case["mode"]](plan)
     if BREAK and n > 7:
         plan.checks[0][1].view(np.uint8)[7 * plan.checks[0][1].itemsize] ^= 1
@@ -341,14 +384,18 @@ def run_case(case: Case) -> None:
 
 def main(filters: list[str]) -> None:
     cases = matching(pairwise(), [*filters, f"size={size}"])
+    memory = None if BUFFERS == "private" else Shared()
     for case in cases:
         try:
-            run_case(case)
+            run_case(case, memory)
         except Exception as error:
             links = os.environ.get("DDL_LINKS", "")
-            again = f"DDL_LINKS={links} ddlrun -n {size} {sys.argv[0]} {described(case)}"
+            buffers = "" if BUFFERS == "private" else f"DDL_MATRIX_BUFFERS={BUFFERS} "
+            again = f"{buffers}DDL_LINKS={links} ddlrun -n {size} {sys.argv[0]} {described(case)}"
             sys.exit(f"rank {rank}: {type(error).__name__}: {error}\n  again: {again}")
-    comm.barrier()
+    lent = np.array([comm.report()["lent_bytes"]])
+    comm.allreduce(lent)
+    assert filters or (lent[0] > 0) == (size > 1 and memory is not None), f"{lent} bytes were lent"
     if rank == 0:
         sys.stdout.write(f"{len(cases)} cases\n")
     ddl_core.finalize()

@@ -27,6 +27,8 @@ from cases import SIZES  # noqa: E402
 from run_all import fixed_addresses, stages  # noqa: E402
 
 LIMIT = 3600  # seconds for one command
+# The links, and the memory of the arrays: see program.py.
+WHERE = [("shm", "private"), ("shm", "shared"), ("shm", "mixed"), ("tcp", "private")]
 
 
 @dataclass
@@ -53,9 +55,10 @@ def python_part() -> Part:
     return Part(
         "Python, pairwise, between processes",
         [
-            (f"{links:6} {size} ranks ", [*launcher, "-n", str(size), str(FOLDER / "program.py")],
-             {"DDL_LINKS": links})
-            for links in ("shm", "tcp")
+            (f"{links:6} {buffers:7} {size} ranks ",
+             [*launcher, "-n", str(size), str(FOLDER / "program.py")],
+             {"DDL_LINKS": links, "DDL_MATRIX_BUFFERS": buffers})
+            for links, buffers in WHERE
             for size in SIZES
         ],
     )  # fmt: skip

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("program.py")
 
 
-@pytest.mark.parametrize(("links", "size"), [("shm", 2), ("tcp", 3), ("shm", 5), ("tcp", 4)])
-def test_sample(ddlrun: Run, links: str, size: int) -> None:
-    ended = ddlrun(size, PROGRAM, env={"DDL_LINKS": links}).expect_success()
+@pytest.mark.parametrize(
+    ("links", "buffers", "size"),
+    [("shm", "private", 2), ("tcp", "private", 3), ("shm", "mixed", 5), ("tcp", "private", 4)],
+)
+def test_sample(ddlrun: Run, links: str, buffers: str, size: int) -> None:
+    env = {"DDL_LINKS": links, "DDL_MATRIX_BUFFERS": buffers}
+    ended = ddlrun(size, PROGRAM, env=env).expect_success()
     assert ended.lines(0) == [f"{len(matching(pairwise(), [f'size={size}']))} cases"]
 
 
