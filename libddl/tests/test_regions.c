@@ -18,7 +18,12 @@ typedef enum operation {
     BROADCAST,
     ALL_TO_ALL,
     ROOTED,
-    ORDERED, /* never in place */
+    ORDERED, /* this one and the next are never in place here */
+    GATHER_TO_ROOT,
+    SCATTER_FROM_ROOT,
+    UNEVEN_SCATTER,
+    UNEVEN_GATHER,
+    UNEVEN_ALL_TO_ALL,
     OPERATIONS
 } operation;
 
@@ -27,6 +32,40 @@ typedef struct memory {
 } memory;
 
 static ddl_order *ordered; /* each rank brings one part */
+
+/* Those that are not in place. */
+static ddl_status run_apart(ddl_comm *comm, operation what, const memory *m, int64_t count,
+                            ddl_dtype dtype, ddl_op op)
+{
+    const int64_t third = count / SIZE, least = third - third / 4, most = third + third / 4;
+    const int64_t counts[SIZE] = {least, third, most}, places[SIZE] = {0, least, least + third};
+    const void *send = m->send;
+    int64_t pairs[SIZE], from[SIZE]; /* equal for both of a pair */
+    for (int r = 0, rank = ddl_comm_rank(comm); r < SIZE; r++) {
+        pairs[r] = counts[(rank + r) % SIZE];
+        from[r] = r ? from[r - 1] + pairs[r - 1] : 0;
+    }
+    switch (what) {
+    case ORDERED:
+        return ddl_allreduce_ordered(comm, ordered, &send, m->recv, count, dtype, op, NULL, NULL);
+    case GATHER_TO_ROOT: return ddl_gather(comm, send, m->recv, third, dtype, 1, NULL, NULL);
+    case SCATTER_FROM_ROOT: return ddl_scatter(comm, send, m->recv, third, dtype, 1, NULL, NULL);
+    case UNEVEN_SCATTER:
+        return ddl_reduce_scatterv(comm, send, m->recv, counts, dtype, op, NULL, NULL);
+    case UNEVEN_GATHER:
+        return ddl_allgatherv(comm, send, m->recv, counts, places, dtype, NULL, NULL);
+    case UNEVEN_ALL_TO_ALL:
+        return ddl_alltoallv(comm, send, pairs, from, m->recv, pairs, from, dtype, NULL, NULL);
+    case REDUCE_ALL:
+    case SCATTER:
+    case GATHER:
+    case BROADCAST:
+    case ALL_TO_ALL:
+    case ROOTED:
+    case OPERATIONS: break;
+    }
+    return DDL_EINVAL;
+}
 
 static ddl_status run(ddl_comm *comm, operation what, bool in_place, const memory *m, int64_t count,
                       ddl_dtype dtype, ddl_op op)
@@ -41,9 +80,12 @@ static ddl_status run(ddl_comm *comm, operation what, bool in_place, const memor
     case ALL_TO_ALL: return ddl_alltoall(comm, send, m->recv, count / SIZE, dtype, NULL, NULL);
     case ROOTED: return ddl_reduce(comm, send, m->recv, count, dtype, op, 2, NULL, NULL);
     case ORDERED:
-        return in_place ? DDL_EUNSUPPORTED
-                        : ddl_allreduce_ordered(comm, ordered, &send, m->recv, count, dtype, op,
-                                                NULL, NULL);
+    case GATHER_TO_ROOT:
+    case SCATTER_FROM_ROOT:
+    case UNEVEN_SCATTER:
+    case UNEVEN_GATHER:
+    case UNEVEN_ALL_TO_ALL:
+        return in_place ? DDL_EUNSUPPORTED : run_apart(comm, what, m, count, dtype, op);
     case OPERATIONS: break;
     }
     return DDL_EINVAL;
