@@ -147,9 +147,7 @@ def training() -> None:
     results = []
     for choice in (False, True, "all"):
         ddl.init(shared_memory=choice)
-        results.append(
-            (train_ddp(choice), train_fsdp(bool(choice)), train_fsdp1(choice == "all"))
-        )
+        results.append((train_ddp(choice), train_fsdp(bool(choice)), train_fsdp1(choice == "all")))
         elsewhere = torch.ones(MIB)
         assert (mapping(elsewhere.data_ptr())[1] != 0) == (choice == "all")
         ddl.shutdown()
