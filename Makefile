@@ -121,8 +121,8 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 	@$(VENV)/bin/python tests/elastic/soak_changes.py --seconds $(or $(SECONDS),1800)
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
-test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point; ten minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py
+test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point, and as root on hosts of a lab; twelve minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/lab/test_serve_hosts.py
 
 demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; one and a half minutes
 	@$(pip) install 'libddl[scheduler]' # which is there; for the packages of the page
@@ -172,8 +172,9 @@ test-docs: docs ## build the site, and test it in headless Chromium; a minute
 wheels: $(VENV)/release.stamp ## build the wheels, the sdist and the SBOM of a release in dist/; three minutes
 	$(VENV)/release/bin/python packaging/wheels.py
 
-test-wheels: $(VENV)/release.stamp ## test what `make wheels` has built, also for other processors under qemu and in a Debian root; as root, five minutes
-	$(VENV)/release/bin/python -m pytest -q -m '' -p no:cacheprovider tests/release/test_wheels.py tests/release/test_linters.py
+test-wheels: $(VENV)/release.stamp ## test what `make wheels` has built, also from C, Fortran, Rust and Go, for other processors under qemu, and in a Debian root; as root, six minutes
+	$(VENV)/release/bin/python -m pytest -q -m '' -p no:cacheprovider tests/release/test_wheels.py tests/release/test_languages.py \
+	  tests/release/test_linters.py
 
 man: $(VENV)/test.stamp ## write the man pages of ddlrun and ddl to build/man
 	@mkdir -p build/man

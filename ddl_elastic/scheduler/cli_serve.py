@@ -47,7 +47,7 @@ examples:
 When the service ends, or is killed, its jobs go on. Started again with the same --store, it has
 them again. docs/scheduler.md tells what the policy does.
 
-exit code: 0: it was asked to end; 1: the store cannot be used; 2: wrong usage
+exit code: 0: it was asked to end; 1: the store cannot be used; 2: wrong usage, or a port is taken
 """
 
 _log = logging.getLogger("ddl_elastic")
@@ -121,7 +121,8 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--listen",
         metavar="[HOST:]PORT",
         default="127.0.0.1:8470",
-        help="where the page and the REST interface are (default: %(default)s)",
+        help="where the page and the REST interface are; port 0: a free one, which is said"
+        " (default: %(default)s)",
     )
     serve.add_argument(
         "--certificate", metavar="FILE", type=Path, help="for TLS, which other addresses need"
@@ -154,7 +155,11 @@ def _run(arguments: argparse.Namespace) -> int:
     found: list[Agents] = []
 
     def make_agents(known: Collection[str]) -> Agents:
-        found.append(Agents(dial_in, token, arguments.slot_memory, known, _log.info))
+        try:
+            found.append(Agents(dial_in, token, arguments.slot_memory, known, _log.info))
+        except OSError as error:
+            where = f"{dial_in[0]}:{dial_in[1]}"
+            raise CommandError(f"--agents {where}: {error.strerror}") from None
         return found[0]
 
     with ExitStack() as stack:
@@ -245,7 +250,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     """The page and the REST interface, in a thread; None if they are not installed."""
     try:
         from ddl_elastic.web.app import make_app
-        from ddl_elastic.web.server import host_names, make_server
+        from ddl_elastic.web.server import host_names, make_server, start
     except ImportError as error:
         _log.info("no page and no REST interface: %s", error)
         return None
@@ -259,10 +264,10 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     try:
         app = make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
         server = make_server(app, host, port, certificate, key)
-    except ValueError as error:
+        got = start(server)
+    except (ValueError, OSError) as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None
-    threading.Thread(target=server.run, name="ddl web", daemon=True).start()
-    _log.info("listens on http%s://%s:%d", "s" if certificate else "", host, port)
+    _log.info("listens on http%s://%s:%d", "s" if certificate else "", host, got)
     return server
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def make_server(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> uvicorn.Server:
-    """To be run in a thread by `run()`, and ended by `should_exit = True`. Raises ValueError, see
+    """To be started by `start`, and ended by `should_exit = True`. Raises ValueError, see
     check_address."""
     check_address(host, certificate, key)
     return uvicorn.Server(
@@ -93,3 +95,16 @@ def make_server(
             lifespan="on",
         )
     )
+
+
+def start(server: uvicorn.Server) -> int:
+    """Run it in a thread. The port that it listens on: what it was given, or a free one for 0.
+    Raises OSError, once uvicorn has said why it cannot."""
+    thread = threading.Thread(target=server.run, name="ddl web", daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise OSError("it could not be opened; the lines before this one say why")
+        time.sleep(0.01)
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port

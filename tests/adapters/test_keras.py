@@ -20,6 +20,7 @@ if importlib.util.find_spec("keras") is None:  # an import takes seconds
     pytest.skip("there is no keras", allow_module_level=True)
 
 PROGRAM = Path(__file__).parent / "programs" / "keras_training.py"
+COMMUNICATORS = PROGRAM.with_name("keras_communicators.py")
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 # In a process that must not find libddl.
@@ -84,6 +85,18 @@ def trains_as_one(
     assert together.keys() == alone.keys() >= ways
     for way, losses in alone.items():
         assert together[way] == pytest.approx(losses, rel=1e-5, abs=0), way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
+    """Of PyTorch there are none, which is said."""
+    env = {**QUIET, "KERAS_BACKEND": backend}
+    ended = ddlrun(size, COMMUNICATORS, env=env, limit=240)
+    if backend == "torch":
+        assert "ddl_keras on PyTorch has operations of all ranks only" in ended.err
+    else:
+        assert ended.expect_success().out.count("done ") == 6 * size, ended.out
 
 
 @pytest.mark.usefixtures("tensorflow_native")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -160,3 +161,14 @@ def test_wrong_usage(options: list[str], said: str, tmp_path: Path) -> None:
     order = [*DDL, "serve", "--store", "a.db", *options]
     done = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("what only agents know\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        order = [*DDL, "serve", "--store", tmp_path / "jobs.db", "--listen", "0", "--token-file"]
+        order += [tmp_path / "token", "--agents", f"127.0.0.1:{port}"]
+        ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    assert ended.returncode == 2, ended.stderr
+    assert f"ddl: --agents 127.0.0.1:{port}: Address already in use" in ended.stderr

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""200 requests a second of mixed good and bad input: no 5xx, and nothing lost. `make test-web`."""
+"""12 000 requests of mixed good and bad input, 200 a second where the machine is quick enough: no
+5xx, and nothing lost. The rate that was reached is printed. `make test-web`."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ class Client:
 
 
 @pytest.mark.slow
-def test_200_requests_a_second_for_a_minute(tmp_path: Path) -> None:
+def test_200_requests_a_second_for_a_minute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = Site(tmp_path, Limits(rate=150, burst=300))
     stop = threading.Event()
 
@@ -103,9 +106,12 @@ def test_200_requests_a_second_for_a_minute(tmp_path: Path) -> None:
     stop.set()
     scheduling.join()
     statuses = sum((client.statuses for client in clients), Counter[int]())
-    print(f"{sum(statuses.values()) / seconds:.0f} requests/s: {dict(sorted(statuses.items()))}")
+    count = sum(statuses.values())
+    with capsys.disabled():
+        print(f"\n{count} requests in {seconds:.1f} s, {count / seconds:.0f} a second; by status:")
+        print(dict(sorted(statuses.items())))
     try:
-        assert sum(statuses.values()) == RATE * SECONDS
+        assert count == RATE * SECONDS  # each was answered
         assert max(statuses) < 500, statuses
         assert {200, 201, 400, 401, 404, 409, 413} <= set(statuses), statuses
         stored = {record.key: record.id for record in site.store.jobs()}

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import sys
 from contextlib import suppress
-from http.client import HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,26 @@ def test_other_machines_reach_it_by_its_names(tmp_path: Path) -> None:
         for foreign in ("evil.example.org", f"x{own[0]}", f"{own[0]}.evil.example.org", "fd00::5"):
             status, text = serving.ask(f"{foreign}:{serving.port}")
             assert status == 400 and json.loads(text)["error"]["field"] == "host", foreign
+    finally:
+        serving.close()
+
+
+def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
+    """Where a free one was asked for; a second service cannot have the same one."""
+    serving, log = Serving(tmp_path), tmp_path / "serve.log"
+    try:
+        (port,) = wait_for(
+            lambda: re.findall(r"listens on http://127\.0\.0\.1:(\d+)\n", log.read_text())
+        )
+        connection = HTTPConnection("127.0.0.1", int(port), timeout=60)
+        connection.request("GET", "/v1/openapi.json")
+        assert connection.getresponse().status == 200
+        connection.close()
+        order = [*DDL, "serve", "--store", tmp_path / "other.db", "--listen", port]
+        ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 2, ended.stderr
+        assert "address already in use" in ended.stderr.lower()
+        assert f"ddl: --listen 127.0.0.1:{port}: it could not be opened" in ended.stderr
     finally:
         serving.close()
 

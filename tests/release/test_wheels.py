@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -17,40 +15,10 @@ from pathlib import Path
 
 import pytest
 from foreign import ARCHITECTURES, Foreign
+from release_files import EXAMPLES, NATIVE, PROGRAM, ROOT, check_two_ranks, install, only, run
 
-ROOT = Path(__file__).resolve().parents[2]
-DIST = ROOT / "dist"
-EXAMPLES = ROOT / "libddl" / "examples"
 TOOLS = Path(sys.executable).parent  # `make test-wheels` runs this with the tools' Python
-NATIVE = platform.machine()
 pytestmark = pytest.mark.slow
-
-PROGRAM = """\
-import numpy as np, platform, ddl_core
-comm = ddl_core.init()
-for dtype in ("float32", "float16", "float64", "int32"):
-    for count in (1, 1000, 300_000):
-        x = (np.arange(count) % 100 + comm.rank).astype(dtype)
-        wanted = sum((np.arange(count) % 100 + rank).astype(dtype) for rank in range(comm.size))
-        assert (comm.allreduce(x) == wanted).all(), (dtype, count)
-print(platform.machine(), comm.rank, comm.size, ddl_core.version(), flush=True)
-comm.close()
-"""
-
-
-def only(pattern: str) -> Path:
-    found = sorted(DIST.glob(pattern))
-    assert len(found) == 1, f"make wheels leaves one {pattern} in dist/, not {found}"
-    return found[0]
-
-
-def run(*command: str | Path, timeout: float = 300, **variables: str) -> str:
-    names = ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-    env = {k: v for k, v in os.environ.items() if k not in names} | variables
-    words = [str(word) for word in command]
-    ended = subprocess.run(words, capture_output=True, text=True, env=env, timeout=timeout, cwd="/")
-    assert ended.returncode == 0, f"{words}\n{ended.stdout}{ended.stderr}"
-    return ended.stdout
 
 
 @pytest.fixture(params=ARCHITECTURES)
@@ -89,48 +57,14 @@ def test_one_abi(wheel: Path, tmp_path: Path) -> None:
             run(TOOLS / "abi3audit", "--strict", *lowest, archive.extract(name, tmp_path))
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean environment with the native wheel."""
-    folder = tmp_path_factory.mktemp("clean")
-    run(sys.executable, "-m", "venv", folder)
-    run(folder / "bin" / "pip", "install", "-q", only(f"libddl-*_{NATIVE}.whl"))
-    return folder / "bin"
-
-
 def test_two_ranks(installed: Path, tmp_path: Path) -> None:
-    file = tmp_path / "program.py"
-    file.write_text(PROGRAM)
-    for links in ("shm", "tcp"):
-        said = run(installed / "ddlrun", "-n", "2", "--no-prefix", file, DDL_LINKS=links)
-        assert sorted(line.split()[1:3] for line in said.splitlines()) == [["0", "2"], ["1", "2"]]
+    check_two_ranks(installed, tmp_path)
 
 
 def test_tools(installed: Path) -> None:
     assert "libddl" in run(installed / "ddl", "--version")
     run(installed / "ddl", "plan", ROOT / "examples" / "clusters" / "lab.toml")
     run(installed / "ddlrun", "-n", "2", "--check")
-
-
-def test_as_a_c_library(installed: Path, tmp_path: Path) -> None:
-    """By flags, by pkg-config and by CMake."""
-    source, python = EXAMPLES / "c" / "allreduce.c", installed / "python"
-
-    def ddl(option: str) -> list[str]:
-        return run(python, "-m", "ddl_core", option).split()
-
-    by_flags, by_pkg_config = tmp_path / "flags", tmp_path / "pkg-config"
-    run("cc", source, *ddl("--cflags"), *ddl("--libs"), "-o", by_flags)
-    path = {"PKG_CONFIG_PATH": ddl("--pkgconfig-dir")[0]}
-    flags = run("pkg-config", "--cflags", "--libs", "libddl", **path).split()
-    run("cc", source, *flags, "-o", by_pkg_config)
-    tree = tmp_path / "cmake"
-    run("cmake", "-S", EXAMPLES / "cmake", "-B", tree, f"-Dddl_DIR={ddl('--cmake-dir')[0]}")
-    run("cmake", "--build", tree)
-    library = run("pkg-config", "--variable=libdir", "libddl", **path).strip()
-    for program in (by_flags, by_pkg_config, tree / "allreduce"):
-        said = run(installed / "ddlrun", "-n", "2", program, LD_LIBRARY_PATH=library)
-        assert said.count("every sum is 3") == 2
 
 
 @pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a != NATIVE])
@@ -182,6 +116,11 @@ def test_sdist(tmp_path: Path) -> None:
     run("cmake", "--build", tmp_path / "tree", timeout=600)
     run("cmake", "--install", tmp_path / "tree", "--prefix", prefix)
     assert [file.name for file in built.iterdir()] and (prefix / "include/ddl/ddl.h").exists()
+
+
+def test_two_ranks_of_the_sdist(tmp_path: Path) -> None:
+    """Installed by pip, which fetches what builds it."""
+    check_two_ranks(install(tmp_path / "clean", only("libddl-*.tar.gz")), tmp_path)
 
 
 def test_sbom() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -130,11 +130,24 @@ def train_fsdp(shared: bool) -> torch.Tensor:
     return result
 
 
+def train_fsdp1(shared: bool) -> torch.Tensor:
+    """Its flat buffers are ordinary tensors: only "all" reaches them."""
+    on_cpu = torch.device("cpu")
+    model = FullyShardedDataParallel(Network(), device_id=on_cpu, use_orig_params=True)
+    found = set()
+    for layer in model.module.layers:  # whose weights are parts of the gathered buffer there
+        layer.register_forward_hook(lambda self, *_: found.add(mapping(self.weight.data_ptr())[1]))
+    result = train(model)
+    found |= {mapping(p.grad.data_ptr())[1] for p in model.parameters() if p.grad is not None}
+    assert (0 not in found) if shared else found == {0}, found
+    return result
+
+
 def training() -> None:
     results = []
     for choice in (False, True, "all"):
         ddl.init(shared_memory=choice)
-        results.append((train_ddp(choice), train_fsdp(bool(choice))))
+        results.append((train_ddp(choice), train_fsdp(bool(choice)), train_fsdp1(choice == "all")))
         elsewhere = torch.ones(MIB)
         assert (mapping(elsewhere.data_ptr())[1] != 0) == (choice == "all")
         ddl.shutdown()
