@@ -280,7 +280,10 @@ class Staff:
             worker = self.workers[member]
             text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
             self._tell("slow", worker, f"{text}, more than twice as long as the others")
-        return self._balance.look(now, step, seconds, self.logical)
+        is_uneven = self._balance.look(now, step, seconds, self.logical)
+        for member, assumed in self._balance.tried.items():
+            self.workers[member].pace.seconds = assumed
+        return is_uneven
 
     def _end_late(self, founders: FounderWatchdog) -> None:
         """Workers that do not come to the beginning of the job, where the others wait for them."""
