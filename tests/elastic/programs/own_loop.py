@@ -44,6 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.moments:
         moments.install()
+        moments.die_once("start")
     for _ in range(arguments.times):
         train(arguments)
 

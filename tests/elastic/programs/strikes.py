@@ -60,8 +60,10 @@ def strike(how: str, group: Any, target: Any) -> None:
         print("paused", flush=True)
         while not os.path.exists("go"):
             time.sleep(0.01)
-    elif how == "coordinator":  # which is killed
+    elif how in ("coordinator", "both"):  # which is killed; and this process
         os.kill(int(Path("coordinator").read_text()), signal.SIGKILL)
+        if how == "both":
+            strike("kill", group, target)
     elif how == "hold":  # until its host is lost, whose name it leaves
         Path("held.new").write_text(f"{socket.gethostname()} {own}")
         Path("held.new").rename("held")
