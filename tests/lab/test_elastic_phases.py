@@ -77,8 +77,12 @@ class Job:
         self._token = ["--token-file", "job.token"]
         where = ["--listen", str(PORT), *self._token, "-n", f"{len(FIRST)}:{len(FIRST) + 1}"]
         words = [*PASSES, *SAVED, "--moments", "--tell"]
-        self.run = self._start("h1", "run", *where, str(PROGRAM), *words)
+        self.run = self._start("h1", "run", *where, "--name", "job", str(PROGRAM), *words)
         wait_until(lambda: "waits for agents" in self.shown())
+
+    def resume(self) -> None:
+        """The coordinator's host is there again."""
+        self.run = self._start("h1", "resume", "job")
 
     def agent(self, host: str) -> None:
         address = f"{self._lab.hosts[0].addresses[0]}:{PORT}"
@@ -89,7 +93,8 @@ class Job:
             files = (self._folder / f"{host}.{kind}" for kind in ("out", "err"))
             out, err = (stack.enter_context(file.open("ab")) for file in files)
             command = self._lab.at(host, *DDL, *words)
-            process = subprocess.Popen(command, cwd=self._folder, stdout=out, stderr=err)
+            env = {**os.environ, "XDG_RUNTIME_DIR": str(self._folder)}
+            process = subprocess.Popen(command, cwd=self._folder, stdout=out, stderr=err, env=env)
         self._processes.append(process)
         return process
 
@@ -137,6 +142,41 @@ def test_a_host_is_lost_in_each_phase(
         wait_until(lambda: f"the agent on {host} is lost" in job.shown())
         lab.connect(host, True)
         job.agent(host)
+        since = steps.last(tmp_path)
+        wait_until(lambda: len(steps.trainers(tmp_path, since)) == len(FIRST) + 1)
+        (tmp_path / "slow").unlink()
+        assert job.run.wait(LIMIT) == 0, job.shown()
+        assert state((tmp_path / "h1.out").read_text()) == alone
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_host_of_the_coordinator_is_lost_in_each_phase(
+    lab: Lab, tmp_path: Path, alone: str, phase: str
+) -> None:
+    """Without a word, as when its power fails, while a worker waits in the phase. The workers go on
+    then, and another coordinator finds them once the host is there again."""
+    (tmp_path / "slow").write_text(SLOW)
+    moment = tmp_path / f"die in {list(PHASES[phase].values())[-1 if phase == 'checkpoint' else 0]}"
+    job = Job(lab, tmp_path)
+    try:
+        for host in FIRST:
+            job.agent(host)
+        wait_until(lambda: len(steps.trainers(tmp_path, 1)) == len(FIRST))
+        moment.write_text("pause")
+        job.agent(NEW)
+        wait_until(lambda: not moment.exists())
+        lab.connect("h1", False)
+        lab.run("h1", ["sh", "-c", "kill -9 -1"], timeout=LIMIT)
+        since, began = steps.last(tmp_path), time.monotonic()
+        (tmp_path / "go").touch()
+        limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        wait_until(lambda: steps.last(tmp_path) > since + 1, limit)
+        print(f"{phase}, coordinator: two steps {time.monotonic() - began:.2f} s later")
+        lab.connect("h1", True)
+        job.resume()
+        wait_until(lambda: "the coordinator is back" in job.shown())
         since = steps.last(tmp_path)
         wait_until(lambda: len(steps.trainers(tmp_path, since)) == len(FIRST) + 1)
         (tmp_path / "slow").unlink()
