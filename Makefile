@@ -116,7 +116,7 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
 
-chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, forty minutes
+chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 

@@ -33,7 +33,6 @@ ALONE = 5  # steps without a coordinator, at least
 # Where a newcomer is then, or a member, see programs/moments.py.
 MOMENTS = [
     "start",
-    "connect",
     "warm-up",
     "creation, by a newcomer",
     "creation, by a member",
@@ -41,7 +40,6 @@ MOMENTS = [
     "hello, by a newcomer",
     "switch",
     "observing",
-    "receiving",
     "arrival",
     "writing",
     "the manifest",
