@@ -28,7 +28,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -96,9 +96,12 @@ test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Ca
 test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
 
-test-ray: $(VENV)/test.stamp ## run an elastic job on a Ray cluster of virtual nodes, which come and go; two minutes
+test-ray: $(VENV)/test.stamp ## run elastic jobs on a Ray cluster of virtual nodes, which are killed again and again; six minutes
 	$(pip) install 'ray==2.60.0'
-	$(VENV)/bin/pytest -q tests/elastic/ray_nodes.py
+	$(VENV)/bin/pytest -q -m '' -k ray tests/elastic/ray_nodes.py tests/elastic/test_engines.py
+
+test-slurm: $(VENV)/test.stamp ## run jobs on a real Slurm of four virtual hosts, whose nodes are lost again and again; as root, with Debian's munge slurmctld slurmd slurm-client; six minutes
+	$(VENV)/bin/pytest -q -m '' tests/lab/test_slurm.py tests/lab/test_elastic_hosts.py tests/lab/test_slurm_nodes.py
 
 test-clients: $(VENV)/test.stamp ## train with Accelerate, transformers, Lightning, Ray Train and DeepSpeed, and compare with mpi4jax, in environments of their own; twenty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/clients
@@ -113,8 +116,8 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
 
-chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, forty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
+chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 
 soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800

@@ -20,6 +20,9 @@ SPACING = 10.0  # seconds between two changes
 EVERY = 1.0  # seconds between two looks
 SLOW = 2.0  # times the median's seconds a share: a rank that is reported
 SLOW_FOR = 60.0  # seconds
+# Seconds until a member without shares, whose pace nobody measures, is tried again: at first, and
+# at last, since each time the wait is twice as long.
+AGAIN, SELDOM = 30.0, 600.0
 
 
 class Pace:
@@ -55,6 +58,9 @@ class Balance:
         self._uneven: int | None = None  # since this step
         self._slow: dict[int, float] = {}  # since when
         self._told: set[int] = set()
+        self._idle: dict[int, float] = {}  # without shares, since when
+        self._waits: dict[int, float] = {}  # until it is tried again
+        self.tried: dict[int, float] = {}  # by the last look: the seconds that are assumed for each
 
     def speeds(self, members: Sequence[int]) -> list[float]:
         """That a map of these members is to be made for; empty: equal ones."""
@@ -68,24 +74,38 @@ class Balance:
 
         seconds  a share, by member in the order of ranks; all of the members
         """
-        if now - self._looked < EVERY or any(map(math.isnan, seconds.values())):
+        self.tried = {}
+        if now - self._looked < EVERY:
+            return False
+        present = tuple(self.speeds([*seconds])) or (1.0,) * len(seconds)
+        owned = dict(zip(seconds, assigned(workers, present).ranges, strict=True))
+        if any(math.isnan(took) and owned[member] for member, took in seconds.items()):
             return False
         self._looked = now
-        paces = tuple(1 / each for each in seconds.values())
-        present = tuple(self.speeds([*seconds])) or (1.0,) * len(seconds)
-        longest = max(
-            len(owned) / pace
-            for owned, pace in zip(assigned(workers, present).ranges, paces, strict=True)
-        )
+        usual = median(took for member, took in seconds.items() if owned[member])
+        self._idle = {each: self._idle.get(each, now) for each in seconds if not owned[each]}
+        due = [each for each in self._idle if self._is_due(each, seconds[each], usual, now)]
+        if due and now - self._changed >= SPACING:
+            for each in due:
+                self._waits[each] = min(2 * self._waits.get(each, AGAIN), SELDOM)
+            self.tried = dict.fromkeys(due, usual)
+        known = {each: usual if math.isnan(took) else took for each, took in seconds.items()}
+        paces = [1 / took for took in {**known, **self.tried}.values()]
+        longest = max(len(owned[each]) / pace for each, pace in zip(seconds, paces, strict=True))
         if longest <= WIN * assign(workers, paces).time:
-            self._uneven = None
+            self._uneven, self.tried = None, {}
             return False
         self._uneven = step if self._uneven is None else self._uneven
-        if step - self._uneven < STEPS or now - self._changed < SPACING:
+        if not self.tried and (step - self._uneven < STEPS or now - self._changed < SPACING):
             return False
         self._uneven, self._changed = None, now
         self._speeds = dict(zip(seconds, paces, strict=True))
         return True
+
+    def _is_due(self, member: int, seconds: float, usual: float, now: float) -> bool:
+        """Whether one without shares, since it was slow when it had some, may be fast by now."""
+        waits = self._waits.get(member, AGAIN)
+        return seconds > usual and now - self._idle[member] >= waits
 
     def stragglers(self, now: float, seconds: Mapping[int, float]) -> Collection[int]:
         """Members that have been slow for long, each told once."""

@@ -19,7 +19,7 @@ from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.framework import Digest
 from ddl_elastic.messages import Channel, Message, pack
 from ddl_elastic.metrics import Rate
-from ddl_elastic.rebuilding import Rebuilding, replay, unknown
+from ddl_elastic.rebuilding import OTHERS, Rebuilding, replay, unknown
 from ddl_elastic.staff import Size, Staff, Worker
 from ddl_elastic.waiting import ready
 
@@ -162,8 +162,9 @@ class Coordinator:
     @property
     def is_over(self) -> bool:
         """Whether all workers have ended. Raises JobFailed if no agent has come back."""
-        if self._rebuilding and self._rebuilding.is_too_late:
-            raise JobFailed("no agent of the job has come back: it has ended, or is out of reach")
+        if self._rebuilding and self._rebuilding.is_too_late(self.workers):
+            missing = "no worker that trains" if self.alive() else "no agent of the job"
+            raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
         return not self.alive() and not self._rebuilding
 
     def require(self) -> list[Worker]:
@@ -318,7 +319,7 @@ class Coordinator:
         if handle.member in self._appeals.given_up:
             self._engine.stop(handle, 0)
         # It may have been given up, when only its agent's connection was lost.
-        self._rebuilding = self._rebuilding or Rebuilding(0.0)
+        self._rebuilding = self._rebuilding or Rebuilding(OTHERS)
         self._rebuilding.begin()
 
     def _know(self, highest: int) -> None:

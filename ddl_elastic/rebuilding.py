@@ -2,11 +2,13 @@
 """How a coordinator finds out about a job that runs already: from what its agents remember.
 
 It waits for the members of the youngest group that it hears of. Until they are there, or the time
-for that is over, it makes no plan.
+for that is over, it makes no plan. Newcomers know of no group: their agents may be the first ones
+that come, but not the only ones.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -21,28 +23,40 @@ _TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "
 
 
 class Rebuilding:
-    """What is known so far. `seconds`: for the first worker to be there."""
+    """What is known so far. `seconds`: for the first worker to be there that is no newcomer."""
 
     def __init__(self, seconds: float) -> None:
-        self._until, self._has_begun = time.monotonic() + seconds, False
+        self._until, self._others_until = time.monotonic() + seconds, math.inf
+        self._has_newcomers = False
         self._group = self.plan = 0
         self.members: Collection[int] = ()  # of the youngest group
         self.planned: Collection[int] = ()  # of a plan that may be under way
 
-    @property
-    def is_too_late(self) -> bool:
-        return not self._has_begun and time.monotonic() > self._until
+    def is_too_late(self, workers: Sequence[Worker]) -> bool:
+        """Whether nobody has come who could go on."""
+        return time.monotonic() > self._until and not self._has_begun(workers)
+
+    def _has_begun(self, workers: Sequence[Worker]) -> bool:
+        """Whether somebody is there who is no newcomer, or may be none."""
+        if self._has_group(workers):
+            return True
+        return self._others_until < math.inf and not self._has_newcomers
+
+    def _has_group(self, workers: Sequence[Worker]) -> bool:
+        return bool(self._group) or any(worker.joined for worker in workers)
 
     def begin(self) -> None:
         """A worker is there."""
-        if not self._has_begun:
-            self._has_begun, self._until = True, time.monotonic() + OTHERS
+        self._others_until = min(self._others_until, time.monotonic() + OTHERS)
 
     def take(self, member: int, standing: dict[str, Any]) -> int:
         """Of a member. Returns the highest number of a worker in it. Raises ValueError."""
         named: list[int] = [*standing["members"], *standing["planned"], member]
         if not all(type(each) is int and 0 <= each < _MOST for each in named):
             raise ValueError(f"members {named}")
+        # It was told to warm up, and so that others have begun.
+        is_newcomer = bool(standing["trainings"]) and not standing["group"]
+        self._has_newcomers = self._has_newcomers or is_newcomer
         if standing["group"] > self._group:
             self._group, self.members = standing["group"], standing["members"]
         if standing["plan"] > self.plan:
@@ -53,12 +67,15 @@ class Rebuilding:
 
     def is_complete(self, workers: Sequence[Worker]) -> bool:
         """Whether nobody is to be waited for."""
-        if not self._has_begun:
+        if not self._has_begun(workers):
             return False
-        if time.monotonic() > self._until:
+        if time.monotonic() > self._others_until:
             return True
+        # Where nobody tells of a group, this may be a newcomer that was not told anything.
+        has_group = self._has_group(workers)
+        awaited = [workers[each] for each in self.members] if has_group else workers
         returning = any(worker.state == "returning" for worker in workers)
-        return not returning and all(is_known(workers[each]) for each in self.members)
+        return not returning and all(map(is_known, awaited))
 
 
 def replay(standing: dict[str, Any]) -> Iterator[Message]:

@@ -110,6 +110,7 @@ class Staff:
         self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
         self._switched_to = 0  # the newest plan that a member has told of
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
+        self._is_uneven = False  # it has not come about, so another one is to change them
         self._first: Candidate | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
         self.wanted = size.target  # workers, also where those who died are not replaced
@@ -151,7 +152,7 @@ class Staff:
     def ended(self, worker: Worker) -> None:
         """Its process has."""
         if worker.member in self._planned:
-            self._plan = 0
+            self._end_plan()
         if worker.leaves:
             return
         if not self.size.replace:
@@ -195,7 +196,7 @@ class Staff:
             worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
         elif kind == "void":
             if fields["plan"] == self._plan:
-                self._plan = 0
+                self._end_plan()
             self._end_lost(fields["failed"])
         elif kind == "switched":
             self._switched(fields)
@@ -214,7 +215,7 @@ class Staff:
             raise ValueError(f"members {members}")
         if fields["plan"] < self._switched_to:  # a late member tells of an older group
             return
-        self._switched_to = fields["plan"]
+        self._switched_to, self._is_uneven = fields["plan"], False
         if fields["plan"] == self._plan:
             self._plan = 0
             if self._map and len(self._map) == len(members):
@@ -230,6 +231,11 @@ class Staff:
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
                 self._tell_change("left", worker, fields)
+
+    def _end_plan(self) -> None:
+        """Nobody has told yet that the group has switched to it."""
+        if self._plan:
+            self._plan, self._is_uneven = 0, bool(self._map)
 
     def _end_lost(self, members: Sequence[int]) -> None:
         """Of the comm of a plan. If they have joined, the others notice it as well."""
@@ -267,9 +273,9 @@ class Staff:
         for worker in waiting:
             self._advance(worker)
         newcomers = [each for each in waiting if each.state == "admitted"]
-        is_uneven = self._look_at_paces(members, step)
+        self._is_uneven = self._look_at_paces(members, step) or self._is_uneven
         if not self._plan:
-            self._make_plan(members, newcomers, is_uneven)
+            self._make_plan(members, newcomers, self._is_uneven)
 
     def _look_at_paces(self, members: Sequence[Worker], step: int) -> bool:
         """Whether there is to be another map."""
@@ -280,7 +286,10 @@ class Staff:
             worker = self.workers[member]
             text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
             self._tell("slow", worker, f"{text}, more than twice as long as the others")
-        return self._balance.look(now, step, seconds, self.logical)
+        is_uneven = self._balance.look(now, step, seconds, self.logical)
+        for member, assumed in self._balance.tried.items():
+            self.workers[member].pace.seconds = assumed
+        return is_uneven
 
     def _end_late(self, founders: FounderWatchdog) -> None:
         """Workers that do not come to the beginning of the job, where the others wait for them."""
@@ -353,7 +362,8 @@ class Staff:
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}
         speeds = self._balance.speeds([each.member for each in chosen])
-        self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven else ()
+        self._map = assigned(self.logical, tuple(speeds)).ranges if is_uneven and speeds else ()
+        self._is_uneven = False
         plan = {
             "plan": self._plan,
             "members": [each.member for each in chosen],

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ class RayAgents:
             raise LaunchError(NOT_FOUND, f"--ray: {error}; pip install 'libddl[ray]'") from None
         except (OSError, ValueError) as error:
             raise LaunchError(FAILED, f"--ray {cluster}: {error}") from None
+        # What Ray tells of nodes that are lost is no result of the program's workers.
+        self._stdout = redirect_stdout(sys.stderr)
+        self._stdout.__enter__()
         where = f"{self._ray.util.get_node_ip_address()}:{port}"
         # A lost actor is made anew on another node, where its agent dials in again.
         options = {"num_cpus": cores, "max_restarts": -1, "max_task_retries": -1}
@@ -69,6 +73,7 @@ class RayAgents:
         for actor in self._actors:
             self._ray.kill(actor)
         self._ray.shutdown()
+        self._stdout.__exit__(None, None, None)
 
     def __enter__(self) -> RayAgents:
         return self

@@ -21,7 +21,8 @@ LIMIT = 30  # seconds for any command here
 
 # What process 1 of a host does. /sys shows the network interfaces of the namespace in which it was
 # mounted, hence a mount of its own; what is mounted below, as cgroups are, stays. A shell as
-# process 1 also collects the children that others leave behind.
+# process 1 also collects the children that others leave behind. It is the one process that
+# `kill -9 -1` on the host spares, so the host is there for more commands then.
 _INIT = """
 set -e
 hostname "$1"
@@ -32,7 +33,7 @@ mount --rbind /sys/fs/cgroup "$2/sys/fs/cgroup"
 mount --rbind "$2/sys" /sys
 ip link set lo up
 echo ready
-cat >/dev/null
+until cat >/dev/null; do :; done
 """
 
 

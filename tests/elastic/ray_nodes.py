@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job on a Ray cluster of virtual nodes, one of which is killed, and another added; for
+"""Elastic jobs on a Ray cluster of virtual nodes, which are killed, and replaced by others; for
 `make test-ray`, since Ray is no dependency of other tests."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,35 +15,44 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private.test_utils import RayletKiller, get_and_run_resource_killer
 from ray.cluster_utils import Cluster
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
+import steps
 from serving import Serving, is_alive
 
 SERVED = Path(__file__).parent / "programs" / "served.py"
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
 LIMIT = 240  # seconds, on a busy machine
+PROGRESS = 10.0  # seconds until the others have committed a step, whatever happened
+SLOW = "0.1"  # seconds of a share longer, while nodes are killed
+MOMENT = 2.0  # seconds within which Ray's killer of nodes waits
+# When a node is killed on purpose: a newcomer's or a member's, see programs/moments.py.
+MOMENTS = ["warm-up", "observing", "switch", "telling", "writing"]
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    head = {"num_cpus": 1, "include_dashboard": False}
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """With no node but its head, which has one core, or as many as a parameter says."""
+    head = {"num_cpus": getattr(request, "param", 1), "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     yield cluster
     cluster.shutdown()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
+def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
+        assert time.monotonic() < deadline, f"not so within {limit:.0f} s"
         time.sleep(0.1)
 
 
 def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
+    (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
     return str(found)
 
 
@@ -68,6 +78,101 @@ def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -
         finally:
             job.kill()
     assert state((tmp_path / "out").read_text()) == state(alone.out)
+
+
+class Nodes:
+    """Three nodes of one core each, which are killed and replaced while a job runs on them."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self._cluster, self._folder = cluster, folder
+        self.kills = 0
+        self.slowest = 0.0  # seconds from a kill to the next step
+        for _ in range(3):
+            cluster.add_node(num_cpus=1)
+
+    def wait_for_all(self) -> None:
+        """Until three workers train."""
+        since = steps.last(self._folder)
+        wait_until(lambda: len(steps.trainers(self._folder, since)) == 3)
+
+    def kill_any(self) -> None:
+        """At a moment that Ray's own killer chooses."""
+        self.kills += 1
+        killer = get_and_run_resource_killer(
+            RayletKiller, MOMENT, namespace=f"kill {self.kills}", max_to_kill=1
+        )
+        ((name, _, _),) = ray.get(killer.get_killed_nodes.remote())
+        self._wait_for_step()
+        ray.kill(killer)
+        (node,) = [each for each in self._cluster.worker_nodes if each.node_id == name]
+        self._cluster.remove_node(node, allow_graceful=False)  # what is left of it
+
+    def kill_in(self, moment: str) -> None:
+        """The node of whoever comes to this moment, once another one is there."""
+        self.kills += 1
+        file, held = self._folder / f"die in {moment}", self._folder / "held"
+        file.write_text("hold")
+        self._cluster.add_node(num_cpus=1)
+        wait_until(held.exists)
+        assert not file.exists()
+        above = ancestors(int(held.read_text().split()[1]))
+        held.unlink()
+        (node,) = [each for each in self._cluster.worker_nodes if raylet(each) in above]
+        self._cluster.remove_node(node, allow_graceful=False)
+        self._wait_for_step()
+        self._cluster.add_node(num_cpus=1)
+
+    def _wait_for_step(self) -> None:
+        since, began = steps.last(self._folder), time.monotonic()
+        limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        wait_until(lambda: steps.last(self._folder) > since, limit)
+        self.slowest = max(self.slowest, time.monotonic() - began)
+
+
+def raylet(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("cluster", [0], indirect=True)
+def test_nodes_are_killed_again_and_again(
+    cluster: Cluster, run_program: Any, tmp_path: Path
+) -> None:
+    """Each time once all three workers train, and the next one while it is being replaced."""
+    passes = ["--passes", "100"]  # 625 steps
+    alone = run_program([*DDL, "-n", "1", PROGRAM, *passes], cwd=tmp_path, limit=LIMIT)
+    (tmp_path / "slow").write_text(SLOW)
+    nodes = Nodes(cluster, tmp_path)
+    words = [*passes, "--moments", "--tell", "--checkpoint", "saved"]
+    order = [*DDL, "--ray", cluster.address, "-n", "3", PROGRAM, *words]
+    ray.init(cluster.address, log_to_driver=False)
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        job = subprocess.Popen(order, stdout=out, stderr=err, cwd=tmp_path)
+        try:
+            for moment in MOMENTS:
+                nodes.wait_for_all()
+                nodes.kill_any()
+                nodes.kill_in(moment)
+            nodes.wait_for_all()
+            (tmp_path / "slow").unlink()
+            assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
+        finally:
+            job.kill()
+            job.wait()
+            ray.shutdown()
+    lost = re.findall(r"^the agent on .* is lost: ", (tmp_path / "err").read_text(), re.M)
+    assert len(lost) == nodes.kills == 2 * len(MOMENTS)
+    shown = (tmp_path / "out").read_text()
+    assert "raylet" not in shown  # what Ray tells is elsewhere
+    assert state(shown) == state(alone.expect_success().out)
+    print(f"{nodes.kills} nodes killed; at most {nodes.slowest:.2f} s until the next step")
 
 
 def test_the_coordinator_is_killed(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.balance import SLOW_FOR, SPACING, STEPS, Balance, Pace
+from ddl_elastic.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, Pace
 
 
 def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:
@@ -28,6 +28,17 @@ def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:
     assert shares["0"] > shares["1"]
 
 
+@pytest.mark.slow
+def test_a_worker_that_was_slow_for_a_while(jobs: Any) -> None:
+    """It has no share then, and is tried again."""
+    slow = {"workers": 2, "passes": 64, "slow": {"0": 0.005, "1": 0.1}, "slow_shares": {"1": 150}}
+    _, report = jobs.train({**slow, "again": 3})
+    texts = [each["text"] for each in report["events"] if each["kind"] == "balanced"]
+    counts = [int(re.findall(r"rank 1 (\d+)", text)[0]) for text in texts]
+    assert counts[0] == 0, texts
+    assert counts[-1] >= 4, texts
+
+
 def test_a_pace_follows_the_latest_reports() -> None:
     pace = Pace()
     assert math.isnan(pace.seconds)
@@ -42,7 +53,7 @@ def test_a_pace_follows_the_latest_reports() -> None:
 
 def looks(balance: Balance, seconds: dict[int, float], begin: float, count: int) -> list[int]:
     """The steps, one a second, after which there was to be another map."""
-    return [t for t in range(count) if balance.look(begin + t, t, seconds, 16)]
+    return [t for t in range(count) if balance.look(begin + t, int(begin) + t, seconds, 16)]
 
 
 def test_another_map_has_to_win_for_some_steps() -> None:
@@ -60,6 +71,30 @@ def test_another_map_has_to_win_for_some_steps() -> None:
 
 def test_nothing_is_known_of_a_newcomer() -> None:
     assert looks(Balance(), {0: 0.1, 1: math.nan}, 0, 100) == []
+
+
+def test_one_without_shares_is_tried_again() -> None:
+    """Nobody measures it meanwhile. If it is still slow, the next time is later."""
+    balance = Balance()
+    seconds = {0: 0.1, 1: 0.1, 2: 9.9}
+    assert looks(balance, seconds, 0, STEPS + 1) == [STEPS]
+    begin = STEPS + 1
+    assert looks(balance, seconds, begin, int(AGAIN) + 1) == [AGAIN]
+    assert balance.tried == {2: 0.1}
+    assert balance.speeds([0, 1, 2]) == pytest.approx([10, 10, 10])
+    begin += int(AGAIN) + 1
+    found = looks(balance, seconds, begin, 100)  # it was measured, and is as slow as before
+    assert found == [STEPS, STEPS + 1 + 2 * AGAIN]
+    seconds[2] = 0.1  # it was, and is as fast as the others
+    assert looks(balance, seconds, begin + 100, 200) == []
+
+
+def test_others_are_balanced_while_one_has_no_share() -> None:
+    """There are more workers than shares, so the last one has computed nothing yet."""
+    seconds = dict.fromkeys(range(16), 0.1) | {1: 0.3, 16: math.nan}
+    balance = Balance()
+    assert looks(balance, seconds, 0, 60) == [STEPS]
+    assert balance.speeds([1, 16]) == pytest.approx([1 / 0.3, 10])
 
 
 def test_stragglers_are_told_once() -> None:

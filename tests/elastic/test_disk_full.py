@@ -17,10 +17,11 @@ import pytest
 
 from ddl_elastic import checkpoint
 from ddl_elastic.checkpoint import Folder
+from ddl_elastic.observer import MOST
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 CASE = {"workers": 2, "checkpoint": "saved", "every": 5}
-FIRST, ALL = 2, 6  # passes over 150 samples, in batches of 24
+FIRST, ALL, MANY = 2, 6, 40  # passes over 150 samples, in batches of 24
 STEPS = -(-150 * FIRST // 24)
 # A file system of its own, which is full when the second job begins.
 FULL = """
@@ -80,6 +81,32 @@ def test_a_full_file_system(run_program: Any, tmp_path: Path, undisturbed: str) 
     command = ["unshare", "-m", "sh", "-c", FULL, "sh", sys.executable, PROGRAM]
     done = run_program(command, cwd=tmp_path, env=cases, limit=200)
     check([done], tmp_path / "kept", "No space left on device", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
+def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path: Path) -> None:
+    """It fills the disk when the first of the state has come, and waits until a write has failed:
+    see programs/strikes.py. The others train on meanwhile. Later checkpoints are whole."""
+    (tmp_path / "saved").mkdir()
+    alone = json.dumps({"workers": 1, "passes": MANY})
+    joined = {"workers": "1:3", "start": 2, "passes": MANY, "resize": [[8, 3, "receiving"]]}
+    case = json.dumps({**joined, "how": "full", "checkpoint": "saved", "every": 1})
+    script = 'mount -t tmpfs -o size=1m none saved && "$@" && cp -r saved kept'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, PROGRAM, alone, case]
+    done = run_program(command, cwd=tmp_path, limit=200).expect_success()
+    undisturbed, report = map(json.loads, done.out.splitlines())
+    assert (report["state"], report["hash"]) == ("done", undisturbed["hash"])
+    assert not (tmp_path / "die in receiving").exists()
+    (switch,) = [each["step"] for each in report["events"] if each["kind"] == "joined"]
+    told = re.findall(r"the checkpoint after (\d+) steps is abandoned", done.err)
+    steps = {int(each) for each in told}
+    assert steps and all(switch - 1 <= each <= switch + 2 * MOST for each in steps), (switch, told)
+    assert [each for each in report["events"] if each["kind"] == "died"] == []
+    storage = Folder(tmp_path / "kept")
+    newest = checkpoint.read_manifest(storage, checkpoint.manifests(storage)[0])
+    assert newest.steps == report["steps"]
+    checkpoint.read_state(storage, newest)
 
 
 def test_a_limit_of_files(run_program: Any, tmp_path: Path, undisturbed: str) -> None:

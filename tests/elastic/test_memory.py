@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ddl_elastic.memory import Memory
 from ddl_elastic.messages import Message, checked
 from ddl_elastic.rebuilding import Rebuilding, is_known, replay, unknown
+from ddl_elastic.staff import Worker
 
 
 def told(memory: Memory, kind: str, heard: bool = True, **fields: Any) -> None:
@@ -104,9 +106,44 @@ def test_the_youngest_group_counts() -> None:
 
 def test_nobody_comes() -> None:
     rebuilding = Rebuilding(-1.0)
-    assert rebuilding.is_too_late
+    assert rebuilding.is_too_late([])
     rebuilding.begin()
-    assert not rebuilding.is_too_late
+    assert not rebuilding.is_too_late([])
+
+
+def there(member: int) -> Worker:
+    """One whose agent has come back."""
+    found = unknown(member)
+    slot = replace(found.handle.slot, id=member, state="used")
+    return replace(found, handle=replace(found.handle, slot=slot), state="warming")
+
+
+@pytest.mark.parametrize("was_told", [True, False])
+def test_a_newcomer_comes_first(was_told: bool) -> None:
+    """It knows nothing of the others, who train."""
+    newcomer = Memory(2)
+    if was_told:
+        told(newcomer, "ready", address="ef", pid=8)
+        ordered(newcomer, "warm")
+    rebuilding = Rebuilding(60.0)
+    rebuilding.begin()
+    rebuilding.take(2, newcomer.standing())
+    workers = [unknown(0), unknown(1), there(2)]
+    assert not rebuilding.is_complete(workers)
+    rebuilding.take(0, connected(0).standing())
+    workers[0] = there(0)
+    assert not rebuilding.is_complete(workers)
+    workers[1] = there(1)
+    assert rebuilding.is_complete(workers)
+
+
+def test_only_a_newcomer_comes() -> None:
+    newcomer = Memory(2)
+    ordered(newcomer, "warm")
+    rebuilding = Rebuilding(-1.0)
+    rebuilding.begin()
+    rebuilding.take(2, newcomer.standing())
+    assert rebuilding.is_too_late([unknown(0), unknown(1), there(2)])
 
 
 def test_members_that_are_not_there_are_waited_for() -> None:

@@ -170,3 +170,29 @@ def test_a_newcomer_that_the_others_have_lost() -> None:
     job.workers[1].state = "admitted"
     job.staff.take(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
     assert job.stopped == [job.workers[1]]
+
+
+def test_other_shares_whose_plan_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are planned again, until the group has switched to them."""
+    job = Job()
+    job.staff.begun(16)
+    job.workers[1].state, job.workers[1].joined = "running", True
+    job.workers[0].pace.see(1, 0.1)
+    job.workers[1].pace.see(1, 0.3)
+    plans = []
+    for now in range(60):
+        monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
+        job.staff.look(now)
+        if job.plans:
+            plans.append((now, job.plans.pop(0)["speeds"]))
+            job.plans.clear()
+            if len(plans) == 1:
+                job.staff.take(job.workers[0], "void", {"plan": 1, "failed": []})
+            else:
+                told = {"plan": 1, "members": [0, 1], "step": now, "seconds": 0.0, "died": []}
+                job.staff.take(job.workers[0], "switched", told)
+    (first, speeds), (second, again) = plans
+    assert second == first + 1
+    assert again == speeds
+    (text,) = [text for kind, _, text in job.told if kind == "balanced"]
+    assert text.endswith("rank 0 12, rank 1 4")

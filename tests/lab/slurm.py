@@ -37,15 +37,18 @@ def why_not() -> str:
 
 
 class Slurm:
-    """Slurm on the hosts of a laboratory, for the time of a with block."""
+    """Slurm on the hosts of a laboratory, for the time of a with block.
 
-    def __init__(self, lab: Lab, cpus: int = 4) -> None:
+    requeued  seconds after which a job whose node was lost may start again
+    """
+
+    def __init__(self, lab: Lab, cpus: int = 4, requeued: int = 120) -> None:
         self.lab = lab
         self.nodes = [host.name for host in lab.hosts]
         self.folder = Path(tempfile.mkdtemp(prefix="ddl-slurm-"))
         self.folder.chmod(0o755)  # munge refuses a socket that not all can reach
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._cpus = cpus
+        self._cpus, self._requeued = cpus, requeued
 
     def __enter__(self) -> Slurm:
         try:
@@ -54,8 +57,8 @@ class Slurm:
             self._complete_pmix()
             self._start("slurmctld", "h1", "slurmctld", "-D")
             for node in self.nodes:
-                self._start(f"slurmd-{node}", node, "slurmd", "-D", "-N", node)
-            self._wait_until_idle()
+                self._start_node(node)
+            self._wait_until_idle(self.nodes)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -114,6 +117,25 @@ class Slurm:
             raise AssertionError(f"{command}: not ended in {timeout} s\n{out}\n{err}") from None
         return subprocess.CompletedProcess(list(map(str, command)), process.returncode, out, err)
 
+    def lose(self, node: str) -> None:
+        """Kill all processes on a node, slurmd and its jobs' among them. Slurm is told, as it would
+        find out after SlurmdTimeout, and requeues the jobs that may be."""
+        self.lab.run(node, ["sh", "-c", "kill -9 -1"], timeout=_LIMIT)
+        self._update(node, "state=down", "reason=lost")
+
+    def bring_back(self, node: str) -> None:
+        """Start a lost node."""
+        self._start_node(node)
+        self._wait_until_idle([node])
+
+    def _update(self, node: str, *settings: str) -> None:
+        done = self.run(["scontrol", "update", f"nodename={node}", *settings], timeout=_LIMIT)
+        if done.returncode:
+            raise RuntimeError(f"scontrol: {done.stderr}")
+
+    def _start_node(self, node: str) -> None:
+        self._start(f"slurmd-{node}", node, "slurmd", "-D", "-N", node)
+
     def _start_munge(self) -> None:
         folder = self.folder / "munge"
         folder.mkdir(mode=0o755)
@@ -141,7 +163,7 @@ class Slurm:
             "ClusterName=lab",
             f"SlurmctldHost=h1({addresses['h1']})",
             "AuthType=auth/munge",
-            f"AuthInfo=socket={folder}/munge/socket",
+            f"AuthInfo=socket={folder}/munge/socket,cred_expire={self._requeued}",
             "SlurmUser=root",
             "SlurmdUser=root",
             f"StateSaveLocation={folder}/state",
@@ -190,11 +212,12 @@ class Slurm:
                 )
             )
 
-    def _wait_until_idle(self) -> None:
+    def _wait_until_idle(self, nodes: Sequence[str]) -> None:
         deadline = time.monotonic() + _LIMIT
+        sinfo = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%T"]
         while True:
-            said = self.run(["sinfo", "--noheader", "--Node", "--format=%T"], timeout=_LIMIT)
-            if said.stdout.split() == ["idle"] * len(self.nodes):
+            said = self.run(sinfo, timeout=_LIMIT)
+            if said.stdout.split() == ["idle"] * len(nodes):
                 return
             if time.monotonic() > deadline:
                 logs = "\n".join(log.read_text()[-2000:] for log in self.folder.glob("*.log"))

@@ -71,6 +71,15 @@ def test_plug_is_pulled_and_put_back(lab: Lab) -> None:
         lab.connect("h2", False, nic=2)
 
 
+def test_a_host_stays_when_all_of_its_processes_are_killed(lab: Lab) -> None:
+    """As one that is started again: its address is there, and what runs next reaches others."""
+    ended = lab.run("h1", ["sh", "-c", "kill -9 -1"], timeout=10)
+    assert ended.returncode in (0, 137)
+    again = lab.run("h1", ["hostname"], timeout=10)
+    assert (again.returncode, again.stdout) == (0, "h1\n")
+    assert lab.run("h1", [sys.executable, "-c", REACH, "h2"]).stdout == REFUSED
+
+
 def test_what_is_sent_is_counted(lab: Lab) -> None:
     before = lab.sent("h1"), lab.sent("h1", 1)
     lab.run("h1", [sys.executable, "-c", REACH, "h2-eth1"])

@@ -20,7 +20,17 @@ from typing import Any
 
 from strikes import strike
 
-from ddl_elastic import change, joining, membership, observer, saving, step, transfer, worker
+from ddl_elastic import (
+    change,
+    checkpoint,
+    joining,
+    membership,
+    observer,
+    saving,
+    step,
+    transfer,
+    worker,
+)
 
 own = -1  # member
 
@@ -75,6 +85,17 @@ def by_member(moment: str) -> Callable[..., str]:
     return lambda held, *_: "no moment" if isinstance(held, observer.ObservedStep) else moment
 
 
+def tells_failure(write: Callable[..., None]) -> Callable[..., None]:
+    def run(*arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except OSError:
+            die_once("failed write")
+            raise
+
+    return run
+
+
 def knows_member(work: Callable[..., None]) -> Callable[..., None]:
     def run(spec: Any, *arguments: Any) -> None:
         global own
@@ -99,6 +120,7 @@ def install() -> None:
     step.Step._vote = before(step.Step._vote, by_member("voting"))
     saving.Saver._write_part = before(saving.Saver._write_part, lambda *_: "writing")
     saving.Saver._write_manifest = before(saving.Saver._write_manifest, lambda _: "the manifest")
+    checkpoint.Folder.write = tells_failure(checkpoint.Folder.write)
     watching = observer.Observer
     transfer.receive_piece = after(transfer.receive_piece, lambda *_: "receiving")
     watching.receive = after(watching.receive, lambda *_: "loading")

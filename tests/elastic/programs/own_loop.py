@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with a loop of its own, for `ddl elastic run`: prints the final state's hash.
 
-Some workers are struck where the arguments say so, see strikes.py.
+Some workers are struck where the arguments say so, see strikes.py, and with --moments where files
+say so, see moments.py. While there is a file "slow", each share takes as many seconds longer as it
+says. With --tell each worker tells of its steps, see steps.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import ddl_torch.elastic as elastic
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import moments
+import steps
 from strikes import strike
 
 
@@ -33,7 +37,14 @@ def main() -> None:
     parser.add_argument("--no-also", dest="also", action="store_false")
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--open", action="store_true", help="jobs are not closed")
+    parser.add_argument("--checkpoint")
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--moments", action="store_true")
+    parser.add_argument("--tell", action="store_true")
     arguments = parser.parse_args()
+    if arguments.moments:
+        moments.install()
+        moments.die_once("start")
     for _ in range(arguments.times):
         train(arguments)
 
@@ -52,6 +63,8 @@ def train(arguments: argparse.Namespace) -> None:
         logical=arguments.logical,
         watchdog=arguments.watchdog,
         also={"schedule": schedule} if arguments.also else None,
+        checkpoint=arguments.checkpoint,
+        every=arguments.every,
     )
     if arguments.uneven:
         data = torch.utils.data.Subset(data, range(140 + job.group.member))
@@ -59,10 +72,13 @@ def train(arguments: argparse.Namespace) -> None:
         for x, y in step:
             if arguments.strike and step.number == 5 and job.group.member in struck:
                 strike(arguments.strike, job.group, "")
+            steps.slow_down()
             wrong = job.awaits_admission and job.group.member >= arguments.refused
             step.backward(nn.functional.cross_entropy(model(x), y) * (2 if wrong else 1))
         optimizer.step()
         schedule.step()
+        if arguments.tell:
+            steps.tell(step.number, job.group.member)
         if arguments.differ:
             optimizer.param_groups[0]["weight_decay"] = job.group.member
     if job.is_writer:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 HELD = 8  # seconds: longer than the watchdog's limit in the tests
@@ -57,7 +60,32 @@ def strike(how: str, group: Any, target: Any) -> None:
         print("paused", flush=True)
         while not os.path.exists("go"):
             time.sleep(0.01)
+    elif how in ("coordinator", "both"):  # which is killed; and this process
+        os.kill(int(Path("coordinator").read_text()), signal.SIGKILL)
+        if how == "both":
+            strike("kill", group, target)
+    elif how == "hold":  # until its host is lost, whose name it leaves
+        Path("held.new").write_text(f"{socket.gethostname()} {own}")
+        Path("held.new").rename("held")
+        threading.Event().wait()
+    elif how == "full":  # the disk of the checkpoints, until one has failed
+        fill(Path("saved/.filler"))
     elif how == "command":
         subprocess.run(target, shell=True, check=True)
     else:
         raise ValueError(how)
+
+
+def fill(filler: Path) -> None:
+    """A file system, and empty it once a checkpoint has failed, see moments.py."""
+    Path("at failed write").write_text('{"failed": ""}')
+    try:
+        with filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    while not Path("failed").exists():
+        time.sleep(0.01)
+    filler.unlink()

@@ -11,6 +11,7 @@ a job is printed as its "error".
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed, environment, newcomers, worker
+from ddl_elastic import Job, JobFailed, balance, environment, newcomers, worker
 from ddl_elastic.framework import digest
 from ddl_torch.elastic import Half
 
@@ -133,17 +134,20 @@ def make_data(case: dict[str, Any]) -> Any:
     return Stream() if "steps" in case else Samples()
 
 
-def make_slow(slow: dict[str, float]) -> Any:
-    """A loss that takes some members so many seconds longer."""
-    work, seconds = worker.work, 0.0
+def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
+    """A loss that takes some members so many seconds longer, perhaps in so many shares only."""
+    work, seconds, left = worker.work, 0.0, math.inf
 
     def work_slowly(spec: Any, *arguments: Any) -> None:
-        nonlocal seconds
-        seconds = slow.get(str(spec.member), 0.0)
+        nonlocal seconds, left
+        seconds, left = slow.get(str(spec.member), 0.0), shares.get(str(spec.member), math.inf)
         work(spec, *arguments)
 
     def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.03 if Path("slow").exists() else seconds)
+        nonlocal left
+        left -= 1
+        later = 0.03 if Path("slow").exists() else seconds if left >= 0 else 0.0
+        time.sleep(later)
         return cross_entropy(output, labels)
 
     worker.work = work_slowly
@@ -156,7 +160,9 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=make_slow(case["slow"]) if "slow" in case else LOSSES[case.get("weighted", False)],
+        loss=make_slow(case["slow"], case.get("slow_shares", {}))
+        if "slow" in case
+        else LOSSES[case.get("weighted", False)],
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=case.get("batch", 24),
@@ -172,6 +178,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     )
     for each in case.get("always", []):
         Path(f"always {each}").touch()
+    balance.AGAIN = case.get("again", balance.AGAIN)
     newcomers.FOUNDING = case.get("founding", newcomers.FOUNDING)
     if "others" in case:
         Path("slow").touch()

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An elastic job whose agents are the tasks of a Slurm array: its nodes are lost and come back
+again and again, and Slurm queues the tasks anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddl_launch.lab import Lab
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "elastic" / "programs"))
+
+import steps
+from slurm import Slurm, why_not
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a Slurm"),
+    pytest.mark.slow,
+]
+
+PROGRAM = Path(__file__).parents[1] / "elastic" / "programs" / "own_loop.py"
+DDL = f"{sys.executable} -m ddl_launch.commands elastic"
+LIMIT = 240  # seconds, on a busy machine
+# Seconds until the others have committed a step, whatever happened. One of two that has not the
+# lowest rank asks the coordinator, which waits for twice DDL_DEAD_MS.
+PROGRESS = 20.0
+REQUEUED = 10  # seconds until a task of a lost node may start again
+WORKERS = 3  # a node each; the coordinator is on another one
+CPUS = 4  # of a node
+PASSES = ["--passes", "100"]  # 625 steps
+SLOW = "0.1"  # seconds of a share longer, while nodes are lost
+# When a node is lost on purpose: a newcomer's or a member's, see ../elastic/programs/moments.py.
+MOMENTS = ["warm-up", "observing", "switch", "writing"]
+
+
+@pytest.fixture
+def slurm() -> Iterator[Slurm]:
+    with Lab(WORKERS + 1) as lab, Slurm(lab, CPUS, REQUEUED) as slurm:
+        yield slurm
+
+
+def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {limit:.0f} s"
+        time.sleep(0.1)
+
+
+def state(out: str) -> str:
+    (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
+    return str(found)
+
+
+def lose(slurm: Slurm, node: str, folder: Path) -> float:
+    """A node, which comes back. The seconds until the others have committed a step."""
+    since, began = steps.last(folder), time.monotonic()
+    slurm.lose(node)
+    limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    wait_until(lambda: steps.last(folder) > since, limit)
+    took = time.monotonic() - began
+    slurm.bring_back(node)
+    return took
+
+
+def test_nodes_are_lost_again_and_again(slurm: Slurm, tmp_path: Path) -> None:
+    """Each time once all workers train, and the next one while it is being replaced."""
+    alone = slurm.run([*DDL.split(), "run", "-n", "1", PROGRAM, *PASSES], cwd=tmp_path)
+    (tmp_path / "slow").write_text(SLOW)
+    (tmp_path / "job.token").write_text("what only the job's agents know\n")
+    where = ["--listen", "29400", "--token-file", "job.token", "-n", str(WORKERS)]
+    words = [*PASSES, "--moments", "--tell", "--checkpoint", "saved"]
+    order = slurm.lab.at("h1", *DDL.split(), "run", *where, PROGRAM, *words)
+    took = []
+
+    def wait_for_all() -> None:
+        since = steps.last(tmp_path)
+        wait_until(lambda: len(steps.trainers(tmp_path, since)) == WORKERS)
+
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        job = subprocess.Popen(order, cwd=tmp_path, stdout=out, stderr=err, env=slurm.clean())
+        try:
+            agent = f"{DDL} agent --join h1:29400 --token-file job.token -n 1"
+            tasks = [f"--array=1-{WORKERS}", "-N1", f"-c{CPUS}", "--exclude=h1", "--requeue"]
+            sent = slurm.run(["sbatch", *tasks, "--wrap", agent], cwd=tmp_path)
+            assert sent.returncode == 0, sent.stderr
+            for count, moment in enumerate(MOMENTS):
+                wait_for_all()
+                file, held = tmp_path / f"die in {moment}", tmp_path / "held"
+                node = slurm.nodes[1 + count % WORKERS]
+                took.append(lose(slurm, node, tmp_path))
+                file.write_text("hold")
+                wait_until(held.exists)
+                assert not file.exists()
+                node = held.read_text().split()[0]
+                held.unlink()
+                took.append(lose(slurm, node, tmp_path))
+            wait_for_all()
+            (tmp_path / "slow").unlink()
+            assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
+            wait_until(lambda: slurm.run(["squeue", "--noheader"]).stdout == "")
+        finally:
+            job.kill()
+            job.wait()
+    lost = re.findall(r"^the agent on .* is lost: ", (tmp_path / "err").read_text(), re.M)
+    assert len(lost) == len(took) == 2 * len(MOMENTS)
+    assert state((tmp_path / "out").read_text()) == state(alone.stdout)
+    print(f"{len(took)} nodes lost; at most {max(took):.2f} s until the next step")
