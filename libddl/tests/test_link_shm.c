@@ -207,7 +207,7 @@ static void test_lent(void)
     ddl__regions *regions = ddl__regions_create();
     uint64_t k = 0;
     for (unsigned round = 0; round < 3; round++) {
-        char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+        char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
         CHECK(!send_from(to, regions, buffer, k), "the peer cannot know region %u", round);
         read_soon(NULL, s.leaf[0], k++, DDL__LEND_LEAST);
         CHECK(to->ops->flush(to) == DDL__LINK_DRAINED, "user memory was copied");
@@ -231,7 +231,7 @@ static void test_lent_and_closed(bool lent)
     star s = star_create(&factory, 1);
     ddl__link *to = s.centre[0], *from = s.leaf[0];
     ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
     send_from(to, regions, buffer, 0);
     read_soon(NULL, from, 0, DDL__LEND_LEAST);
     for (uint64_t k = 1; k < 3; k++)
@@ -279,7 +279,7 @@ static void test_returned(void)
     star s = star_create(&factory, 1);
     ddl__link *to = s.centre[0], *from = s.leaf[0];
     ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, 8 * DDL__LEND_LEAST);
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
     ddl__region region;
     uint64_t k = 0;
     send_from(to, regions, buffer, k);
@@ -316,7 +316,7 @@ static void test_returned_elsewhere(bool elsewhere)
     star s = star_create(&factory, 1);
     ddl__link *to = s.centre[0], *from = s.leaf[0];
     ddl__regions *regions = ddl__regions_create();
-    char *buffer = ddl__memory_alloc(regions, 4 * DDL__LEND_LEAST);
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
     ddl__signature signature = signature_of(1);
     if (elsewhere) {
         send_from(to, regions, buffer, 0);

@@ -9,6 +9,9 @@
 
 enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };
 
+/* Elements of which each rank's share is as long as the shortest that is lent. */
+enum { SHORT = SIZE * DDL__LEND_LEAST / 4 };
+
 /* ---------------------------------------------------------------------------------- the results */
 
 typedef enum operation {
@@ -200,9 +203,13 @@ static int without_arena(ddl_comm *comm)
     static const struct {
         operation what;
         bool in_place;
+        int64_t count;
         int lent, returned;
-    } cases[] = {{REDUCE_ALL, false, 4, 0}, {REDUCE_ALL, true, 2, 2}, {ORDERED, false, 4, 0},
-                 {SCATTER, false, 2, 0},    {GATHER, false, 2, 0},    {ALL_TO_ALL, false, 2, 0}};
+    } cases[] = {{REDUCE_ALL, false, ELEMENTS, 4, 0}, {REDUCE_ALL, true, ELEMENTS, 2, 2},
+                 {ORDERED, false, ELEMENTS, 4, 0},    {SCATTER, false, ELEMENTS, 2, 0},
+                 {GATHER, false, ELEMENTS, 2, 0},     {ALL_TO_ALL, false, ELEMENTS, 2, 0},
+                 {REDUCE_ALL, true, SHORT, 2, 2},     {SCATTER, false, SHORT, 2, 0},
+                 {GATHER, false, SHORT, 0, 0},        {SCATTER, false, SHORT - SIZE, 0, 0}};
     const bool shared = ddl_comm_local_size(comm) == SIZE;
     const size_t bytes = ELEMENTS * sizeof(float);
     memory m = {allocate(bytes), allocate(bytes)};
@@ -212,10 +219,10 @@ static int without_arena(ddl_comm *comm)
             fill(m.send, bytes, ddl_comm_rank(comm), DDL_F32, 0);
             fill(m.recv, bytes, ddl_comm_rank(comm), DDL_F32, 1);
             lent = returned = 0;
-            OK(run(comm, cases[i].what, cases[i].in_place, &m, ELEMENTS, DDL_F32, DDL_SUM));
+            OK(run(comm, cases[i].what, cases[i].in_place, &m, cases[i].count, DDL_F32, DDL_SUM));
             bool right = lent == shared * cases[i].lent && returned == shared * cases[i].returned;
-            CHECK(right || round < ROUNDS - 1, "operation %d: %d lent, %d returned", cases[i].what,
-                  lent, returned);
+            CHECK(right || round < ROUNDS - 1, "operation %d of %lld: %d lent, %d returned",
+                  cases[i].what, (long long)cases[i].count, lent, returned);
         }
     long long before = lent_bytes(comm);
     OK(run(comm, GATHER, false, &m, ELEMENTS, DDL_F32, DDL_SUM));

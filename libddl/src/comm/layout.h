@@ -23,7 +23,7 @@ typedef struct ddl__layout {
  * second-level cache, which then has so many bytes. */
 enum {
     DDL__RING = 2 * 1024 * 1024,
-    DDL__RING_NEAR = 1024 * 1024, /* segments in a shorter one would be too short to be lent */
+    DDL__RING_NEAR = 512 * 1024,
     DDL__RING_CACHE = 2 * 1024 * 1024
 };
 

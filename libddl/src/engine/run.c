@@ -23,10 +23,11 @@ typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
 static void find_regions(const ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
-    const size_t segment = (size_t)plan->segment * work->element;
     const bool pulls_in_place = work->in == work->out && !plan->returns;
-    if (!ddl__regions_exist(runner->regions) ||
-        segment < (pulls_in_place ? DDL__LEND_LEAST_IN_PLACE : DDL__LEND_LEAST))
+    const size_t least = pulls_in_place  ? DDL__LEND_LEAST_IN_PLACE
+                         : plan->landing ? DDL__LEND_LEAST_COPIED
+                                         : DDL__LEND_LEAST;
+    if (!ddl__regions_exist(runner->regions) || (size_t)plan->segment * work->element < least)
         return;
     work->regions[0] = ddl__regions_find(runner->regions, work->in);
     work->regions[1] = ddl__regions_find(runner->regions, work->out);

@@ -14,12 +14,7 @@
 #include "base/status.h"
 #include "net/memory_file.h"
 
-enum {
-    LEAST = 2 * DDL__LEND_LEAST, /* bytes of a region */
-    PAGE = 4096,
-    HUGE_PAGE = 2 * 1024 * 1024,
-    LINE = 64
-};
+enum { PAGE = 4096, HUGE_PAGE = 2 * 1024 * 1024, LINE = 64 };
 
 typedef struct header {
     ddl__regions *regions; /* NULL: ordinary memory */
@@ -166,7 +161,7 @@ static void *alloc_region(ddl__regions *regions, size_t bytes)
 
 void *ddl__memory_alloc(ddl__regions *regions, size_t bytes)
 {
-    bool shared = bytes >= LEAST && bytes <= SIZE_MAX / 2 &&
+    bool shared = bytes >= DDL__REGION_LEAST && bytes <= SIZE_MAX / 2 &&
                   atomic_load_explicit(&regions->n, memory_order_relaxed) < DDL__REGIONS;
     void *memory = shared ? alloc_region(regions, bytes) : NULL;
     return memory ? memory : alloc_ordinary(bytes);

@@ -15,10 +15,12 @@
 
 enum {
     DDL__REGIONS = 256,
+    DDL__REGION_LEAST = 128 * 1024, /* bytes of one */
     /* Bytes of a span from which the peer reads the caller's memory: below, copying costs less than
-     * waiting until the peer has read. Of an operation in place, more: its results go to lines that
-     * the peer has just read. */
-    DDL__LEND_LEAST = 64 * 1024,
+     * waiting until the peer has read. More where the peer copies it, instead of reducing it, and
+     * most where it does so in place: there results go to lines that the peer has just read. */
+    DDL__LEND_LEAST = 16 * 1024,
+    DDL__LEND_LEAST_COPIED = 64 * 1024,
     DDL__LEND_LEAST_IN_PLACE = 256 * 1024
 };
 
