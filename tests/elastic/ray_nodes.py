@@ -18,7 +18,7 @@ import ray
 from ray._private.test_utils import RayletKiller, get_and_run_resource_killer
 from ray.cluster_utils import Cluster
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import steps

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import steps

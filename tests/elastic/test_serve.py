@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
 from serving import DDL, PROGRAM, SLOT_MEMORY, Serving, holders, is_alive, kill, wait_for
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
 from serving import DDL, LIMIT, PROGRAM, Serving, holders, is_alive, wait_for
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment, free_port
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
 from serving import DDL, PROGRAM, Serving, wait_for
 
