@@ -17,20 +17,17 @@ from typing import Protocol
 import numpy as np
 
 from ddl_core import Comm
-from ddl_core.errors import Aborted, PeerLost
 from ddl_elastic import transfer
 from ddl_elastic.admission import AdmissionError, Candidate
 from ddl_elastic.evaluation import Table
 from ddl_elastic.framework import Framework, State
 from ddl_elastic.membership import NotAdmitted, Plan, close
 from ddl_elastic.observer import Observer, Results
-from ddl_elastic.reform import UNKNOWN, Standing, decide, gather
+from ddl_elastic.reform import LOST, UNKNOWN, Standing, decide, gather
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.step import Group
 from ddl_elastic.transfer import Receiver
 
-# What a planned comm ends with: deaths, and members that give it up while they are in it.
-GIVEN_UP = (PeerLost, Aborted)
 TRIES, PAUSE = 100, 0.02  # seconds between them
 
 
@@ -107,7 +104,7 @@ def join(job: Job, candidate: Candidate) -> Arrival:
             raise AdmissionError(*refused.args) from None
         assert plan.comm
         group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-        with suppress(*GIVEN_UP):
+        with suppress(*LOST):
             transfer.warm_up(plan.comm)
         own = Standing(membership.member, UNKNOWN, False, (), whole=False)
         number = _settle(job, plan, own)
@@ -148,7 +145,7 @@ def _settle(job: Job, plan: Plan, own: Standing) -> int | None:
     assert comm
     try:
         ranks: Sequence[Standing] = gather(comm, own, group.workers)
-    except GIVEN_UP:
+    except LOST:
         comm, ranks = group.watch.survivors(comm, own, group.workers, plan.members)
     if not any(each.whole for each in ranks):
         close(comm)

@@ -175,6 +175,7 @@ class Observer:
                 if self._error:
                     raise self._error
                 if self._has_ended:
+                    self._group.is_awaited = False  # that was in a step of the dead comm
                     self._start()
                 self._changed.wait()
 

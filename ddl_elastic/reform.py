@@ -21,12 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ddl_core import Comm, Config
-from ddl_core.errors import Minority, Mismatch, PeerLost
+from ddl_core.errors import Aborted, Minority, Mismatch, PeerLost
 from ddl_elastic.watchdog import Watchdog
 
 SHRINK_LIMIT = 1800.0  # seconds; the watchdog is sooner
 POLL = 0.01  # seconds between two looks at a comm, while its rank computes
 WORD = 63  # bits of a word in which logical workers are listed
+# What a comm ends with: deaths, and members whose programs give it up, or fail, while a thread of
+# theirs is in it.
+LOST = (PeerLost, Aborted)
 # Asks whether a side may go on that is no majority: from the members by rank, and those who are
 # missing, why it may not; "": it may.
 Appeal = Callable[[Sequence[int], Sequence[int]], str]
@@ -153,7 +156,7 @@ def survivors(
         with suppress(Mismatch):
             comm.close()
         comm = following
-        with suppress(PeerLost):
+        with suppress(*LOST):
             return comm, gather(comm, own, workers)
 
 
@@ -174,7 +177,7 @@ def _shrink(comm: Comm, members: Sequence[int], appeal: Appeal | None) -> Comm:
 
 
 def gather(comm: Comm, own: Standing, workers: int) -> list[Standing]:
-    """The standing of each rank. Raises PeerLost."""
+    """The standing of each rank. Raises one of LOST."""
     words = own.words(workers)
     table = np.empty((comm.size, len(words)), np.int64)
     comm.allgather(words, table.reshape(-1))

@@ -37,11 +37,11 @@ from typing import Any
 import numpy as np
 
 from ddl_core import Comm, Order, Work
-from ddl_core.errors import DdlError, PeerLost
+from ddl_core.errors import DdlError
 from ddl_elastic.framework import Ready, Share, Summed
 from ddl_elastic.membership import Membership
 from ddl_elastic.partial import PartialSums, add_arrays
-from ddl_elastic.reform import Action, Standing, Watch, decide
+from ddl_elastic.reform import LOST, Action, Standing, Watch, decide
 from ddl_elastic.saving import Saver
 from ddl_elastic.sums import Sums
 from ddl_elastic.transfer import Sender
@@ -75,6 +75,15 @@ class Group:
     sends_at: int | None = None  # the number of the step before which the state is to be sent
     is_awaited: bool = False  # the others wait for this rank's program, its thread has told them
     writer_is_done: bool = False  # it has come to the end, and has left
+
+    def __post_init__(self) -> None:
+        self.watch.watchdog.spares = self._receiving
+
+    def _receiving(self) -> list[int]:
+        """The ranks to which this one's part of the state is on its way."""
+        if not self.sender.is_sending:
+            return []
+        return [rank for rank, member in enumerate(self.members) if member in self.observing]
 
     @property
     def workers(self) -> int:
@@ -182,7 +191,7 @@ class Step:
 
         def ready(share: Share, count: int) -> None:
             self._partial.add(worker, share, count)
-            with suppress(PeerLost):  # the watch will notice it as well
+            with suppress(*LOST):  # the watch will notice it as well
                 self._group.watch.submit(lambda: self._submit(count))
 
         return ready
@@ -195,7 +204,7 @@ class Step:
                 yield from self._missing()
                 self._reduce()
                 self._vote()
-            except PeerLost:
+            except LOST:
                 self._recover(time.monotonic())
         self._partial.clear()
         if self.recovery:

@@ -41,7 +41,10 @@ def _fetch_state(coordinator: Coordinator) -> State:
 def receive_state(channel: Channel) -> State:
     """What worker.send_state sends. Raises ValueError for anything else."""
     state: State = {}
-    while (message := channel.receive()).kind == "tensor":
+    message = channel.receive()
+    while message.kind == "void":  # a plan that has ended with the job
+        message = channel.receive()
+    while message.kind == "tensor":
         data, length = bytearray(), message.fields["bytes"]
         while len(data) < length and (part := channel.receive()).kind == "data":
             data += part.data
@@ -53,6 +56,7 @@ def receive_state(channel: Channel) -> State:
             np.frombuffer(bytes(data), np.uint8),
         )
         state[message.fields["name"]] = tensor
+        message = channel.receive()
     if message.kind != "end":
         raise ValueError(f"a message {message.kind!r} within a state")
     return state

@@ -89,6 +89,11 @@ class Sender:
             found.append((np.concatenate(piece, out=into), lengths))
         return found
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         """Until nothing is under way."""
         if self._thread:

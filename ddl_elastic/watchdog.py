@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -36,6 +37,8 @@ class Watchdog:
         if not 0 <= limit < threading.TIMEOUT_MAX:
             raise ValueError(f"watchdog is {limit}; it is a number of seconds, or 0 for none")
         self.seconds = limit
+        # Ranks that may be missing as long as they like.
+        self.spares: Callable[[], Collection[int]] = tuple
         self._comm: Comm | None = None
         self._last_step = 0.0  # when it began
         self._steps: deque[float] = deque(maxlen=KEPT)
@@ -84,6 +87,8 @@ class Watchdog:
         if comm is None:
             return
         report, late, limit = comm.report(), self._late, self.limit
+        spared = self.spares()
+        report["missing"] = [rank for rank in report["missing"] if rank not in spared]
         for rank, seconds in late.update(report, time.monotonic()).items():
             if seconds > limit:
                 comm.expel(rank, f"it hangs: the others have waited for it for {seconds:.1f} s")

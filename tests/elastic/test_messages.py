@@ -127,3 +127,13 @@ def test_a_frame_that_never_ends_is_not_kept() -> None:
     assert frames.feed(b"x" * LARGEST) == [(b"D", b"x" * LARGEST)]
     with pytest.raises(ValueError, match="a frame of"):
         frames.feed(HEAD.pack(b"D", LARGEST + 1))
+
+
+def test_a_plan_that_ends_with_the_job(pair: tuple[Channel, socket.socket]) -> None:
+    """Its end may be told after that of the training."""
+    reader, far = pair
+    writer = Channel(far)
+    writer.send("void", plan=3, failed=[])
+    writer.send("tensor", name="w", dtype="uint8", shape=[0], bytes=0)
+    writer.send("end")
+    assert [*receive_state(reader)] == ["w"]

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A newcomer that observes, where the others wait for it, or lose it or another one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from ranks import join
+
+from ddl_core import Endpoint
+from ddl_core.errors import DdlError
+from ddl_elastic.observer import Observer, Results
+from ddl_elastic.reform import Watch
+from ddl_elastic.step import Arrays, Group, Step
+from ddl_elastic.transfer import Receiver
+from ddl_elastic.watchdog import Watchdog
+
+LIMIT = 60  # seconds for what must not hang
+
+
+class Framework:
+    """Of one small sum."""
+
+    def result(self) -> list[np.ndarray]:
+        return [np.zeros(4)]
+
+    def ops(self) -> list[str]:
+        return ["average"]
+
+
+def make_groups(endpoints: list[Endpoint], limit: float = 0.0) -> list[Group]:
+    """Rank 2 observes, and the state is on its way to it."""
+    groups = []
+    for comm in join(endpoints):
+        group = Group(comm, [0, 1, 2], (0, 1), Watch(Watchdog(limit)))
+        group.observed_by(frozenset({2}), 0)
+        group.sends_at = None
+        groups.append(group)
+    return groups
+
+
+def evaluate(group: Group) -> int:
+    """A step that is no training step. The size of the group in the end."""
+    step = Step(group, 0, Arrays([np.zeros(1)], "sum"))
+    for worker in step.shares():
+        step.add(worker, [np.zeros(1)])
+    return group.comm.size
+
+
+def beside(*functions: Callable[[], Any]) -> list[Any]:
+    """Call each in a thread; their results, in the order in which they come."""
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda f=f: found.append(f()), daemon=True) for f in functions
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    return found
+
+
+def receive(group: Group) -> None:
+    """As the program of an observer, to which nothing comes."""
+    results = Results(Framework())  # type: ignore[arg-type]
+    with contextlib.suppress(DdlError):
+        Observer(group, 0, results, Receiver(), lambda number: None).receive()
+
+
+def test_a_member_dies_while_the_others_wait_for_the_observer() -> None:
+    endpoints = [Endpoint(secret="") for _ in range(3)]
+    groups = make_groups(endpoints)
+    waits = threading.Event()
+
+    def leave() -> None:
+        groups[1].comm.allreduce(np.array([False]), op="min")
+        waits.wait(LIMIT)
+        groups[1].comm.close()
+
+    threading.Thread(target=receive, args=(groups[2],), daemon=True).start()
+    threading.Timer(0.3, waits.set).start()
+    # The observer cannot get the state any more, so it does not go on.
+    assert 1 in beside(lambda: evaluate(groups[0]), leave)
+
+
+def test_the_program_of_an_observer_fails_while_its_thread_is_in_a_sum() -> None:
+    endpoints = [Endpoint(secret="") for _ in range(3)]
+    groups = make_groups(endpoints)
+
+    def member(rank: int) -> int:
+        time.sleep(0.0 if rank else 0.5)  # rank 1 waits in the sum
+        return evaluate(groups[rank])
+
+    def observer() -> None:
+        with contextlib.suppress(DdlError):
+            for _ in Step(groups[2], 0, Arrays([np.zeros(1)], "sum")).shares():
+                raise AssertionError("it has no share")
+
+    def end() -> None:
+        time.sleep(0.3)
+        endpoints[2]._close()  # as at the exit of its process
+
+    threading.Thread(target=observer, daemon=True).start()
+    found = beside(lambda: member(0), lambda: member(1), end)
+    assert sorted(found, key=str) == [2, 2, None]
+
+
+def test_a_state_that_takes_longer_than_the_watchdog_waits() -> None:
+    endpoints = [Endpoint(secret="") for _ in range(3)]
+    groups = make_groups(endpoints, 0.2)
+    hurry = threading.Event()
+    for group in groups:
+        for _ in range(3):
+            group.watch.watchdog.begin_step()
+        group.watch.watchdog.observe(group.comm)
+        sending = threading.Thread(target=hurry.wait, args=(LIMIT,), daemon=True)
+        sending.start()
+        group.sender._thread = sending  # type: ignore[attr-defined]
+    threading.Thread(target=evaluate, args=(groups[0],), daemon=True).start()
+    threading.Thread(target=evaluate, args=(groups[1],), daemon=True).start()
+    threading.Thread(target=receive, args=(groups[2],), daemon=True).start()
+    comm = groups[2].comm
+    time.sleep(2)
+    assert not comm.error
+    hurry.set()  # nothing is on its way any more
+    until = time.monotonic() + LIMIT
+    while not comm.error and time.monotonic() < until:
+        time.sleep(0.05)
+    assert "hangs" in str(comm.error)
