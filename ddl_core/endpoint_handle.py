@@ -32,7 +32,7 @@ class EndpointHandle:
     def __init__(self, handle: Any) -> None:
         self._fork_count = fork_guard.count
         self._lock = threading.RLock()
-        self._joining = 0  # comms under way, which need the handle
+        self._users = 0  # threads that need the handle: those that join, and the one that closes
         self._comms: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._handle = handle
         _open.add(self)
@@ -57,7 +57,7 @@ class EndpointHandle:
         returns. None if `create` stores none."""
         with self._lock:
             handle = self._live()
-            self._joining += 1
+            self._users += 1
 
         def join() -> Made | None:
             try:
@@ -74,13 +74,17 @@ class EndpointHandle:
                     raise InvalidState("the endpoint was closed while it joined")
                 return comm
             finally:
-                with self._lock:
-                    self._joining -= 1
-                    last = self._joining == 0 and self._handle is None
-                if last:
-                    lib.ddl_endpoint_destroy(handle)
+                self._leave(handle)
 
         return _interruptible(join)
+
+    def _leave(self, handle: Any) -> None:
+        """Of a thread that was counted. The last one destroys an endpoint that is closed."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0 and self._handle is None
+        if last:
+            lib.ddl_endpoint_destroy(handle)
 
     def _close(self) -> None:
         if self._fork_count != fork_guard.count:
@@ -88,16 +92,16 @@ class EndpointHandle:
         with self._lock:
             handle, self._handle = self._handle, None
             comms = list(self._comms)
+            if handle is not None:
+                self._users += 1  # else a thread that fails to join destroys it before its comms
         difference = None
         for comm in comms:
             try:
                 comm.close()
             except Mismatch as error:
                 difference = difference or error
-        with self._lock:
-            in_use = self._joining > 0  # the last thread that joins destroys it
-        if handle is not None and not in_use:
-            lib.ddl_endpoint_destroy(handle)
+        if handle is not None:
+            self._leave(handle)
         if difference is not None:
             raise difference
 

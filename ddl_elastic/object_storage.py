@@ -8,13 +8,20 @@ the machine). They are never part of a location, so no message and no file has t
 
 from __future__ import annotations
 
+import importlib.util
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ddl_elastic.checkpoint import Folder, Storage
 
 NEEDED = "which needs fsspec and, for S3, s3fs: pip install 'libddl[s3]'"
+
+_LIBRARIES = {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
 
 
 def storage_at(location: str) -> Storage:
@@ -49,6 +56,7 @@ class ObjectStorage:
             # Objects of other processes are to be seen.
             options = {"skip_instance_cache": True, "use_listings_cache": False}
             self._opened = fsspec.core.url_to_fs(self._url, **options)
+            _separate_generators()
         return self._opened
 
     def write(self, name: str, data: bytes | memoryview) -> None:
@@ -86,3 +94,42 @@ class ObjectStorage:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
             where = f"{self._url}/{name}".rstrip("/")
             raise kind(f"{where}: {what}: {type(error).__name__}: {error}") from error
+
+
+def _separate_generators() -> None:
+    """Give the stores' libraries a random generator of their own. When a request is tried again,
+    they draw from Python's, in a thread, and samples draw from it in another one, which has seeded
+    it. So the bits of a job would depend on whether its store was busy."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _LIBRARIES and isinstance(module, ModuleType):
+            _replace(module)
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    _replace(value)
+
+
+def _replace(scope: ModuleType | type) -> None:
+    """The module `random` and its functions: as globals, and as defaults of arguments."""
+    others = _replacements()
+    for name, value in list(vars(scope).items()):
+        if id(value) in others:
+            setattr(scope, name, others[id(value)])
+        elif isinstance(value, FunctionType) and value.__defaults__:
+            value.__defaults__ = tuple(others.get(id(each), each) for each in value.__defaults__)
+
+
+@cache
+def _replacements() -> dict[int, Any]:
+    """What takes the place of the module `random` and its functions, by identity: those of a second
+    instance of that module, which has a generator of its own."""
+    spec = importlib.util.find_spec("random")
+    assert spec is not None
+    assert spec.loader is not None
+    second = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(second)
+    functions = {
+        id(value): getattr(second, name)
+        for name, value in vars(random).items()
+        if isinstance(getattr(value, "__self__", None), random.Random)
+    }
+    return {id(random): second, **functions}

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -154,6 +158,62 @@ def test_folders_need_no_other_packages(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "name").read_bytes() == b"data"
     with pytest.raises(ImportError, match=r"s3://a/b, which needs fsspec .* pip install"):
         storage_at("s3://a/b")
+
+
+class Overloaded(BaseHTTPRequestHandler):
+    """A store that takes only every second object."""
+
+    protocol_version = "HTTP/1.1"  # which has "100 Continue"
+    server: OverloadedServer
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests += 1
+        self.send_response(503 if self.server.requests % 2 else 200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class OverloadedServer(ThreadingHTTPServer):
+    requests = 0
+
+
+@pytest.fixture
+def overloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[OverloadedServer]:
+    with OverloadedServer(("127.0.0.1", 0), Overloaded) as started:
+        thread = Thread(target=started.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{started.server_port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        yield started
+        started.shutdown()
+        thread.join(LIMIT)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "standard", "adaptive"])
+def test_retries_draw_no_random_number_of_the_program(
+    overloaded: OverloadedServer, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """They wait for a random time. Samples are random, too, and must not depend on the store."""
+    monkeypatch.setenv("AWS_RETRY_MODE", mode)
+    state = random.getstate()
+    ObjectStorage(f"s3://{BUCKET}/retries").write("a", b"data")
+    assert overloaded.requests == 2
+    drawn = random.getstate() != state
+    assert not drawn
+
+
+def test_libraries_have_a_generator_of_their_own(server: Server) -> None:
+    ObjectStorage(f"s3://{BUCKET}/generators").write("a", b"data")  # which loads all that it needs
+    names = {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
+    loaded = [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in names and isinstance(module, ModuleType)
+    ]
+    assert {"aiobotocore", "aiohttp", "botocore", "s3fs"} <= {module.__name__ for module in loaded}
+    assert not [module.__name__ for module in loaded if random in vars(module).values()]
 
 
 def commands(ancestor: int) -> dict[int, bytes]:
