@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -360,7 +361,8 @@ def test_pauses_of_two_jobs_after_each_other() -> None:
     pytest.importorskip("torch")
     done = bench("resize", "--workers=1:2,1:2", "--megabytes=0.1", "--rounds=1")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("| 2 to 1 | 0 MB | 1 |") == 2, done.stdout
+    # A job that begins with two workers is made smaller first: that counts, too.
+    assert len(re.findall(r"\| 2 to 1 \| 0 MB \| [12] \|", done.stdout)) == 2, done.stdout
 
 
 @pytest.mark.parametrize("wrong", ["--ranks=1", "--times=0", "--what=merge"])
