@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 import ray
 from ray._private.test_utils import RayletKiller, get_and_run_resource_killer
 from ray.cluster_utils import Cluster
+from waits import final_state, under_load, wait_until
 
 sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
@@ -44,18 +44,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {limit:.0f} s"
-        time.sleep(0.1)
-
-
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
 def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -> None:
     """Of three workers on three nodes one is lost with its node. Its slot comes back on another
     node, and so does a worker."""
@@ -77,7 +65,7 @@ def test_nodes_come_and_go(cluster: Cluster, run_program: Any, tmp_path: Path) -
             assert job.wait(LIMIT) == 0, (tmp_path / "err").read_text()
         finally:
             job.kill()
-    assert state((tmp_path / "out").read_text()) == state(alone.out)
+    assert final_state((tmp_path / "out").read_text()) == final_state(alone.out)
 
 
 class Nodes:
@@ -124,7 +112,7 @@ class Nodes:
 
     def _wait_for_step(self) -> None:
         since, began = steps.last(self._folder), time.monotonic()
-        limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        limit = under_load(PROGRESS)
         wait_until(lambda: steps.last(self._folder) > since, limit)
         self.slowest = max(self.slowest, time.monotonic() - began)
 
@@ -171,7 +159,7 @@ def test_nodes_are_killed_again_and_again(
     assert len(lost) == nodes.kills == 2 * len(MOMENTS)
     shown = (tmp_path / "out").read_text()
     assert "raylet" not in shown  # what Ray tells is elsewhere
-    assert state(shown) == state(alone.expect_success().out)
+    assert final_state(shown) == final_state(alone.expect_success().out)
     print(f"{nodes.kills} nodes killed; at most {nodes.slowest:.2f} s until the next step")
 
 
@@ -203,7 +191,7 @@ def test_the_coordinator_is_killed(
         finally:
             another.kill()
             another.wait()
-    assert state((tmp_path / "out").read_text()) == state(alone.expect_success().out)
+    assert final_state((tmp_path / "out").read_text()) == final_state(alone.expect_success().out)
     ray.init(cluster.address, log_to_driver=False)
     try:
         wait_until(lambda: ray.available_resources().get("CPU") == 2)

@@ -8,16 +8,15 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import final_state, wait_until
 
 sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
-from test_dialing import DDL, LIMIT, PROGRAM, Job, started, state
+from test_dialing import DDL, LIMIT, PROGRAM, Job, started
 
 PASSES = ["--passes", "200"]
 PAUSE = ["--strike", "pause", "--members"]
@@ -33,14 +32,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The final state of one undisturbed worker."""
     folder = tmp_path_factory.mktemp("alone")
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
-    return state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
-        time.sleep(0.05)
+    return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
 
 
 def workers_of(agent: subprocess.Popen[str]) -> list[int]:
@@ -96,7 +88,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
         shown(another, r"rank \d on .* has joined")
         out, err = another.communicate(timeout=LIMIT)
         assert another.returncode == 0, err
-        assert state(out) == alone == job.report()["hash"]
+        assert final_state(out) == alone == job.report()["hash"]
         assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
         wait_until(lambda: all_ended(pids))
     report = job.report()
@@ -115,7 +107,7 @@ def test_nobody_takes_its_place(tmp_path: Path, alone: str) -> None:
         (tmp_path / "go").touch()
         outs = [agent.communicate(timeout=LIMIT) for agent in agents]
         assert [agent.returncode for agent in agents] == [0, 0], outs
-        assert state("".join(out for out, _ in outs)) == alone
+        assert final_state("".join(out for out, _ in outs)) == alone
         assert all("the job's coordinator is gone" in err for _, err in outs)
         wait_until(lambda: all_ended(pids))
 

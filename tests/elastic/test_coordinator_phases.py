@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import final_state, wait_until
 
 sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 import steps
-from test_coordinator_ends import all_ended, own_folder, shown, wait_until, workers_of
-from test_dialing import DDL, LIMIT, PROGRAM, started, state
+from test_coordinator_ends import all_ended, own_folder, shown, workers_of
+from test_dialing import DDL, LIMIT, PROGRAM, started
 
 __all__ = ["own_folder"]  # a fixture, for all tests
 
@@ -51,7 +52,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The final state of one undisturbed worker."""
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
     done = run_program(words, cwd=tmp_path_factory.mktemp("alone"), limit=LIMIT)
-    return state(done.expect_success().out)
+    return final_state(done.expect_success().out)
 
 
 @pytest.mark.parametrize("how", ["coordinator", "both"])
@@ -82,7 +83,7 @@ def test_the_coordinator_dies_in_each_phase(
         (tmp_path / "slow").unlink()
         out, err = another.communicate(timeout=LIMIT)
         assert another.returncode == 0, err
-        assert state(out) == alone == job.report()["hash"]
+        assert final_state(out) == alone == job.report()["hash"]
         assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
         wait_until(lambda: all_ended(pids))
     died = [each["member"] for each in job.report()["events"] if each["kind"] == "died"]
@@ -122,4 +123,4 @@ def test_the_agent_of_a_newcomer_comes_back_first(tmp_path: Path, alone: str, mo
         (tmp_path / "slow").unlink()
         out, err = another.communicate(timeout=LIMIT)
         assert another.returncode == 0, err
-        assert state(out) == alone
+        assert final_state(out) == alone

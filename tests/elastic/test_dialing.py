@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import clean_environment
+from waits import final_state
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
 
@@ -88,17 +89,12 @@ def started(folder: Path, hosts: list[str] | None = None) -> Iterator[Job]:
                 stack.enter_context(process)
 
 
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
 @pytest.fixture(scope="module")
 def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The final state of one undisturbed worker of this machine."""
     folder = tmp_path_factory.mktemp("alone")
     words = [*DDL, "run", "-n", "1", PROGRAM]
-    return state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
+    return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
 
 
 def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
@@ -108,7 +104,7 @@ def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
         agents = [job.agent(0, 2), job.agent(0, 1)]
         out, err = run.communicate(timeout=LIMIT)
         assert run.returncode == 0, err
-        assert state(out) == alone == job.report()["hash"]
+        assert final_state(out) == alone == job.report()["hash"]
         assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
     assert re.search(
         r"rank 0 on \S+ \(pid \d+\) died \(SIGKILL\); \d of 12 shares recomputed; step", err
@@ -128,7 +124,7 @@ def test_an_agent_is_killed_with_all_its_workers(tmp_path: Path, alone: str) -> 
         (tmp_path / "go").touch()
         out, err = run.communicate(timeout=LIMIT)
         assert run.returncode == 0, err
-        assert state(out) == alone
+        assert final_state(out) == alone
         assert agents[0].wait(LIMIT) == 0
         report = job.report()
     assert [e["cause"] for e in report["events"] if e["kind"] == "died"] == [

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from waits import wait_until
 
 from ddl_elastic import program
 from ddl_elastic.engines import AgentSpec, Engine, Event, Program
@@ -120,13 +121,6 @@ def dial_in(port: int, folder: Path, slots: int, token: str = TOKEN) -> Iterator
             yield agent
         finally:
             agent.kill()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {LIMIT} s"
-        time.sleep(0.01)
 
 
 Make = Callable[[int, Path], object]

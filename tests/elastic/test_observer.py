@@ -67,7 +67,7 @@ def beside(*functions: Callable[[], Any]) -> list[Any]:
 
 def receive(group: Group) -> None:
     """As the program of an observer, to which nothing comes."""
-    results = Results(Framework())  # type: ignore[arg-type]
+    results = Results(Framework())
     with contextlib.suppress(DdlError):
         Observer(group, 0, results, Receiver(), lambda number: None).receive()
 
@@ -120,7 +120,7 @@ def test_a_state_that_takes_longer_than_the_watchdog_waits() -> None:
         group.watch.watchdog.observe(group.comm)
         sending = threading.Thread(target=hurry.wait, args=(LIMIT,), daemon=True)
         sending.start()
-        group.sender._thread = sending  # type: ignore[attr-defined]
+        group.sender._thread = sending
     threading.Thread(target=evaluate, args=(groups[0],), daemon=True).start()
     threading.Thread(target=evaluate, args=(groups[1],), daemon=True).start()
     threading.Thread(target=receive, args=(groups[2],), daemon=True).start()

@@ -6,16 +6,16 @@ undisturbed result, and the host comes back."""
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import final_state, under_load, wait_until
 
 from ddl_launch.lab import Lab, missing
 
@@ -52,19 +52,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The final state of one undisturbed worker."""
     words = [*DDL, "run", "-n", "1", PROGRAM, *PASSES]
     done = run_program(words, cwd=tmp_path_factory.mktemp("alone"), limit=LIMIT)
-    return state(done.expect_success().out)
-
-
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
-def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {limit:.0f} s"
-        time.sleep(0.05)
+    return final_state(done.expect_success().out)
 
 
 class Job:
@@ -113,6 +101,24 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
+def begin(job: Job, folder: Path, moment: Path, how: str) -> None:
+    """Train, and let one more join. Who comes to the moment is struck."""
+    for host in FIRST:
+        job.agent(host)
+    wait_until(lambda: len(steps.trainers(folder, 1)) == len(FIRST))
+    moment.write_text(how)
+    job.agent(NEW)
+
+
+def end(job: Job, folder: Path, alone: str) -> None:
+    """Once all train, with the state of one worker alone."""
+    since = steps.last(folder)
+    wait_until(lambda: len(steps.trainers(folder, since)) == len(FIRST) + 1)
+    (folder / "slow").unlink()
+    assert job.run.wait(LIMIT) == 0, job.shown()
+    assert final_state((folder / "h1.out").read_text()) == alone
+
+
 @pytest.mark.parametrize("loss", ["killed", "cut off"])
 @pytest.mark.parametrize(("phase", "who"), CASES)
 def test_a_host_is_lost_in_each_phase(
@@ -124,11 +130,7 @@ def test_a_host_is_lost_in_each_phase(
     moment = tmp_path / f"die in {PHASES[phase][who]}"
     job = Job(lab, tmp_path)
     try:
-        for host in FIRST:
-            job.agent(host)
-        wait_until(lambda: len(steps.trainers(tmp_path, 1)) == len(FIRST))
-        moment.write_text("hold")
-        job.agent(NEW)
+        begin(job, tmp_path, moment, "hold")
         wait_until(lambda: (tmp_path / "held").exists() and not moment.exists())
         host = (tmp_path / "held").read_text().split()[0]
         assert host in ([NEW] if who == "newcomer" else [*FIRST, NEW])
@@ -136,17 +138,13 @@ def test_a_host_is_lost_in_each_phase(
             lab.connect(host, False)
         since, began = steps.last(tmp_path), time.monotonic()
         lab.run(host, ["sh", "-c", "kill -9 -1"], timeout=LIMIT)
-        limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        limit = under_load(PROGRESS)
         wait_until(lambda: steps.last(tmp_path) > since, limit)
         print(f"{phase}, {who}, {loss}: a step {time.monotonic() - began:.2f} s later")
         wait_until(lambda: f"the agent on {host} is lost" in job.shown())
         lab.connect(host, True)
         job.agent(host)
-        since = steps.last(tmp_path)
-        wait_until(lambda: len(steps.trainers(tmp_path, since)) == len(FIRST) + 1)
-        (tmp_path / "slow").unlink()
-        assert job.run.wait(LIMIT) == 0, job.shown()
-        assert state((tmp_path / "h1.out").read_text()) == alone
+        end(job, tmp_path, alone)
     finally:
         job.close()
 
@@ -161,26 +159,18 @@ def test_the_host_of_the_coordinator_is_lost_in_each_phase(
     moment = tmp_path / f"die in {list(PHASES[phase].values())[-1 if phase == 'checkpoint' else 0]}"
     job = Job(lab, tmp_path)
     try:
-        for host in FIRST:
-            job.agent(host)
-        wait_until(lambda: len(steps.trainers(tmp_path, 1)) == len(FIRST))
-        moment.write_text("pause")
-        job.agent(NEW)
+        begin(job, tmp_path, moment, "pause")
         wait_until(lambda: not moment.exists())
         lab.connect("h1", False)
         lab.run("h1", ["sh", "-c", "kill -9 -1"], timeout=LIMIT)
         since, began = steps.last(tmp_path), time.monotonic()
         (tmp_path / "go").touch()
-        limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        limit = under_load(PROGRESS)
         wait_until(lambda: steps.last(tmp_path) > since + 1, limit)
         print(f"{phase}, coordinator: two steps {time.monotonic() - began:.2f} s later")
         lab.connect("h1", True)
         job.resume()
         wait_until(lambda: "the coordinator is back" in job.shown())
-        since = steps.last(tmp_path)
-        wait_until(lambda: len(steps.trainers(tmp_path, since)) == len(FIRST) + 1)
-        (tmp_path / "slow").unlink()
-        assert job.run.wait(LIMIT) == 0, job.shown()
-        assert state((tmp_path / "h1.out").read_text()) == alone
+        end(job, tmp_path, alone)
     finally:
         job.close()

@@ -4,15 +4,15 @@ again and again, and Slurm queues the tasks anew."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waits import final_state, under_load, wait_until
 
 from ddl_launch.lab import Lab
 
@@ -48,23 +48,11 @@ def slurm() -> Iterator[Slurm]:
         yield slurm
 
 
-def wait_until(condition: Callable[[], bool], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {limit:.0f} s"
-        time.sleep(0.1)
-
-
-def state(out: str) -> str:
-    (found,) = re.findall(r"^\[\d+\] state (\w{64})$", out, re.M)
-    return str(found)
-
-
 def lose(slurm: Slurm, node: str, folder: Path) -> float:
     """A node, which comes back. The seconds until the others have committed a step."""
     since, began = steps.last(folder), time.monotonic()
     slurm.lose(node)
-    limit = PROGRESS * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    limit = under_load(PROGRESS)
     wait_until(lambda: steps.last(folder) > since, limit)
     took = time.monotonic() - began
     slurm.bring_back(node)
@@ -112,5 +100,5 @@ def test_nodes_are_lost_again_and_again(slurm: Slurm, tmp_path: Path) -> None:
             job.wait()
     lost = re.findall(r"^the agent on .* is lost: ", (tmp_path / "err").read_text(), re.M)
     assert len(lost) == len(took) == 2 * len(MOMENTS)
-    assert state((tmp_path / "out").read_text()) == state(alone.stdout)
+    assert final_state((tmp_path / "out").read_text()) == final_state(alone.stdout)
     print(f"{len(took)} nodes lost; at most {max(took):.2f} s until the next step")
