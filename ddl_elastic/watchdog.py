@@ -37,7 +37,7 @@ class Watchdog:
         if not 0 <= limit < threading.TIMEOUT_MAX:
             raise ValueError(f"watchdog is {limit}; it is a number of seconds, or 0 for none")
         self.seconds = limit
-        # Ranks that may be missing as long as they like.
+        # The ranks that are not expelled, however long they are missing.
         self.spares: Callable[[], Collection[int]] = tuple
         self._comm: Comm | None = None
         self._last_step = 0.0  # when it began
