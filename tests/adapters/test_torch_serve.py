@@ -72,10 +72,20 @@ dist.destroy_process_group()
 """
 
 CALLS = """
+import os
 import torch
 import torch.distributed as dist
 import ddl_torch
 from ddl_core.errors import InvalidArgument, InvalidState
+
+# One store for all groups. By MASTER_ADDR alone each has one of its own at the same port, and a
+# fast rank may reach the one that rank 0 is about to close.
+rank, master = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+stores = dist.TCPStore(*master, 2, rank == 0)
+
+def init(backend, number):
+    store = dist.PrefixStore(f"group {number}", stores)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2)
 
 def name(group=None):
     return (group or dist.group.WORLD)._get_backend(torch.device("cpu")).name()
@@ -89,7 +99,7 @@ def refused(call, kind):
 
 for wrong in ("nccl", "", 3):
     assert f"{wrong!r} is neither" in refused(lambda: ddl_torch.serve(wrong), InvalidArgument)
-dist.init_process_group("gloo")
+init("gloo", 1)
 assert name() == "gloo"
 said = refused(lambda: ddl_torch.serve("gloo"), InvalidState)
 assert "a process group of Gloo exists already" in said and "before init_process_group" in said
@@ -97,7 +107,7 @@ assert name(dist.new_group()) == "gloo"
 dist.destroy_process_group()
 
 ddl_torch.serve("gloo")
-dist.init_process_group()  # for the CPU, Gloo is the default
+init(None, 2)  # for the CPU, Gloo is the default
 assert (name(), dist.get_backend_config()) == ("ddl", "cpu:ddl")
 ddl_torch.serve("gloo")  # there is no group of Gloo
 ddl_torch.init()  # uses the group that serves
@@ -105,8 +115,9 @@ assert (ddl_torch.rank(), ddl_torch.size()) == (dist.get_rank(), 2)
 dist.destroy_process_group()
 
 ddl_torch.serve(None)
-dist.init_process_group("gloo")
+init("gloo", 3)
 assert name() == "gloo"
+dist.barrier()
 print("done")
 dist.destroy_process_group()
 """
