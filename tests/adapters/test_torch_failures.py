@@ -325,6 +325,30 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
     assert f"DistBackendError: {said}" in ended.err
 
 
+def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
+    """Its server is killed while a rank waits for the other's address."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import subprocess, sys, threading
+import torch.distributed as dist
+serve = "import time, torch.distributed as dist;"
+serve += "store = dist.TCPStore('127.0.0.1', 0, 2, is_master=True, wait_for_workers=False);"
+serve += "print(store.port, flush=True); time.sleep(600)"
+server = subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True)
+store = dist.TCPStore("127.0.0.1", int(server.stdout.readline()), 2)
+threading.Timer(2, server.kill).start()
+try:
+    dist.init_process_group("ddl", store=store, rank=1, world_size=2)
+finally:
+    server.kill()
+    server.wait()
+""")
+    ended = run_program([sys.executable, program], cwd=tmp_path, limit=120)
+    assert ended.code == 1
+    said = "ddl: rank 1 of 2 lost the store through which the ranks exchange addresses ("
+    assert f"DistBackendError: {said}" in ended.err
+
+
 def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
     """Its members know each other's addresses: groups of all and of some, more than once."""
     text = """

@@ -93,12 +93,16 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
         entries = get_all(store, keys);
     } catch (const std::exception &failure) {
         std::string missing, reason = failure.what();
+        reason = reason.substr(0, reason.find('\n')); // without the stack trace
         try {
             missing = list_missing(store, keys);
-            store.add(counter, -1);        // it does not count
-        } catch (const std::exception &) { // the store is gone, then
+            store.add(counter, -1); // it does not count
+        } catch (const std::exception &) {
+            TORCH_CHECK_WITH(
+                DistBackendError, false, "ddl: rank ", rank, " of ", size,
+                " lost the store through which the ranks exchange addresses (", reason,
+                "): the process that serves it, as a rule rank 0, has ended or closed it");
         }
-        reason = reason.substr(0, reason.find('\n')); // without the stack trace
         TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
                          " could not exchange addresses within ", timeout.count() / 1000.0, " s",
                          missing.empty() ? "" : "; missing: rank ", missing, " (", reason, ")");

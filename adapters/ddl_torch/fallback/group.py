@@ -404,7 +404,14 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
     try:
         store.wait(keys, timeout)
     except dist.DistError as error:
-        missing = ", ".join(str(of) for of, key in enumerate(keys) if not store.check([key]))
+        try:
+            missing = ", ".join(str(of) for of, key in enumerate(keys) if not store.check([key]))
+        except dist.DistError:
+            raise dist.DistBackendError(
+                f"ddl: rank {rank} of {size} lost the store through which the ranks exchange"
+                f" addresses ({str(error).partition(chr(10))[0]}): the process that serves it, as a"
+                " rule rank 0, has ended or closed it"
+            ) from error
         raise dist.DistBackendError(
             f"ddl: rank {rank} of {size} could not exchange addresses within"
             f" {timeout.total_seconds():g} s; missing: rank {missing}"
