@@ -63,7 +63,8 @@ struct ddl__first_use {
     pthread_cond_t changed;
     pthread_t thread;
     bool started, stop;
-    link_use **asked; /* in order; a link is asked for once */
+    ddl__tcp_queues *queues; /* of the links, by the same number as `uses` */
+    link_use **asked;        /* in order; a link is asked for once */
     unsigned first_asked, n_asked;
     link_use uses[]; /* [2 * rank + (1 for messages)] */
 };
@@ -77,7 +78,15 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
 {
     size_t n = 2 * (size_t)wireup->size;
     ddl__first_use *use = calloc(1, sizeof *use + n * sizeof *use->uses);
-    if (!use || !(use->asked = calloc(n, sizeof(link_use *)))) {
+    if (use) {
+        use->asked = calloc(n, sizeof(link_use *));
+        use->queues = ddl__tcp_queues_create(n);
+    }
+    if (!use || !use->asked || !use->queues) {
+        if (use) {
+            free(use->asked);
+            free(use->queues);
+        }
         free(use);
         ddl__fail(DDL_ENOMEM, "no memory for %zu links", n);
         return NULL;
@@ -106,6 +115,7 @@ void ddl__first_use_destroy(ddl__first_use *use)
     pthread_cond_destroy(&use->changed);
     pthread_mutex_destroy(&use->lock);
     free(use->asked);
+    free(use->queues);
     free(use);
 }
 
@@ -127,8 +137,11 @@ bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__l
                         ddl__link **messages)
 {
     link_use *u = &use->uses[2 * peer];
-    *link = ddl__tcp_link_create_unopened(slots, link_asks, &u[0]);
-    *messages = *link ? ddl__tcp_link_create_unopened(slots, link_asks, &u[1]) : NULL;
+    size_t number = 2 * (size_t)peer;
+    *link = ddl__tcp_link_create_unopened(slots, use->queues, number, link_asks, &u[0]);
+    *messages =
+        *link ? ddl__tcp_link_create_unopened(slots, use->queues, number + 1, link_asks, &u[1])
+              : NULL;
     if (*link && !*messages) {
         (*link)->ops->destroy(*link);
         *link = NULL;

@@ -28,7 +28,7 @@ static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
 static ddl__long_span *long_at(ddl__tcp_link *l, unsigned i)
 {
-    return &l->long_spans[(l->first_long + i) % DDL__TCP_QUEUE];
+    return &l->queues->long_spans[(l->first_long + i) % DDL__TCP_QUEUE];
 }
 
 void ddl__lanes_append(ddl__tcp_link *l, const void *payload, size_t bytes, atomic_uint *users)

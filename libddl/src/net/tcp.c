@@ -83,7 +83,7 @@ static void tcp_close(ddl__link *link, const char *reason)
         ddl__tcp_enqueue(l, reason ? DDL__TCP_ABORT : DDL__TCP_LEAVE, l->farewell,
                          strlen(l->farewell), &none, NULL);
         ddl__tcp_push(l);
-        if (reason && l->queued && l->queue[l->oldest].head.type == DDL__TCP_SPAN)
+        if (reason && l->queued && l->queues->frames[l->oldest].head.type == DDL__TCP_SPAN)
             ddl__tcp_stop(l);
     }
     pthread_mutex_unlock(&l->lock);
@@ -187,13 +187,15 @@ void ddl__tcp_socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-static ddl__tcp_link *link_create(ddl__slots *slots)
+/* `queues`: NULL: part of the link. */
+static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_queues *queues)
 {
-    ddl__tcp_link *l = calloc(1, sizeof *l);
+    ddl__tcp_link *l = calloc(1, sizeof *l + (queues ? 0 : sizeof *queues));
     if (!l) {
         ddl__fail(DDL_ENOMEM, "out of memory for a TCP link");
         return NULL;
     }
+    l->queues = queues ? queues : (ddl__tcp_queues *)(l + 1);
     l->base.ops = &tcp_ops;
     l->base.fd = l->fd = -1;
     l->slots = slots;
@@ -204,7 +206,7 @@ static ddl__tcp_link *link_create(ddl__slots *slots)
 
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal)
 {
-    ddl__tcp_link *l = link_create(slots);
+    ddl__tcp_link *l = link_create(slots, NULL);
     if (!l)
         return NULL;
     l->base.fd = l->fd = ddl__guard(fd);
@@ -214,10 +216,15 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl
     return &l->base;
 }
 
-ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, void (*ask)(void *context),
-                                         void *context)
+ddl__tcp_queues *ddl__tcp_queues_create(size_t n)
 {
-    ddl__tcp_link *l = link_create(slots);
+    return calloc(n, sizeof(ddl__tcp_queues));
+}
+
+ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_queues *queues, size_t number,
+                                         void (*ask)(void *context), void *context)
+{
+    ddl__tcp_link *l = link_create(slots, &queues[number]);
     if (!l)
         return NULL;
     l->error = ENOTCONN;

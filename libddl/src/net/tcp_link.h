@@ -109,6 +109,12 @@ typedef struct ddl__arrival {
 
 enum { DDL__ARRIVAL_NONE, DDL__ARRIVAL_CONNECTED, DDL__ARRIVAL_LAPSED };
 
+/* What waits to be sent on a link. */
+struct ddl__tcp_queues {
+    ddl__tcp_frame frames[DDL__TCP_QUEUE];
+    ddl__long_span long_spans[DDL__TCP_QUEUE];
+};
+
 typedef struct ddl__tcp_link {
     ddl__link base;  /* base.fd: the socket; with lanes, an epoll descriptor of all sockets */
     int fd;          /* -1: unopened */
@@ -129,10 +135,9 @@ typedef struct ddl__tcp_link {
         failed_lane; /* the name of the lane that failed: then only the farewell is sent; or NULL */
     unsigned oldest, queued;
     size_t sent; /* bytes sent of the oldest frame */
-    ddl__tcp_frame queue[DDL__TCP_QUEUE];
+    ddl__tcp_queues *queues;
     unsigned first_long, n_long;
     uint64_t long_sent; /* how many so far */
-    ddl__long_span long_spans[DDL__TCP_QUEUE];
     char farewell[256];
 
     ddl__tcp_header head; /* of the frame that is being received */
