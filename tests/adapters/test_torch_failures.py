@@ -329,14 +329,19 @@ def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
     """Its server is killed while a rank waits for the other's address."""
     program = tmp_path / "program.py"
     program.write_text("""
-import subprocess, sys, threading
+import subprocess, sys
 import torch.distributed as dist
-serve = "import time, torch.distributed as dist;"
-serve += "store = dist.TCPStore('127.0.0.1', 0, 2, is_master=True, wait_for_workers=False);"
-serve += "print(store.port, flush=True); time.sleep(600)"
+serve = '''
+import os, signal, time
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+while not any("exchange1/1" in key for key in store.list_keys()):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+'''
 server = subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, text=True)
 store = dist.TCPStore("127.0.0.1", int(server.stdout.readline()), 2)
-threading.Timer(2, server.kill).start()
 try:
     dist.init_process_group("ddl", store=store, rank=1, world_size=2)
 finally:

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -75,6 +76,7 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
                            std::chrono::milliseconds timeout)
 {
     const std::string counter = "exchanges/" + std::to_string(rank);
+    const auto begun = std::chrono::steady_clock::now();
     const int64_t exchange = store.add(counter, 1);
     std::vector<std::string> keys;
     for (int i = 0; i < size; i++)
@@ -96,12 +98,12 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
         reason = reason.substr(0, reason.find('\n')); // without the stack trace
         try {
             missing = list_missing(store, keys);
-            store.add(counter, -1); // it does not count
-        } catch (const std::exception &) {
+            store.add(counter, -1);        // it does not count
+        } catch (const std::exception &) { // the store is gone, or does not know `check`
             TORCH_CHECK_WITH(
-                DistBackendError, false, "ddl: rank ", rank, " of ", size,
-                " lost the store through which the ranks exchange addresses (", reason,
-                "): the process that serves it, as a rule rank 0, has ended or closed it");
+                DistBackendError, std::chrono::steady_clock::now() - begun >= timeout, "ddl: rank ",
+                rank, " of ", size, " lost the store through which the ranks exchange addresses (",
+                reason, "): the process that serves it, as a rule rank 0, has ended or closed it");
         }
         TORCH_CHECK_WITH(DistBackendError, false, "ddl: rank ", rank, " of ", size,
                          " could not exchange addresses within ", timeout.count() / 1000.0, " s",
