@@ -78,19 +78,17 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
 {
     size_t n = 2 * (size_t)wireup->size;
     ddl__first_use *use = calloc(1, sizeof *use + n * sizeof *use->uses);
-    if (use) {
-        use->asked = calloc(n, sizeof(link_use *));
-        use->queues = ddl__tcp_queues_create(n);
-    }
-    if (!use || !use->asked || !use->queues) {
-        if (use) {
-            free(use->asked);
-            free(use->queues);
-        }
+    link_use **asked = calloc(n, sizeof(link_use *));
+    ddl__tcp_queues *queues = ddl__tcp_queues_create(n);
+    if (!use || !asked || !queues) {
         free(use);
+        free(asked);
+        free(queues);
         ddl__fail(DDL_ENOMEM, "no memory for %zu links", n);
         return NULL;
     }
+    use->asked = asked;
+    use->queues = queues;
     use->wireup = (ddl__wireup){.endpoint = wireup->endpoint,
                                 .slot = wireup->slot,
                                 .comm = wireup->comm,

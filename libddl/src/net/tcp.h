@@ -16,8 +16,8 @@ enum { DDL__LANES_MAX = 64 };
  * caller. */
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal);
 
-/* What n unopened links may have to send. Takes no memory until it is used. NULL without memory;
- * free() it after the links. */
+/* The queues of n unopened links. Those of many links take no memory until they are used, since
+ * their pages are not touched. NULL without memory; free() them after the links. */
 typedef struct ddl__tcp_queues ddl__tcp_queues;
 ddl__tcp_queues *ddl__tcp_queues_create(size_t n);
 
