@@ -9,13 +9,15 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ddl_elastic.messages import Channel
 
 _PR_SET_PDEATHSIG = 1
+_PF_EXITING = 4  # of a task's flags, see proc(5)
 
 
 def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
@@ -28,19 +30,34 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
         _run_worker(work)
     watched = os.pidfd_open(worker)
     timeout: float | None = None
-    ordered = False
+    sent = set[int]()  # signals, while it lived
     while True:
         waits_for: list[Any] = [watched, channel]
         ready, _, _ = select.select(waits_for, [], [], timeout)
         if watched in ready:
             _, status = os.waitpid(worker, 0)
+            code = os.waitstatus_to_exitcode(status)
             with suppress(OSError):  # the engine is closed
-                channel.send("ended", code=os.waitstatus_to_exitcode(status), ordered=ordered)
+                channel.send("ended", code=code, ordered=is_ordered(code, sent))
             os._exit(0)
         grace = _read_grace(channel) if ready else 0.0  # not ready: the grace has passed
-        os.kill(worker, signal.SIGTERM if grace else signal.SIGKILL)
-        ordered = True
+        how = signal.SIGTERM if grace else signal.SIGKILL
+        if not _is_ending(worker):
+            sent.add(how)
+        os.kill(worker, how)
         timeout = grace or None
+
+
+def is_ordered(code: int, sent: Collection[int]) -> bool:
+    """Whether these signals have ended the process. At SIGTERM a program may exit with any code."""
+    return -code in sent if code < 0 else signal.SIGTERM in sent
+
+
+def _is_ending(process: int) -> bool:
+    """Whether a child is about to end, by itself or by another signal. Its connections close before
+    its end can be seen, and at that the others have it stopped."""
+    state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return state in "ZX" or bool(int(fields[5]) & _PF_EXITING)
 
 
 def _run_worker(work: Callable[[], None]) -> NoReturn:

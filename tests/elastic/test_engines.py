@@ -28,6 +28,7 @@ from conftest import clean_environment
 from waits import wait_until
 
 from ddl_elastic import program
+from ddl_elastic.agent import is_ordered
 from ddl_elastic.engines import AgentSpec, Engine, Event, Program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
@@ -38,6 +39,7 @@ from ddl_launch import frames
 from ddl_launch.hosts import parse_hosts
 
 LIMIT = 60  # seconds
+HELD = 256 << 20  # bytes of a file in memory: closing it takes longer than an order to an agent
 WORKER = Path(__file__).parent / "programs" / "engine_worker.py"
 PROGRAM = Program(str(WORKER), [], "", ["json"])
 TOKEN = "a token of tests"
@@ -208,6 +210,52 @@ def test_a_killed_worker_is_told(engine: Engine) -> None:
     os.kill(handle.channel.receive().fields["pid"], signal.SIGKILL)
     event = ended(engine)
     assert (event.member, event.code, event.ordered) == (0, -signal.SIGKILL, False)
+
+
+def test_a_worker_that_ends_already_when_it_is_to_be_stopped(tmp_path: Path) -> None:
+    """The others see the end of its connections first, and have it stopped. It was not the stop
+    that has ended it."""
+    address = str(tmp_path / "others")
+
+    def die_slowly(spec: AgentSpec, channel: Channel) -> None:
+        # Files that take long to close: after the connection, in whichever order files are closed.
+        files = [os.memfd_create("lower")]
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(address)
+            files.append(os.memfd_create("higher"))
+            for file in files:
+                os.posix_fallocate(file, 0, HELD)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with LocalEngine(die_slowly, 1) as engine, socket.socket(socket.AF_UNIX) as others:
+        others.bind(address)
+        others.listen()
+        others.settimeout(LIMIT)
+        handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
+        connection, _ = others.accept()
+        with connection:
+            connection.settimeout(LIMIT)
+            assert connection.recv(1) == b""
+        engine.stop(handle, 0)
+        event = ended(engine)
+    assert (event.code, event.ordered) == (-signal.SIGKILL, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "sent", "ordered"),
+    [
+        (-signal.SIGKILL, [], False),
+        (-signal.SIGKILL, [signal.SIGKILL], True),
+        (-signal.SIGKILL, [signal.SIGTERM, signal.SIGKILL], True),
+        (-signal.SIGSEGV, [signal.SIGKILL], False),
+        (1, [signal.SIGKILL], False),
+        (1, [signal.SIGTERM], True),
+        (0, [signal.SIGTERM, signal.SIGKILL], True),
+    ],
+)
+def test_what_has_ended_a_worker(code: int, sent: list[int], ordered: bool) -> None:
+    """One that ended by itself before a SIGKILL came has another status."""
+    assert is_ordered(code, sent) == ordered
 
 
 def test_workers_of_one_job_have_one_secret(engine: Engine) -> None:
