@@ -184,8 +184,15 @@ class Jobs:
             case["passes"]: each["hash"] for case, each in zip(alone, reports, strict=False)
         }
         for case, report in zip(cases, reports[len(alone) :], strict=True):
-            assert report.get("hash") == expected[case["passes"]], (case, report)
+            self.check(report, expected[case["passes"]], case)
         return reports[len(alone) - 1 :]
+
+    def check(self, report: dict[str, Any], expected: str, case: Any = "") -> None:
+        """The job has this final state. If not, its error is shown, with all that was shown then;
+        of a text pytest cuts nothing off."""
+        error = report.get("error", "no error")
+        text = f"{case} {report['state']}: {error}\n{json.dumps(report)}\n{self.shown}"
+        assert report.get("hash") == expected, text
 
     def fail(self, case: dict[str, Any]) -> dict[str, Any]:
         """The report of one that fails."""
