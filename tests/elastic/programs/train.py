@@ -104,6 +104,7 @@ class Disturber:
     def __init__(self, job: Job, case: dict[str, Any]) -> None:
         self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
         self.how, self.others = case.get("how", "kill"), case.get("others", 0)
+        self.killed = set[int]()  # whose ends may not be known yet
 
     def __call__(self, report: dict[str, Any]) -> None:
         while self.sizes and report["steps"] >= self.sizes[0][0]:
@@ -113,17 +114,18 @@ class Disturber:
             self.job.resize(size)
         if not self.kills:
             Path("slow").unlink(missing_ok=True)
-        running = [each for each in report["workers"].values() if each["state"] == "running"]
+        workers = report["workers"]
         while self.kills and report["steps"] >= self.kills[0][0]:
-            if len(running) <= self.others:
-                return
             _, whom, *how = self.kills[0]
-            worker = report["workers"].get(int(str(whom).split()[-1]), {"state": "not there"})
-            if worker["state"] not in ("running", "done"):
-                return  # it is to join first
+            member = int(str(whom).split()[-1])
+            running = {each for each, told in workers.items() if told["state"] == "running"}
+            if not running or len(running - self.killed - {member}) < self.others:
+                break
+            if member not in workers or workers[member]["state"] not in ("running", "done"):
+                break  # it is to join first
             self.kills.pop(0)
-            running = running[1:]
-            pid = worker["pid"]
+            self.killed.add(member)
+            pid = workers[member]["pid"]
             os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
 
 
