@@ -138,7 +138,7 @@ class Coordinator:
             "seconds_per_step": 1 / rate if rate else 0.0,
             "workers": {
                 w.member: {
-                    "state": w.state,
+                    "state": w.shown,
                     "pid": w.pid,
                     "shares": w.shares,
                     "samples_per_second": w.rate.per_second * batch / logical if logical else 0.0,
@@ -236,6 +236,7 @@ class Coordinator:
             self.staff.begun(fields["logical"], fields["watchdog"])
             worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
+            worker.lacks_state = False
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
             worker.pace.see(worker.shares, worker.busy)

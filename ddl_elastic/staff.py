@@ -39,6 +39,7 @@ class Worker:
     address: str = ""
     pid: int = 0
     joined: bool = False  # it was told of the others
+    lacks_state: bool = False  # a newcomer, until it has told of a step
     bits: Candidate | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
     digest: str = ""  # of its final state, and of its parts
@@ -63,6 +64,11 @@ class Worker:
     def process(self) -> str:
         """Its name and process, where that is known."""
         return f"{self.name} (pid {self.pid})" if self.pid else self.name
+
+    @property
+    def shown(self) -> str:
+        """Its state, for a report. The job cannot go on with those alone that observe."""
+        return "observing" if self.lacks_state and self.state == "running" else self.state
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,7 @@ class Staff:
             self._watchdog.usual = max(self._watchdog.usual, took)
         elif kind == "warmed":
             worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
+            worker.lacks_state = True
         elif kind == "void":
             if fields["plan"] == self._plan:
                 self._end_plan()

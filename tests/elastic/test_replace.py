@@ -23,6 +23,15 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
     assert len(running) == 2
 
 
+def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
+    """The report tells so, until it trains as the others do. The last one that has the state is
+    killed only then."""
+    case = {"workers": 2, "kill": [[5, 0], [5, 1]], "replace": True, "others": 1}
+    held = {"die": "receiving", "how": "pause", "go": "observing", "slow": {}}
+    _, report = jobs.train({**case, **held})
+    assert members(report, "died") == [0, 1]
+
+
 @pytest.mark.slow
 def test_each_process_is_killed_once(jobs: Any) -> None:
     """One after the other, also those that have come in the place of others: none is needed."""

@@ -4,8 +4,9 @@
 `kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
 a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
 moments at which a worker is struck, see moments.py, as `how` says. With `others` nobody is killed
-unless so many others train, and the steps are slow until all kills are done. Whatever is wrong with
-a job is printed as its "error".
+unless so many others train, and the steps are slow until all kills are done. With `go` those that
+pause go on when a worker is reported in this state. Whatever is wrong with a job is printed as its
+"error".
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ def make_schedule(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
 
 
+JOINED = ("observing", "running", "done")  # states of workers
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -104,6 +108,7 @@ class Disturber:
     def __init__(self, job: Job, case: dict[str, Any]) -> None:
         self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
         self.how, self.others = case.get("how", "kill"), case.get("others", 0)
+        self.go = case.get("go")
         self.killed = set[int]()  # whose ends may not be known yet
 
     def __call__(self, report: dict[str, Any]) -> None:
@@ -121,12 +126,14 @@ class Disturber:
             running = {each for each, told in workers.items() if told["state"] == "running"}
             if not running or len(running - self.killed - {member}) < self.others:
                 break
-            if member not in workers or workers[member]["state"] not in ("running", "done"):
+            if member not in workers or workers[member]["state"] not in JOINED:
                 break  # it is to join first
             self.kills.pop(0)
             self.killed.add(member)
             pid = workers[member]["pid"]
             os.kill(parent_of(pid) if "agent" in str(whom) else pid, *how or [signal.SIGKILL])
+        if any(worker["state"] == self.go for worker in workers.values()):
+            Path("go").touch()
 
 
 def make_data(case: dict[str, Any]) -> Any:
