@@ -101,6 +101,7 @@ class Membership:
         self._plan: Plan | None = None
         self._fixed = False  # the plan may be agreed on: a newer one waits
         self._newer: Message | None = None
+        self._newest = 0  # the number of a plan that has come
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
         self._is_closed = False
@@ -112,12 +113,15 @@ class Membership:
         self._rehearse = rehearse
         self.inbox.take_plans(self._receive)
 
-    # ---- plans, in the inbox's thread ----
+    # ---- plans, in the inbox's thread, or later in that of the votes ----
 
     def _receive(self, message: Message) -> None:
         told = message.fields
         with self.inbox.changed:
             self._addresses.update((int(each), a) for each, a in told["addresses"].items())
+            if told["plan"] < self._newest:  # another thread has taken a newer one meanwhile
+                return
+            self._newest = told["plan"]
             if self._fixed:
                 self._newer = message
                 return

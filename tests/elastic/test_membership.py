@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans that follow each other closely, on a member."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import pytest
+
+from ddl_elastic.inbox import Inbox
+from ddl_elastic.membership import Membership
+from ddl_elastic.messages import Channel, JobOver, Message
+
+
+@pytest.fixture
+def leaver() -> Iterator[Membership]:
+    """In no plan, so it creates no comm."""
+    near, far = map(Channel, socket.socketpair())
+    inbox = Inbox(far)
+    yield Membership(inbox, 0, Mock(), {})
+    near.close()
+    with pytest.raises(JobOver):
+        inbox.receive()
+    far.close()
+
+
+def plan(number: int) -> Message:
+    told = {"members": [1], "newcomers": [], "addresses": {}, "speeds": []}
+    return Message("plan", {"plan": number, **told})
+
+
+def test_a_plan_that_comes_while_an_older_one_is_taken(
+    leaver: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inbox's thread takes it, while the member's takes the one that has waited for a vote."""
+    take = leaver._receive
+
+    def take_later(message: Message) -> None:
+        take(plan(9))
+        take(message)
+
+    take(plan(7))
+    assert leaver.word() == 7
+    take(plan(8))
+    monkeypatch.setattr(leaver, "_receive", take_later)
+    leaver.voted(0, 7)
+    assert leaver.word() == 9
