@@ -23,13 +23,17 @@ enum {
     BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
-/* Close the connection of an unauthenticated client without blocking; see closer.h. */
+/* Close the connection of an unauthenticated client without blocking; see closer.h. A thread that
+ * waits for the listeners may hold the last reference to what they watch, and would then close it:
+ * so it is not watched any more, if it was. */
 static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
 {
-    if (local)
+    if (local) {
+        epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, fd, NULL);
         ddl__closer_add(endpoint->closer, fd);
-    else
+    } else {
         close(fd);
+    }
 }
 
 static void pending_unlink(ddl_endpoint *endpoint, ddl__pending_conn **at)
