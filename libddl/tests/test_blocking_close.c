@@ -82,42 +82,42 @@ static void run_attack(ddl_endpoint *const *endpoints, int listener, bool as_nob
     }
 }
 
-/* Looks for connections all the time, as a thread that creates a comm may do while another one
- * drops some: a descriptor that is closed meanwhile must not be closed here. */
-typedef struct looker {
+/* A thread that polls the listeners all the time, as one that creates a comm does. The kernel must
+ * not have it close what the endpoint's thread drops meanwhile. */
+typedef struct poller {
     pthread_t thread;
     int fd;
     atomic_bool stop;
     int64_t longest;
-} looker;
+} poller;
 
-static void *look(void *context)
+static void *poll_listeners(void *context)
 {
-    looker *l = context;
-    while (!atomic_load(&l->stop)) {
-        struct pollfd listeners = {.fd = l->fd, .events = POLLIN};
+    poller *p = context;
+    while (!atomic_load(&p->stop)) {
+        struct pollfd listeners = {.fd = p->fd, .events = POLLIN};
         int64_t start = ddl__now();
         poll(&listeners, 1, 0);
         int64_t took = ddl__now() - start;
-        l->longest = took > l->longest ? took : l->longest;
+        p->longest = took > p->longest ? took : p->longest;
     }
     return NULL;
 }
 
-static void attack_while_looking(ddl_endpoint *const *endpoints, int listener, bool as_nobody)
+static void attack_while_polling(ddl_endpoint *const *endpoints, int listener, bool as_nobody)
 {
-    looker lookers[RANKS];
+    poller pollers[RANKS];
     for (int i = 0; i < RANKS; i++) {
-        lookers[i] = (looker){.fd = endpoints[i]->listeners};
-        CHECK(!pthread_create(&lookers[i].thread, NULL, look, &lookers[i]), "thread");
+        pollers[i] = (poller){.fd = endpoints[i]->listeners};
+        CHECK(!pthread_create(&pollers[i].thread, NULL, poll_listeners, &pollers[i]), "thread");
     }
     for (int i = 0; i < ATTACKS; i++)
         run_attack(endpoints, listener, as_nobody);
     for (int i = 0; i < RANKS; i++) {
-        atomic_store(&lookers[i].stop, true);
-        pthread_join(lookers[i].thread, NULL);
-        CHECK(lookers[i].longest < LINGER_S / 2 * DDL__S, "held up for %g s",
-              1e-9 * (double)lookers[i].longest);
+        atomic_store(&pollers[i].stop, true);
+        pthread_join(pollers[i].thread, NULL);
+        CHECK(pollers[i].longest < LINGER_S / 2 * DDL__S, "held up for %g s",
+              1e-9 * (double)pollers[i].longest);
     }
 }
 
@@ -164,7 +164,7 @@ static void test(const char *name, bool as_nobody)
     for (int i = 0; i < RANKS; i++)
         pthread_join(threads[i].thread, NULL);
     double created = 1e-9 * (double)(ddl__now() - start);
-    attack_while_looking(all.endpoints, listener, as_nobody);
+    attack_while_polling(all.endpoints, listener, as_nobody);
     start = ddl__now();
     for (int i = 0; i < RANKS; i++)
         ddl_endpoint_destroy(all.endpoints[i]);

@@ -23,9 +23,9 @@ enum {
     BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
-/* Close the connection of an unauthenticated client without blocking; see closer.h. A thread that
- * waits for the listeners may hold the last reference to what they watch, and would then close it:
- * so it is not watched any more, if it was. */
+/* Close the connection of an unauthenticated client without blocking; see closer.h. It leaves the
+ * epoll set first, if it is there: a thread that polls the set may hold the last reference to it,
+ * and the kernel would have that thread close it. */
 static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
 {
     if (local) {
