@@ -15,6 +15,7 @@ from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.tables import show, show_cluster
 
 FIRST_USE_LEAST = 9  # ranks from which on links over wires open when they are used
+SPARSE_LEAST = 33  # ranks from which on only neighbours are connected over wires
 TREE_LEAST = 33  # ranks from which on the list of addresses is handed out along a tree
 ALL_AT_ONCE = 16  # ranks up to which all pairs exchange heartbeats at every beat
 BEAT_S, NEAR, FAR_PER_S = 0.1, 4, 160  # heartbeats: default interval; neighbours; to the others
@@ -29,13 +30,15 @@ class Costs:
     """Seconds of processor time, each of one of the two ranks."""
 
     rank: float = 0.1e-3  # of creation, whatever the size
-    shared_pair: float = 100e-6  # of creation: both links, memory, control connection
-    wire_pair: float = 115e-6  # its control connection
+    member: float = 45e-6  # of creation: its address, name, settings
+    shared_pair: float = 55e-6  # of creation: both links, memory, control connection
+    wire_pair: float = 70e-6  # its control connection
     first_use: float = 40e-6  # a link that opens
     idle: float = 0.4e-3  # of a second, whatever the size
     heartbeat: float = 8e-6  # sent and received
     death: float = 1.2e-3  # to find a member dead and to tell others
     shrink_pair: float = 220e-6  # of the survivors' agreement, besides the next creation
+    shrink_rank: float = 3e-3  # the same where only neighbours are connected
 
 
 @dataclass(frozen=True)
@@ -59,28 +62,36 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
     local = max(cluster.hosts) if cluster.shared else 1
     large = size >= FIRST_USE_LEAST
     over_wires = size - local
-    processor = costs.rank + (local - 1) * costs.shared_pair
-    processor += over_wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
+    sparse = size >= SPARSE_LEAST and over_wires > 0
+    wires = min(over_wires, count_neighbours(size)) if sparse else over_wires
+    processor = costs.rank + (size - 1) * costs.member + (local - 1) * costs.shared_pair
+    processor += wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
     opened = min(2 * rounds, over_wires) if large else 0
     processor += opened * costs.first_use
-    descriptors = OWN_DESCRIPTORS + opened + over_wires * (1 if large else 3)
+    descriptors = OWN_DESCRIPTORS + opened + wires * (1 if large else 3)
     descriptors += ARENA_DESCRIPTORS + 2 * (local - 1) if local > 1 else 0
     latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
     trips = 4 * rounds  # meeting, settings there and back, and the barrier
     per_core = _ranks_per_core(cluster)
     creation = per_core * processor + trips * latency
     beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
-    agreement = (size - 1) * costs.shrink_pair
+    agreement = costs.shrink_rank if sparse else (size - 1) * costs.shrink_pair
     return Membership(
         size,
         creation,
         processor,
         descriptors,
         _rendezvous_bytes(size, rounds),
-        costs.idle + min(beats, (size - 1) / BEAT_S) * costs.heartbeat,
+        costs.idle + min(beats, (local - 1 + wires) / BEAT_S) * costs.heartbeat,
         GRACE_S + per_core * costs.death + latency,
         per_core * (processor + agreement) + (trips + 6) * latency,
     )
+
+
+def count_neighbours(size: int) -> int:
+    """Ranks 1, 2, 4, 8 ... places away in the ring, on both sides."""
+    apart = [1 << k for k in range(ceil(log2(size)))]
+    return len({*apart, *(size - each for each in apart)})
 
 
 def _ranks_per_core(cluster: Cluster) -> float:

@@ -39,7 +39,8 @@ static fixture *open_fixture(void)
         signal(SIGPIPE, SIG_IGN);
         h.comm.words[0] = 7;
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
-        REQUIRE(ddl__endpoint_create(&config, &h.endpoint) == DDL_OK, "%s", ddl__message());
+        REQUIRE(ddl__endpoint_create(&config, DDL_LINK_SHM, &h.endpoint) == DDL_OK, "%s",
+                ddl__message());
         REQUIRE(ddl__endpoint_open_slot(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s",
                 ddl__message());
         h.arena = ddl__arena_create(1, 4096, 4096);

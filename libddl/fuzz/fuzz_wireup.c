@@ -35,7 +35,8 @@ static stage *open_fixture(void)
     signal(SIGPIPE, SIG_IGN);
     s.comm.words[0] = 7;
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
-    REQUIRE(ddl__endpoint_create(&config, &s.endpoint) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_create(&config, DDL_LINK_SHM, &s.endpoint) == DDL_OK, "%s",
+            ddl__message());
     REQUIRE(ddl__endpoint_open_slot(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
     s.own = ddl__arena_create(2, ARENA, ARENA);
     s.theirs = ddl__arena_create(2, ARENA, ARENA);

@@ -21,8 +21,9 @@
  */
 
 enum {
-    N_IPS = 32,
-    HOST = 34,
+    FLAGS = 32,
+    N_IPS = 33,
+    HOST = 35,
     HOST_BYTES = 4,
     IP = HOST + HOST_BYTES,
     NAME = IP + 3
@@ -40,10 +41,19 @@ static void test_address(void)
     static const struct {
         size_t at;
         unsigned char value;
-    } wrong[] = {{0, 0},         {4, 9},          {N_IPS, 2},
-                 {N_IPS + 1, 3}, {HOST + 1, 0},   {IP, 0},
-                 {IP, 5},        {IP + 1, 33},    {IP + 2, 2},
-                 {NAME, '\n'},   {NAME + 3, 'x'}, {NAME + DDL__INTERFACE_NAME - 1, 'x'}};
+    } wrong[] = {{0, 0},
+                 {4, 9},
+                 {FLAGS, 4},
+                 {N_IPS, 2},
+                 {N_IPS + 1, 3},
+                 {HOST + 1, 0},
+                 {IP, 0},
+                 {IP, 5},
+                 {IP + 1, 33},
+                 {IP + 2, 2},
+                 {NAME, '\n'},
+                 {NAME + 3, 'x'},
+                 {NAME + DDL__INTERFACE_NAME - 1, 'x'}};
     unsigned char bytes[DDL_ADDRESS_MAX];
     ddl__address address;
     size_t n = make_address(bytes);

@@ -39,9 +39,12 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
     if (status != DDL_OK)
         return status;
+    uint32_t links; /* a wrong $DDL_LINKS is reported where it is used, when a comm is created */
+    if (ddl__environment_links(&links) != DDL_OK)
+        links = DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP;
     status = ddl__environment_endpoint(&own, secret);
     if (status == DDL_OK)
-        status = ddl__endpoint_create(&own, endpoint);
+        status = ddl__endpoint_create(&own, links, endpoint);
     ddl__erase_secret(secret, sizeof secret);
     return status;
 }

@@ -35,10 +35,12 @@
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
 #define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
-#define DDL__FIRST_USE_LIMIT (4 * DDL__S)    /* to reach a member that is not known to be dead */
-#define DDL__PARKED_LIMIT    (600 * DDL__S)  /* for a connection to wait for its comm's creation */
-#define DDL__AWAKE_LIMIT     (DDL__MS / 10)  /* of waiting for a member without sleeping */
-#define DDL__MEMBERS_POLL    (50 * DDL__MS)  /* between checks that the members are still there */
+#define DDL__LATE_DIAL_LIMIT                                                                       \
+    (1500 * DDL__MS) /* for one address to accept; a lost packet is sent again after 1 s */
+#define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
+#define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
+#define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* of waiting for a member without sleeping */
+#define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are still there */
 
 /* Sending create-failure notices: to all members, and to one. */
 #define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)
@@ -77,11 +79,20 @@
 
 /* ---- operations that wait ---- */
 
-#define DDL__ASK_AFTER    (1 * DDL__S)    /* of waiting, before the members are asked */
-#define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for the members' answers */
-#define DDL__LEFT_AFTER   (200 * DDL__MS) /* of waiting, before members that have left count */
+#define DDL__ASK_AFTER      (1 * DDL__S)    /* of waiting, before the members are asked */
+#define DDL__ANSWER_LIMIT   (250 * DDL__MS) /* for the members' answers */
+#define DDL__POSITION_LIMIT (3 * DDL__S)    /* that an operation counts of which others have told */
+#define DDL__LEFT_AFTER     (200 * DDL__MS) /* of waiting, before members that have left count */
 
 /* ---- the survivors' agreement ---- */
+
+/* To reach the rank that leads it, which is not known to be dead: in general, and if it is reached
+ * but does not answer dead_ms more; if another rank has lost it; if its host refuses connections.
+ */
+#define DDL__LEADER_LIMIT         (4 * DDL__S)
+#define DDL__LOST_LEADER_LIMIT    (1500 * DDL__MS)
+#define DDL__REFUSED_LEADER_LIMIT (500 * DDL__MS)
+#define DDL__LEFT_LEADER_PAUSE    (1 * DDL__S) /* after it has left, before the next one is dialed */
 
 #define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between checks without an event */
 

@@ -422,6 +422,21 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
         ddl__engine_fail(comm->engine, status, text);
 }
 
+/* The control connections that are left, if the creation has failed early: members that have all
+ * theirs do not look for create-failure notices any more. */
+static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
+{
+    char text[DDL__MESSAGE_MAX], message[DDL__MESSAGE_MAX];
+    snprintf(message, sizeof message, "%s", ddl__message());
+    snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
+             message);
+    bool is_told = wireup->peer_reason->status != DDL_OK;
+    ddl__health_refuse(wireup->controls, comm->size, status, is_told ? message : text);
+    wireup->controls = NULL;
+    if (status != DDL_OK)
+        ddl__fail(status, "%s", message);
+}
+
 /* Take from the environment what the caller's config leaves open. */
 static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
@@ -486,9 +501,11 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
         status = commit_creation(comm, until);
+    if (status == DDL_OK)
+        ddl__health_created(comm->health);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
-    ddl__controls_destroy(wireup.controls, comm->size); /* their end would come before the reason */
+    refuse(comm, &wireup, status);        /* their end would come before the reason */
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
     if (status != DDL_OK && number && !counts)

@@ -9,7 +9,9 @@
 
 #include "connect/hello.h"
 
-enum { MAGIC = 0x61644464, FORMAT = 2 };
+enum { MAGIC = 0x61644464, FORMAT = 3 };
+
+enum { SHARES_MEMORY = 1, SEVERAL_SOCKETS = 2 };
 
 /* The bytes of an address: a head, the host's name, and the IPs. Numbers have the low byte first,
  * as on all machines on which this library runs. */
@@ -19,7 +21,7 @@ typedef struct __attribute__((packed)) encoded_head {
     ddl__digest endpoint;
     uint64_t network;
     uint16_t port;
-    uint8_t n_ips, host; /* host: the length of its name */
+    uint8_t flags, n_ips, host; /* host: the length of its name */
 } encoded_head;
 
 typedef struct __attribute__((packed)) encoded_ip {
@@ -51,8 +53,10 @@ static bool is_valid(const encoded_ip *ip)
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
 {
     size_t host = strnlen(address->host, DDL__HOST_MAX - 1);
+    unsigned flags = (address->shares_memory ? SHARES_MEMORY : 0U) |
+                     (address->several_sockets ? SEVERAL_SOCKETS : 0U);
     encoded_head head = {MAGIC,         FORMAT,         address->endpoint, address->network,
-                         address->port, address->n_ips, (uint8_t)host};
+                         address->port, (uint8_t)flags, address->n_ips,    (uint8_t)host};
     unsigned char *at = mempcpy(bytes, &head, sizeof head);
     at = mempcpy(at, address->host, host);
     for (unsigned i = 0; i < address->n_ips; i++) {
@@ -79,9 +83,14 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
         return ddl__fail(DDL_EINVAL, "these %zu bytes are not a libddl address", n);
     if (head.format != FORMAT)
         return ddl__fail(DDL_EINVAL, "an address has format %u, ours is %d", head.format, FORMAT);
-    *address = (ddl__address){
-        .endpoint = head.endpoint, .network = head.network, .port = head.port, .n_ips = head.n_ips};
-    if (head.n_ips > DDL__INTERFACES_MAX || head.host >= DDL__HOST_MAX ||
+    *address = (ddl__address){.endpoint = head.endpoint,
+                              .network = head.network,
+                              .port = head.port,
+                              .shares_memory = head.flags & SHARES_MEMORY,
+                              .several_sockets = head.flags & SEVERAL_SOCKETS,
+                              .n_ips = head.n_ips};
+    if (head.flags > (SHARES_MEMORY | SEVERAL_SOCKETS) || head.n_ips > DDL__INTERFACES_MAX ||
+        head.host >= DDL__HOST_MAX ||
         n != sizeof head + head.host + head.n_ips * sizeof(encoded_ip))
         return ddl__fail(DDL_EINVAL, "an address of %zu bytes is damaged", n);
     memcpy(address->host, at + sizeof head, head.host);

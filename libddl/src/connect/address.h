@@ -4,6 +4,7 @@
 #define DDL_CONNECT_ADDRESS_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 
 #include "base/digest.h"
 #include "base/status.h"
@@ -15,6 +16,8 @@ typedef struct ddl__address {
     ddl__digest endpoint; /* random; also the abstract unix socket's name */
     uint64_t network;     /* equal for processes that have the same interfaces; 0: not known */
     uint16_t port;
+    bool shares_memory;   /* with members of its host, where a comm allows it */
+    bool several_sockets; /* it opens several connections to each peer */
     uint8_t n_ips;
     ddl__interface ips[DDL__INTERFACES_MAX]; /* in the order in which to try them */
     char host[DDL__HOST_MAX];                /* for messages only */

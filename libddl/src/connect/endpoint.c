@@ -136,7 +136,8 @@ static ddl_status open_ports(ddl_endpoint *endpoint, const ddl_endpoint_config *
                    : ddl__fail(DDL_ESYSTEM, "no descriptors for an endpoint: %s", strerror(errno));
 }
 
-ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **out)
+ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t links,
+                                ddl_endpoint **out)
 {
     ddl_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint)
@@ -163,6 +164,9 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint 
     ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
+    endpoint->address.shares_memory =
+        endpoint->local >= 0 && links & (DDL_LINK_SHM | DDL_LINK_INPROC);
+    endpoint->address.several_sockets = endpoint->sockets > 1;
     if (status == DDL_OK && endpoint->local >= 0)
         ddl__fences_start(&endpoint->fences);
     if (status == DDL_OK) {

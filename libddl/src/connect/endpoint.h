@@ -34,7 +34,9 @@ typedef struct ddl__accepted {
 
 /* ---- endpoint.c ---- */
 
-ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **endpoint);
+/* `links`: the kinds that its comms may use (ddl_link_kind bits), unless they are given others. */
+ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t links,
+                                ddl_endpoint **endpoint);
 void ddl__endpoint_destroy(ddl_endpoint *endpoint);
 const ddl__address *ddl__endpoint_address(const ddl_endpoint *endpoint);
 
@@ -89,11 +91,12 @@ void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted);
 
-/* Give each connection of the kind DDL__CONN_FIRST_USE to `take`, those that have come already,
- * too: it owns the descriptor, and runs under the endpoint's lock. Until the slot is closed. */
+/* Give each connection of this kind, DDL__CONN_FIRST_USE or DDL__CONN_LATE_CONTROL, to `take`,
+ * those that have come already, too: it owns the descriptor and a copy of the session, and runs
+ * under the endpoint's lock. Until the slot is closed, or `take` is NULL. */
 typedef void ddl__take_fn(void *context, const ddl__accepted *accepted);
-void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__take_fn *take,
-                          void *context);
+void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t kind,
+                          ddl__take_fn *take, void *context);
 
 /* Find a member's notice that it cannot create this comm; false if there is none. */
 bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,

@@ -73,12 +73,11 @@ bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool con
     return found;
 }
 
-void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, ddl__take_fn *take,
-                          void *context)
+void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t kind,
+                          ddl__take_fn *take, void *context)
 {
     pthread_mutex_lock(&endpoint->lock);
-    slot->take = take;
-    slot->take_context = context;
+    *ddl__slot_taker(slot, kind) = (ddl__taker){take, context};
     ddl__pending_divert(endpoint, slot);
     pthread_mutex_unlock(&endpoint->lock);
 }

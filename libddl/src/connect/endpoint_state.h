@@ -51,6 +51,12 @@ typedef struct ddl__pending_conn {
     int64_t deadline;
 } ddl__pending_conn;
 
+/* See ddl__endpoint_divert; take may be NULL. */
+typedef struct ddl__taker {
+    ddl__take_fn *take;
+    void *context;
+} ddl__taker;
+
 struct ddl__comm_slot {
     ddl__comm_slot *next;
     uint64_t serial;
@@ -58,13 +64,12 @@ struct ddl__comm_slot {
     ddl__background_task task; /* run is NULL while the comm is being created */
     uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
                                   0: it has not failed */
-    ddl__take_fn *take;        /* see ddl__endpoint_divert; or NULL */
-    void *take_context;
-    bool has_cores;      /* see ddl__endpoint_grant_cores */
-    bool ready;          /* the task is to run */
-    bool ready_on_timer; /* the task is to run when the timer expires */
-    bool asleep;         /* the task has run and waits for its fd */
-    bool busy;           /* the task is running */
+    ddl__taker takers[2];      /* see ddl__slot_taker */
+    bool has_cores;            /* see ddl__endpoint_grant_cores */
+    bool ready;                /* the task is to run */
+    bool ready_on_timer;       /* the task is to run when the timer expires */
+    bool asleep;               /* the task has run and waits for its fd */
+    bool busy;                 /* the task is running */
 };
 
 /* How many comms were created over a list of members. */
@@ -151,7 +156,15 @@ void ddl__pending_maintain(ddl_endpoint *endpoint);
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
 
-/* Give the slot's connections of first use that have come to its `take`. */
+/* Who takes connections of this kind; NULL for a kind that waits for ddl__pending_take. */
+static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
+{
+    return kind == DDL__CONN_FIRST_USE      ? &slot->takers[0]
+           : kind == DDL__CONN_LATE_CONTROL ? &slot->takers[1]
+                                            : (ddl__taker *)NULL;
+}
+
+/* Give the slot's connections that have come to its takers. */
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
 /* The slot is closed: drop the connections that belong to it. */

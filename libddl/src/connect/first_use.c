@@ -32,7 +32,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "connect/wireup_state.h"
+#include "connect/late_dial.h"
 #include "net/socket.h"
 
 enum { LEAST_SIZE = 9 };
@@ -195,8 +195,9 @@ void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state)
 /* -------------------------------------------------------------------------------------- dialing */
 
 /* Whether to go on dialing. */
-static bool use_goes_on(link_use *u)
+static bool use_goes_on(void *context)
 {
+    link_use *u = context;
     pthread_mutex_lock(&u->use->lock);
     bool waits = u->gone == DDL__LINK_OPEN || ddl__now() < u->gone_at + DDL__LEFT_AFTER;
     bool goes_on = u->state == DIALING && !u->use->stop && waits;
@@ -204,67 +205,12 @@ static bool use_goes_on(link_use *u)
     return goes_on;
 }
 
-/* Wait for an answer; false when there is no point in it any more. */
-static bool use_await(link_use *u, int fd, int64_t deadline)
-{
-    while (use_goes_on(u) && ddl__now() < deadline) {
-        int64_t next = ddl__now() + DDL__MEMBERS_POLL;
-        if (ddl__await(fd, POLLIN, next < deadline ? next : deadline))
-            return true;
-    }
-    ddl__fail(DDL_ETIMEDOUT, "it does not answer");
-    return false;
-}
-
-/* The peer's endpoint has admitted us: receive the answer of its comm. DDL_INPROGRESS: the peer
- * dials itself. */
-static ddl_status receive_answer(link_use *u, const ddl__dial_attempt *d)
-{
-    const ddl__job *job = ddl__endpoint_job(u->use->wireup.endpoint);
-    ddl__hello answer;
-    if (!use_await(u, d->fd, DDL__NEVER))
-        return DDL_ETIMEDOUT;
-    if (!ddl__recv_all(d->fd, &answer, sizeof answer, ddl__now() + DDL__ADDRESS_LIMIT))
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    if (ddl__hello_check(&answer) != DDL_OK)
-        return DDL_EREFUSED;
-    if (!ddl__answer_is_proven(job, &d->session, DDL__AUTH_MEMBER, &answer))
-        return ddl__fail(DDL_EREFUSED, "its answer was altered in transit");
-    ddl__sanitize_text(answer.text, sizeof answer.text);
-    if (answer.status == DDL_OK || answer.status == DDL_INPROGRESS)
-        return (ddl_status)answer.status;
-    return ddl__fail(DDL_EREFUSED, "%s", answer.text);
-}
-
-/* Dial over one path, up to the answer of the peer's comm. */
-static ddl_status dial_on_path(link_use *u, ddl__path path, ddl__dial_attempt *d)
-{
-    ddl__wireup within = u->use->wireup;
-    unsigned second = u == &u->use->uses[2 * u->peer + 1];
-    within.deadline = ddl__now() + DDL__S;
-    ddl_status status =
-        ddl__wireup_start_on_path(&within, u->peer, d, DDL__CONN_FIRST_USE, second, path);
-    if (status != DDL_OK)
-        return status;
-    if (!use_await(u, d->fd, ddl__now() + DDL__ADDRESS_LIMIT))
-        return DDL_ETIMEDOUT;
-    within.deadline = ddl__now() + DDL__ADDRESS_LIMIT;
-    status = ddl__dial_await_admission(&within, d);
-    return status == DDL_OK ? receive_answer(u, d) : status;
-}
-
 static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d)
 {
-    const ddl__wireup *w = &u->use->wireup;
-    ddl__paths paths =
-        ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[u->peer]);
-    ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
-    for (unsigned i = 0; i < paths.n && status != DDL_OK && status != DDL_INPROGRESS; i++) {
-        ddl__dial_cancel(d);
-        if (use_goes_on(u))
-            status = dial_on_path(u, paths.path[i], d);
-    }
-    return status;
+    unsigned second = u == &u->use->uses[2 * u->peer + 1];
+    ddl__late_target target = {&u->use->wireup, u->peer,     DDL__CONN_FIRST_USE,
+                               second,          use_goes_on, u};
+    return ddl__late_dial(&target, d);
 }
 
 /* Under the lock: what an attempt has led to. False if it is to be repeated. */
@@ -404,7 +350,8 @@ ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events
     if (error)
         return ddl__fail(DDL_ESYSTEM, "no thread to open links: %s", strerror(error));
     use->started = true;
-    ddl__endpoint_divert(use->wireup.endpoint, use->wireup.slot, accept_link, use);
+    ddl__endpoint_divert(use->wireup.endpoint, use->wireup.slot, DDL__CONN_FIRST_USE, accept_link,
+                         use);
     return DDL_OK;
 }
 

@@ -7,7 +7,7 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 10 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 11 };
 
 /* The purpose of the connection. Over TCP a pair of ranks first opens the link's own connection,
  * then its lanes, if it has any, then the connection for messages and as many lanes of that. In a
@@ -25,7 +25,9 @@ enum {
                            only one of the wireup; answered as a link */
     DDL__CONN_FIRST_USE = 9, /* one of these links; `lane` 0: of operations, 1: of messages */
     DDL__CONN_LIST =
-        10 /* asks for the list of a rendezvous, whose id takes the place of a comm's */
+        10, /* asks for the list of a rendezvous, whose id takes the place of a comm's */
+    DDL__CONN_LATE_CONTROL =
+        11 /* the control connection of members that had none, to the one that leads an agreement */
 };
 
 /* The sender's settings that have to be equal in the whole job. */

@@ -58,6 +58,12 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
     free(conn);
 }
 
+/* Whether connections of this kind come after the comm's creation. */
+static bool is_late(const ddl__hello *hello)
+{
+    return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_LATE_CONTROL;
+}
+
 /* Why the endpoint refuses a complete hello, or NULL. */
 static const char *find_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
@@ -66,7 +72,7 @@ static const char *find_refusal_reason(const ddl__inbound *inbound, const void *
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
-               hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE;
+               hello->kind == DDL__CONN_PAIR || is_late(hello);
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
                hello->kind == DDL__CONN_LIST;
     if ((tcp == inbound->local && !any) ||
@@ -87,27 +93,27 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
                  ddl__message());
 }
 
-static const ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
+static ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
 {
-    const ddl__comm_slot *slot = endpoint->slots;
+    ddl__comm_slot *slot = endpoint->slots;
     while (slot && !ddl__digest_equal(slot->comm, comm))
         slot = slot->next;
     return slot;
 }
 
-/* Give a proven connection of first use to its comm, if that takes it now. The descriptor is gone
- * then, and the rest is to be dropped. */
+/* Give a proven late connection to its comm, if that takes it now. The descriptor is gone then, and
+ * the rest is to be dropped. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
-    const ddl__comm_slot *slot =
-        hello->kind == DDL__CONN_FIRST_USE ? find_slot(endpoint, hello->comm) : NULL;
-    if (!slot || !slot->take || ddl__has_ended(conn->inbound.fd))
+    ddl__comm_slot *slot = is_late(hello) ? find_slot(endpoint, hello->comm) : NULL;
+    const ddl__taker *taker = slot ? ddl__slot_taker(slot, hello->kind) : NULL;
+    if (!taker || !taker->take || ddl__has_ended(conn->inbound.fd))
         return false;
     ddl__accepted accepted = {conn->inbound.fd, -1, *hello, conn->inbound.session};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
     conn->inbound.fd = -1;
-    slot->take(slot->take_context, &accepted);
+    taker->take(taker->context, &accepted);
     ddl__session_end(&accepted.session);
     return true;
 }
@@ -376,7 +382,7 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
         ddl__pending_conn *conn = *at;
         if (!conn->proven || !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) ||
             (conn->inbound.received.hello.kind == DDL__CONN_CONTROL && !control) ||
-            conn->inbound.received.hello.kind == DDL__CONN_FIRST_USE)
+            is_late(&conn->inbound.received.hello))
             continue;
         epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
         *accepted = (ddl__accepted){conn->inbound.fd, conn->inbound.passed,
@@ -407,7 +413,7 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
      * drop those that came before it failed; ddl__control_dial tells others of that attempt. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
-        bool parked = conn->inbound.received.hello.kind != DDL__CONN_FIRST_USE && !conn->peer_left;
+        bool parked = !is_late(&conn->inbound.received.hello) && !conn->peer_left;
         if (!conn->proven || (slot->task.run && parked) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
             !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))

@@ -6,7 +6,7 @@
  *
  * In a large comm, a pair that does not share memory has only its control connection at first,
  * which proves the secret and shows that both are there. Its links are opened when used
- * (first_use.h).
+ * (first_use.h). In a sparse comm most pairs do not have that either (neighbours.h).
  *
  * Otherwise it has one connection for the link and one for messages, dialed together. If the
  * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "connect/discover.h"
+#include "connect/neighbours.h"
 #include "net/socket.h"
 
 /* Connect to the peer's unix socket; -1 with the status. ECONNREFUSED means that the peer is not
@@ -131,14 +132,36 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
     return fail_deadline(w, peer, status);
 }
 
+/* Whether nothing is opened between this rank and the peer. */
+static bool is_late(const ddl__wireup *w, int peer)
+{
+    return peer != w->rank && w->first_use && w->controls && ddl__is_sparse(w->size) &&
+           !ddl__are_neighbours(w->rank, peer, w->size) &&
+           !ddl__is_linked_early(&w->addresses[w->rank], &w->addresses[peer]);
+}
+
+static ddl_status make_late_pairs(const ddl__wireup *w)
+{
+    for (int peer = 0; peer < w->size; peer++) {
+        if (!is_late(w, peer))
+            continue;
+        if (!ddl__first_use_add(w->first_use, peer, w->slots, &w->links[peer], &w->messages[peer]))
+            return DDL_ENOMEM;
+        w->controls[peer].late = true;
+    }
+    return DDL_OK;
+}
+
 /* Dial all lower ranks, and then complete the connections one by one. */
 static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
 {
     ddl_status status = ddl__wireup_check_members(w);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
-        peer_dial_start(w, peer, &all[peer]);
+        if (!is_late(w, peer))
+            peer_dial_start(w, peer, &all[peer]);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
-        status = peer_dial_join(w, peer, &all[peer]);
+        if (!is_late(w, peer))
+            status = peer_dial_join(w, peer, &all[peer]);
     bool checked = false;
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++) {
         if (!all[peer].tcp || all[peer].first_use)
@@ -190,7 +213,9 @@ static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
 
 ddl_status ddl__wireup_run(const ddl__wireup *w)
 {
-    ddl_status status = dial_lower(w);
+    ddl_status status = make_late_pairs(w);
+    if (status == DDL_OK)
+        status = dial_lower(w);
     if (status == DDL_OK)
         status = ddl__wireup_accept_higher(w);
     bool lost = status == DDL_EPEER || status == DDL_EUNREACHABLE;

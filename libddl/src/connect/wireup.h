@@ -16,6 +16,7 @@
  * have lanes. */
 typedef struct ddl__control_dial {
     int fd;               /* -1: none yet */
+    bool late;            /* there is none unless an agreement needs it: see neighbours.h */
     bool open;            /* both sides have it */
     ddl__seal *seal;      /* if open: encrypts it; or NULL */
     ddl__session session; /* else, with a lower rank: hello and proof were sent */

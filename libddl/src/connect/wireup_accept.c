@@ -130,7 +130,10 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
 {
     char missing[DDL__MISSING_TEXT];
-    for (int left = w->size - 1 - w->rank; left > 0;) {
+    int left = 0;
+    for (int peer = w->rank + 1; peer < w->size; peer++)
+        left += !w->links[peer] || !w->controls || !w->controls[peer].late;
+    while (left > 0) {
         ddl__accepted accepted;
         if (ddl__endpoint_accept(w->endpoint, w->slot, false,
                                  ddl__wireup_within(w, DDL__MEMBERS_POLL), &accepted)) {

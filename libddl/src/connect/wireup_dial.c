@@ -114,7 +114,8 @@ static void warn_missing(const ddl__wireup *w)
 /* Whether a member whose link is not open yet has closed its control connection. */
 static bool pair_has_ended(const ddl__wireup *w, int peer)
 {
-    return w->links[peer]->fd < 0 && ddl__has_ended(w->controls[peer].fd);
+    int fd = w->links[peer]->fd < 0 ? w->controls[peer].fd : -1;
+    return fd >= 0 && ddl__has_ended(fd);
 }
 
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)

@@ -12,7 +12,8 @@
 
 /* A connection to a peer, over which our hello and proof were sent. */
 typedef struct ddl__dial_attempt {
-    int fd; /* -1: none */
+    int fd;    /* -1: none */
+    int error; /* the errno with which the last attempt to connect has failed */
     ddl__hello hello;
     ddl__session session;
 } ddl__dial_attempt;

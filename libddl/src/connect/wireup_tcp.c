@@ -22,8 +22,10 @@ ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_a
     }
     int fd = ddl__dial_from(own, (struct sockaddr *)&to, length,
                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
-    if (fd < 0)
+    if (fd < 0) {
+        d->error = errno;
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    }
     ddl__hello hello = ddl__wireup_hello(w, peer, kind);
     hello.lane = (uint8_t)lane;
     return ddl__dial_start(w, d, fd, &hello);

@@ -56,6 +56,9 @@ void ddl__messages_check_peers(ddl__messages *m)
             continue;
         switch (p->link->state) {
         case DDL__LINK_OPEN:
+            if (p->waiting && p->link->ops->want)
+                p->link->ops->want(p->link);
+            break;
         case DDL__LINK_ABORTED: /* failures.c reports it */ break;
         case DDL__LINK_LEFT:
             left++;

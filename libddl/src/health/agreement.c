@@ -20,6 +20,11 @@
  * leader waits for a witness. The comm of an attempt that is given up is closed with EXPEL, not
  * with LEAVE: otherwise a member that has created it, and was given up with it, would not count the
  * ranks that went on.
+ *
+ * In a sparse comm (connect/neighbours.h) all ranks connect to the lowest one that they believe
+ * alive (late_control.c). So a leader hears all who may follow it, and all hear their leader; what
+ * one of them has missed is told when it connects. That all have created the next comm is seen by
+ * the leader alone; its word is passed on by each rank that believes it.
  */
 #include "health/agreement.h"
 
@@ -60,6 +65,38 @@ static bool store_set(const ddl__health *h, unsigned char **set, const unsigned 
     return *set;
 }
 
+/* Send it to one member, or to all (-1). */
+static void tell(ddl__health *h, int to, ddl__control_msg message, uint32_t attempt, uint32_t value,
+                 const unsigned char *set)
+{
+    agreement_head head = {attempt, value};
+    unsigned char content[sizeof head + DDL__CONTROL_MSG_MAX / 2];
+    size_t sets = set ? set_bytes(h) : 0;
+    memcpy(content, &head, sizeof head);
+    if (sets)
+        memcpy(content + sizeof head, set, sets);
+    if (to < 0)
+        ddl__health_broadcast(h, message, content, sizeof head + sets);
+    else
+        ddl__control_conn_send(&h->members[to].conn, message, content, sizeof head + sets);
+}
+
+static void broadcast(ddl__health *h, ddl__control_msg message, uint32_t attempt, uint32_t value,
+                      const unsigned char *set)
+{
+    tell(h, -1, message, attempt, value, set);
+}
+
+static void broadcast_done(ddl__health *h, uint32_t attempt, bool committed)
+{
+    ddl__member *self = &h->members[h->rank];
+    if (committed && self->committed == attempt) /* when the first one said so */
+        return;
+    self->done = attempt;
+    self->committed = committed ? attempt : self->committed;
+    broadcast(h, DDL__DONE, attempt, committed, NULL);
+}
+
 void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
                             const unsigned char *content, size_t bytes)
 {
@@ -80,19 +117,20 @@ void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
         member->committed = head.leader ? head.attempt : member->committed;
         if (head.leader && head.attempt != h->created_attempt) /* this rank has given it up */
             ddl__member_mark_gone_on(h, from);
+        else if (head.leader && h->members[h->rank].committed != head.attempt)
+            broadcast_done(h, head.attempt, true); /* at once: before the news that a rank leaves */
     }
 }
 
-static void broadcast(ddl__health *h, ddl__control_msg message, uint32_t attempt, uint32_t value,
-                      const unsigned char *set)
+void ddl__agreement_tell_standing(ddl__health *h, int rank)
 {
-    agreement_head head = {attempt, value};
-    unsigned char content[sizeof head + DDL__CONTROL_MSG_MAX / 2];
-    size_t sets = set ? set_bytes(h) : 0;
-    memcpy(content, &head, sizeof head);
-    if (sets)
-        memcpy(content + sizeof head, set, sets);
-    ddl__health_broadcast(h, message, content, sizeof head + sets);
+    const ddl__member *self = &h->members[h->rank];
+    if (h->shrinking && self->joined && self->accused)
+        tell(h, rank, DDL__JOIN, self->joined, (uint32_t)self->leader, self->accused);
+    if (self->done)
+        tell(h, rank, DDL__DONE, self->done, 0, NULL);
+    if (self->committed)
+        tell(h, rank, DDL__DONE, self->committed, 1, NULL);
 }
 
 /* --------------------------------------------------------------------------------- the survivors
@@ -101,14 +139,6 @@ static void broadcast(ddl__health *h, ddl__control_msg message, uint32_t attempt
 static bool is_alive(const ddl__health *h, int rank)
 {
     return rank == h->rank || h->members[rank].fate == DDL__ALIVE;
-}
-
-static int lowest_alive(const ddl__health *h)
-{
-    int rank = 0;
-    while (!is_alive(h, rank))
-        rank++;
-    return rank;
 }
 
 /* True if these ranks may go on: see the design notes. */
@@ -129,11 +159,12 @@ static bool is_majority(const ddl__health *h, const unsigned char *live)
     return 2 * surviving > possible || (2 * surviving == possible && set_has(live, lowest));
 }
 
+/* The ranks that count as dead by this rank's own evidence. */
 static void find_dead(const ddl__health *h, unsigned char *dead)
 {
     memset(dead, 0, set_bytes(h));
     for (int rank = 0; rank < h->size; rank++)
-        if (!is_alive(h, rank))
+        if (!is_alive(h, rank) && !h->members[rank].by_report)
             set_add(dead, rank);
 }
 
@@ -176,17 +207,22 @@ static ddl_status fail_as_minority(const ddl__health *h, const char *why, const 
     return ddl__fail(DDL_EMINORITY, "%s cannot go on: %s%s", h->names[h->rank], why, cause);
 }
 
-/* Send EXPEL to the ranks that are left out. */
+/* Send EXPEL to the ranks that are left out. In a sparse comm also to those that count as dead, in
+ * case they are alive: they have no connection to most of the others. */
 static void expel_others(ddl__health *h, const unsigned char *live)
 {
-    static const char why[] = "left out when the comm was shrunk";
-    for (int rank = 0; rank < h->size; rank++)
-        if (rank != h->rank && h->members[rank].fate == DDL__ALIVE && !set_has(live, rank)) {
-            ddl__member *member = &h->members[rank];
-            ddl__control_conn_send(&member->conn, DDL__EXPEL, why, sizeof why - 1);
-            member->fate = DDL__SILENT;
-            memcpy(member->cause, why, sizeof why);
-        }
+    static const char why[] = DDL__LEFT_OUT;
+    for (int rank = 0; rank < h->size; rank++) {
+        ddl__member *member = &h->members[rank];
+        bool alive = member->fate == DDL__ALIVE;
+        if (rank == h->rank || set_has(live, rank) || (!alive && !h->n_late))
+            continue;
+        ddl__control_conn_send(&member->conn, DDL__EXPEL, why, sizeof why - 1);
+        if (!alive)
+            continue;
+        member->fate = DDL__SILENT;
+        memcpy(member->cause, why, sizeof why);
+    }
 }
 
 static uint32_t highest_attempt(const ddl__health *h, uint32_t attempt)
@@ -228,7 +264,7 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
     unsigned char dead[DDL__CONTROL_MSG_MAX / 2], sent_dead[DDL__CONTROL_MSG_MAX / 2];
     uint32_t sent_attempt = 0;
     for (;;) {
-        int leader = lowest_alive(h);
+        int leader = ddl__health_lowest_alive(h);
         const ddl__member *leading = &h->members[leader];
         *attempt = highest_attempt(h, *attempt);
         find_dead(h, dead);
@@ -238,10 +274,14 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
             broadcast(h, DDL__JOIN, *attempt, (uint32_t)leader, dead);
             memcpy(sent_dead, dead, set_bytes(h));
             sent_attempt = *attempt;
-            h->members[h->rank].joined = *attempt; /* for the report */
+            h->members[h->rank].joined = *attempt; /* for the report, and ... */
+            h->members[h->rank].leader = leader;
+            store_set(h, &h->members[h->rank].accused, dead); /* ... for those who connect later */
         }
         if (h->members[h->rank].expelled)
             return fail_as_minority(h, "it was ", h->members[h->rank].cause);
+        if (h->left_out)
+            return fail_as_minority(h, "the survivors have left it out", "");
         if (leader == h->rank && not_joined(h, *attempt) < 0) {
             bool waited = ddl__now() >= h->evidence_until || ddl__now() >= deadline;
             leader_decide(h, live);
@@ -282,7 +322,9 @@ static int lost_member(const ddl__health *h, const unsigned char *live, uint32_t
         const ddl__member *member = &h->members[rank];
         if (rank == h->rank || !set_has(live, rank))
             continue;
-        bool lost = member->joined > attempt || (!is_alive(h, rank) && !has_done(h, rank, attempt));
+        /* Of one that is lost to others only, the leader decides. */
+        bool dead = !is_alive(h, rank) && !member->by_report;
+        bool lost = member->joined > attempt || (dead && !has_done(h, rank, attempt));
         for (size_t i = 0; i < set_bytes(h) && member->joined == attempt; i++)
             lost = lost || live[i] & member->accused[i];
         if (lost)
@@ -296,13 +338,13 @@ static int lost_member(const ddl__health *h, const unsigned char *live, uint32_t
 static bool await_all_done(ddl__health *h, const unsigned char *live, uint32_t attempt,
                            int64_t deadline)
 {
-    broadcast(h, DDL__DONE, attempt, 0, NULL);
+    broadcast_done(h, attempt, false);
     for (;;) {
         bool all = true;
         for (int rank = 0; rank < h->size; rank++)
             all = all && (rank == h->rank || !set_has(live, rank) || has_done(h, rank, attempt));
         if (all || is_committed(h, attempt)) {
-            broadcast(h, DDL__DONE, attempt, 1, NULL);
+            broadcast_done(h, attempt, true);
             return true;
         }
         if (h->members[h->rank].expelled || lost_member(h, live, attempt) >= 0 ||
@@ -370,7 +412,7 @@ static ddl_status agreement_loop(ddl__health *h, int64_t deadline,
         uint32_t attempt = h->attempt + 1;
         ddl_status status = agree_on_survivors(h, &attempt, h->created_attempt, live, deadline);
         if (status == DDL_INPROGRESS) {
-            broadcast(h, DDL__DONE, h->created_attempt, 1, NULL);
+            broadcast_done(h, h->created_attempt, true);
             break;
         }
         h->attempt = attempt;
@@ -425,6 +467,7 @@ ddl_status ddl__agreement_run(ddl__health *h, int64_t deadline, const ddl__agree
         status = ddl__fail(DDL_ESTATE, "another thread shrinks the comm");
     if (status == DDL_OK) {
         h->shrinking = true;
+        pthread_cond_broadcast(&h->detector->died); /* the leader is wanted now */
         ddl__health_announce(h);
         ddl__health_poll_eagerly(h);
         status = agreement_loop(h, deadline, next);

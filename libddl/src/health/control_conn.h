@@ -24,10 +24,12 @@ typedef enum ddl__control_msg {
     DDL__JOIN,          /* agreement: the sender's leader, and the ranks that it accuses */
     DDL__VERDICT,       /* agreement: the survivors */
     DDL__DONE,          /* agreement: the sender has created the survivors' comm */
-    DDL__ASK_NAME,      /* asks rank 0 which ranks have not called this name */
-    DDL__ANSWER_NAME,   /* answers ASK_NAME */
+    DDL__ASK_NAME,      /* asks rank 0 which ranks have not called this name; the rank that asks */
+    DDL__ANSWER_NAME,   /* answers ASK_NAME; the rank that asked */
     DDL__CONFIRM,       /* the process of this rank has ended, as the sender's kernel has shown */
-    DDL__EXPELLED       /* the sender's program has expelled this rank: rank, reason */
+    DDL__EXPELLED,      /* a rank's program has expelled another one: both, and the reason */
+    DDL__LOST,          /* a rank counts another one as dead: both, and the fate; see gossip.c */
+    DDL__GONE           /* ranks that have left the comm, with their last operations */
 } ddl__control_msg;
 
 typedef enum ddl__control_conn_state {

@@ -55,26 +55,26 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
 
 static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
+    /* In a sparse comm most survivors have no connection on which to say so. */
+    if (h->n_late && bytes == sizeof DDL__LEFT_OUT - 1 && !memcmp(content, DDL__LEFT_OUT, bytes))
+        h->left_out = true;
     ddl__member_mark_gone_on(h, from);
     ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
 
-static void receive_position(ddl__member *member, const unsigned char *content, size_t bytes)
-{
-    if (bytes == sizeof member->position)
-        memcpy(&member->position, content, bytes);
-}
-
 /* A member on the host of a third one confirms the end of that one's process. */
-static void receive_confirm(ddl__health *h, const unsigned char *content, size_t bytes)
+static void receive_confirm(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     int32_t rank;
     if (bytes != sizeof rank)
         return;
     memcpy(&rank, content, sizeof rank);
-    if (rank >= 0 && rank < h->size && rank != h->rank)
-        ddl__member_confirm(h, rank);
+    if (rank < 0 || rank >= h->size || rank == h->rank)
+        return;
+    if (!h->members[rank].confirmed)
+        ddl__gossip_pass_on(h, from, DDL__CONFIRM, content, bytes);
+    ddl__member_confirm(h, rank);
 }
 
 /* A handler only changes what the lock guards, since the connection is still being read. */
@@ -85,18 +85,13 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
     ddl__health *h = source->health;
     ddl__member *member = &h->members[source->from];
     switch (message) {
-    case DDL__HEARTBEAT: receive_position(member, content, bytes); break;
+    case DDL__HEARTBEAT: ddl__gossip_receive_beat(h, source->from, content, bytes); break;
     case DDL__LEAVE:
-        receive_position(member, content, bytes);
-        if (member->fate == DDL__ALIVE) {
-            member->fate = DDL__LEFT;
-            snprintf(member->cause, sizeof member->cause, "it left the comm");
-            ddl__first_use_gone(h->config.first_use, source->from, DDL__LINK_LEFT);
-            if (h->config.first_use)
-                ddl__engine_wake(h->engine);
-        } else {
+        ddl__gossip_receive_beat(h, source->from, content, bytes);
+        if (member->fate == DDL__ALIVE)
+            ddl__member_leave(h, source->from);
+        else
             member->may_go_on = true;
-        }
         break;
     case DDL__DEAD: receive_dead(h, source->from, content, bytes); break;
     case DDL__EXPEL: receive_expel(h, source->from, content, bytes); break;
@@ -108,10 +103,12 @@ static void receive_message(void *context, ddl__control_msg message, const unsig
         if (member->fate == DDL__ALIVE) /* else it is not part of the agreement any more */
             ddl__agreement_receive(h, source->from, message, content, bytes);
         break;
-    case DDL__CONFIRM: receive_confirm(h, content, bytes); break;
+    case DDL__CONFIRM: receive_confirm(h, source->from, content, bytes); break;
     case DDL__EXPELLED: ddl__member_receive_expelled(h, source->from, content, bytes); break;
     case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
-    case DDL__ANSWER_NAME: ddl__names_receive_answer(h, content, bytes); break;
+    case DDL__ANSWER_NAME: ddl__names_receive_answer(h, source->from, content, bytes); break;
+    case DDL__LOST: ddl__gossip_receive_lost(h, source->from, content, bytes); break;
+    case DDL__GONE: ddl__gossip_receive_gone(h, content, bytes); break;
     }
     if (message != DDL__HEARTBEAT)
         pthread_cond_broadcast(&h->detector->changed);
@@ -124,38 +121,57 @@ void ddl__member_poll(ddl__health *h, int rank)
     if (ddl__control_conn_receive(&member->conn, receive_message, &source)) {
         member->silent_ns = 0;
         member->heard_since_beat = member->ever_heard = true;
-        member->suspect = false;
+        member->suspect = member->is_new = false;
     }
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
-    if (member->conn.state == DDL__CONTROL_CONN_ENDED)
+    bool confirmed = member->confirmed || member->confirmed_at;
+    if (member->is_new && !confirmed) /* it has given up dialing before it had the answer */
+        member->silent_ns = 0;
+    else if (member->conn.state == DDL__CONTROL_CONN_ENDED)
         ddl__member_ended(h, rank, member->conn.error);
     else
         ddl__member_unreachable(h, rank, member->conn.error);
     ddl__control_conn_close(&member->conn);
 }
 
-void ddl__health_announce(ddl__health *h)
+/* The comm is dead: what to say of it. */
+static ddl__notice make_notice(const ddl__health *h)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
-    if (snapshot.status == DDL_OK || h->announced)
-        return;
-    h->announced = true;
-    ddl__flight_record_start(h);
     ddl__notice notice = {.status = snapshot.status};
     snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
+    return notice;
+}
+
+void ddl__health_tell_death(ddl__health *h, int rank)
+{
+    ddl__notice notice = make_notice(h);
+    ddl__control_conn_send(&h->members[rank].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+}
+
+void ddl__health_announce(ddl__health *h)
+{
+    if (h->announced || ddl__engine_snapshot(h->engine).status == DDL_OK)
+        return;
+    h->announced = true;
+    h->announced_at = ddl__now();
+    ddl__flight_record_start(h);
+    ddl__notice notice = make_notice(h);
     ddl__health_poll_eagerly(h);
+    ddl__gossip_tell_gone(h);
     bool was_told = is_told(notice.text, strlen(notice.text));
     for (int i = 0; i < h->size; i++)
         if (i != h->rank && h->members[i].fate == DDL__ALIVE &&
-            !(was_told && ddl__member_is_far(h, i)))
+            (!was_told || ddl__gossip_reaches(h, i)))
             ddl__control_conn_send(&h->members[i].conn, DDL__DEAD, &notice,
                                    ddl__notice_bytes(&notice));
+    ddl__late_start(h);
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
 
-static void detector_wake(ddl__detector *detector)
+void ddl__detector_wake(ddl__detector *detector)
 {
     uint64_t one = 1;
     ssize_t n = write(detector->wake, &one, sizeof one);
@@ -170,7 +186,7 @@ static void poll_witness(ddl__detector *detector)
         for (ddl__health *h = detector->comms; h; h = h->next)
             for (int rank = 0; rank < h->size; rank++)
                 if (rank != h->rank && ddl__digest_equal(h->config.addresses[rank].endpoint, ended))
-                    ddl__member_confirm(h, rank);
+                    ddl__member_launcher_confirm(h, rank);
 }
 
 static void handle_event(ddl__detector *detector, uint64_t id)
@@ -195,6 +211,7 @@ static void handle_event(ddl__detector *detector, uint64_t id)
 /* A heartbeat that is nearly due is sent now, so that the heartbeats of several comms coincide. */
 static void health_check(ddl__health *h, int64_t now)
 {
+    ddl__late_adopt(h);
     if (now >= h->next_beat - h->limits.heartbeat / 4) {
         ddl__heartbeats_send(h, now);
         ddl__operations_check(h, now);
@@ -254,7 +271,7 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
     for (int i = 0; i < h->size; i++) {
         ddl__member_register(h, i, EPOLL_CTL_ADD);
         if (i != h->rank && ddl__witness_saw(detector->witness, &h->config.addresses[i].endpoint))
-            ddl__member_confirm(h, i);
+            ddl__member_launcher_confirm(h, i);
         if (h->members[i].fate == DDL__KILLED || h->members[i].fate == DDL__DISCONNECTED)
             ddl__member_start_grace(h, i);
         if (h->members[i].fate == DDL__KILLED)
@@ -267,7 +284,7 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
     bool wakes_in_time = detector->wakes_at <= health_due_at(h);
     pthread_mutex_unlock(&detector->lock);
     if (!wakes_in_time)
-        detector_wake(detector);
+        ddl__detector_wake(detector);
 }
 
 void ddl__detector_remove(ddl__health *h)
@@ -299,6 +316,7 @@ void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&detector->changed, &monotonic);
+    pthread_cond_init(&detector->died, &monotonic);
     pthread_condattr_destroy(&monotonic);
     detector->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     detector->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -329,13 +347,14 @@ void ddl__detector_destroy(void *object)
         pthread_mutex_lock(&detector->lock);
         detector->stop = true;
         pthread_mutex_unlock(&detector->lock);
-        detector_wake(detector);
+        ddl__detector_wake(detector);
         pthread_join(detector->thread, NULL);
     }
     ddl__witness_close(detector->witness);
     ddl__close_guarded(detector->epoll);
     ddl__close_guarded(detector->wake);
     pthread_cond_destroy(&detector->changed);
+    pthread_cond_destroy(&detector->died);
     pthread_mutex_destroy(&detector->lock);
     free(detector);
 }

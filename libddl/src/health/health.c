@@ -37,7 +37,7 @@ static ddl_status check_members(ddl__health *h)
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
         const ddl__link *link = ddl__engine_links(h->engine)[i];
-        if (i == h->rank || member->conn.fd >= 0 || member->fate != DDL__ALIVE)
+        if (i == h->rank || member->conn.fd >= 0 || member->late || member->fate != DDL__ALIVE)
             continue;
         if (link->state == DDL__LINK_LEFT)
             member->fate = DDL__LEFT;
@@ -139,7 +139,7 @@ static ddl_status join_lower(ddl__health *h, int peer)
 {
     ddl__seal *seal = NULL;
     ddl__control_dial *dial = &h->dials[peer];
-    if (h->members[peer].conn.fd >= 0)
+    if (h->members[peer].conn.fd >= 0 || h->members[peer].late)
         return DDL_OK;
     if ((dial->fd >= 0 || dial_peer(h, peer)) && dial_await_admission(h, dial, &seal)) {
         ddl__control_conn_open(&h->members[peer].conn, dial->fd, seal);
@@ -160,7 +160,8 @@ static ddl_status join_lower(ddl__health *h, int peer)
 static int next_missing(const ddl__health *h)
 {
     int rank = h->rank + 1;
-    while (rank < h->size && (h->members[rank].conn.fd >= 0 || h->members[rank].fate != DDL__ALIVE))
+    while (rank < h->size && (h->members[rank].conn.fd >= 0 || h->members[rank].late ||
+                              h->members[rank].fate != DDL__ALIVE))
         rank++;
     return rank;
 }
@@ -190,8 +191,8 @@ static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
     ddl__position *position = context;
-    if ((message == DDL__HEARTBEAT || message == DDL__LEAVE) && bytes == sizeof *position)
-        memcpy(position, content, bytes);
+    if ((message == DDL__HEARTBEAT || message == DDL__LEAVE) && bytes >= sizeof *position)
+        memcpy(position, content, sizeof *position); /* a heartbeat begins with it */
 }
 
 /* Send the last message: a control connection is never closed without one. The send buffer is
@@ -218,6 +219,7 @@ static void health_free(ddl__health *h)
     }
     ddl__controls_destroy(h->dials, h->size);
     ddl__close_guarded(h->arrivals);
+    free(h->gone);
     free(h->trace_dir);
     free(h->members);
     free(h);
@@ -251,12 +253,35 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
             ddl__control_conn_open(&h->members[i].conn, dial->fd, dial->seal);
             dial->fd = -1;
             dial->seal = NULL;
+        } else if (dial->late) {
+            h->members[i].late = true;
+            h->n_late++;
         } else if (i < h->rank && dial->fd < 0) {
             dial_peer(h, i); /* a failed dial is repeated in join_lower */
         }
     }
     *out = h;
     return DDL_OK;
+}
+
+void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status, const char *why)
+{
+    static const char end[] = "it could not create the comm";
+    ddl__notice notice = {.status = status};
+    snprintf(notice.text, sizeof notice.text, "%.300s", why);
+    for (int i = 0; controls && i < size; i++) {
+        ddl__control_dial *dial = &controls[i];
+        if (!dial->open)
+            continue;
+        ddl__member member = {.fate = DDL__ALIVE};
+        ddl__control_conn_open(&member.conn, dial->fd, dial->seal);
+        dial->fd = -1;
+        dial->seal = NULL;
+        send_last(&member, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+        send_last(&member, DDL__EXPEL, end, sizeof end - 1);
+        ddl__control_conn_close(&member.conn);
+    }
+    ddl__controls_destroy(controls, size);
 }
 
 ddl_status ddl__health_open(ddl__health *h)
@@ -266,6 +291,8 @@ ddl_status ddl__health_open(ddl__health *h)
         status = join_lower(h, peer);
     if (status == DDL_OK)
         status = accept_higher(h);
+    if (status == DDL_OK && h->n_late)
+        status = ddl__late_create(h);
     if (status == DDL_OK) {
         ddl__detector_add(h->detector, h);
         h->monitored = true;
@@ -279,6 +306,21 @@ ddl_status ddl__health_open(ddl__health *h)
     return status;
 }
 
+void ddl__health_created(ddl__health *h)
+{
+    if (h)
+        ddl__late_accept(h);
+}
+
+/* Learn of others that have left, to tell it before this rank leaves. */
+static void poll_all(ddl__health *h)
+{
+    pthread_mutex_lock(&h->detector->lock);
+    for (int i = 0; i < h->size; i++)
+        ddl__member_poll(h, i);
+    pthread_mutex_unlock(&h->detector->lock);
+}
+
 void ddl__health_abandon(ddl__health *h)
 {
     pthread_mutex_lock(&h->detector->lock);
@@ -290,6 +332,7 @@ static void send_leave(ddl__health *h)
 {
     static const char why[] = "it goes on without this comm";
     ddl__position last = ddl__health_position(h, ddl__now());
+    ddl__gossip_tell_gone(h);
     for (int i = 0; i < h->size; i++)
         if (h->abandoned)
             send_last(&h->members[i], DDL__EXPEL, why, sizeof why - 1);
@@ -302,6 +345,9 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     difference[0] = 0;
     if (!h)
         return;
+    ddl__late_destroy(h);
+    if (h->monitored && h->n_late)
+        poll_all(h);
     if (h->monitored)
         ddl__detector_remove(h);
     send_leave(h);

@@ -40,8 +40,15 @@ typedef struct ddl__health_config {
  * also on failure. The caller closes the health, also after a failed open. */
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
+/* The comm is not created: tell the members with which a control connection is open why, and close
+ * it. Takes over the controls, which may be NULL. */
+void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status, const char *why);
+
 /* Complete the control connections to all members, and monitor the members from now on. */
 ddl_status ddl__health_open(ddl__health *health);
+
+/* All members have created the comm. `health` may be NULL. */
+void ddl__health_created(ddl__health *health);
 
 /* Send a leave message, and end. When this returns, the detector no longer touches the engine.
  * `difference` describes a known difference between the members' operations that was not reported

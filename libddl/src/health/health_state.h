@@ -3,7 +3,8 @@
  * and closing), detector.c (the thread, and messages), heartbeats.c (heartbeats and silence),
  * peer_death.c (the evidence of a member's death, and its consequences), last_operations.c and
  * named_waits.c (waiting operations, by order and by name), agreement.c (the survivors' agreement),
- * health_report.c, flight_recorder.c.
+ * health_report.c, flight_recorder.c. In a sparse comm (connect/neighbours.h): gossip.c
+ * (what members tell of others), late_control.c (connections to the leader of an agreement).
  *
  * Design notes.
  *
@@ -89,6 +90,15 @@ typedef struct ddl__member {
     int64_t disconnected_at;
     char cause[288]; /* why it is not alive */
     ddl__position position;
+    int64_t position_at; /* when that was its position */
+
+    bool late;        /* it has no control connection unless an agreement needs it */
+    bool by_report;   /* it counts as dead since others say so */
+    int reporters[2]; /* ranks that count it as dead; see gossip.c */
+    unsigned n_reporters;
+    bool reported_silent; /* one of them says that it was silent */
+    bool is_new;          /* its late connection has brought no message so far */
+    int64_t confirmed_at; /* when the launcher has confirmed the end of its process */
     ddl__answer answer;
 
     /* Its messages of the survivors' agreement: the last attempts that it has joined, decided,
@@ -131,8 +141,11 @@ struct ddl__health {
     bool monitored;           /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
-    unsigned beats;    /* counts them */
-    int far_beats;     /* see near_members.h */
+    unsigned beats;         /* counts them */
+    int far_beats;          /* see near_members.h */
+    int neighbour_beats;    /* the same between neighbours of a sparse comm */
+    int64_t position_limit; /* that an operation counts of which others have told */
+    int64_t announced_at;
     int arrivals;      /* in a large comm: an epoll set of all connections; else -1 */
     bool eager;        /* messages are read as they arrive */
     bool announced;    /* the members were sent the comm's death */
@@ -140,6 +153,7 @@ struct ddl__health {
     unsigned n_ending; /* threads that are ending the comm, without the lock */
     bool abandoned;    /* see ddl__health_abandon */
     bool shrinking;
+    bool left_out;            /* the survivors go on without this rank, by their verdict */
     uint32_t attempt;         /* the last attempt to shrink the comm */
     uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
 
@@ -156,6 +170,10 @@ struct ddl__health {
     pthread_t writer; /* of the flight record */
     bool writing;
 
+    int n_late;             /* late members */
+    int *gone, n_gone;      /* ranks that have left, to be told with the next heartbeats */
+    struct ddl__late *late; /* see late_control.c; NULL: there are no late members */
+
     uint64_t n_deaths;
     int64_t detection_ns; /* the longest silence before a death */
 };
@@ -167,6 +185,7 @@ typedef struct ddl__detector {
     int64_t wakes_at; /* when the thread wakes without an event */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a message or a death, which a shrinking thread may wait for */
+    pthread_cond_t died;    /* a death, or the end of a comm, for the threads of late_control.c */
     uint64_t serial;
     ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */
@@ -181,7 +200,19 @@ static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg m
             ddl__control_conn_send(&health->members[i].conn, message, content, bytes);
 }
 
+/* Under the lock: the lowest rank that counts as alive. */
+static inline int ddl__health_lowest_alive(const ddl__health *health)
+{
+    int rank = 0;
+    while (rank != health->rank && health->members[rank].fate != DDL__ALIVE)
+        rank++;
+    return rank;
+}
+
 /* ---- detector.c ---- */
+
+/* Wake the thread. */
+void ddl__detector_wake(ddl__detector *detector);
 
 /* An event's number is its comm's serial, and the rank in this many lowest bits. */
 enum { DDL__RANK_BITS = 16 };
@@ -199,6 +230,9 @@ void ddl__detector_remove(ddl__health *health);
  * tells only those that are near: whoever told it tells all, and if it dies, all know that. */
 void ddl__health_announce(ddl__health *health);
 
+/* Under the lock: send DEAD to this member. */
+void ddl__health_tell_death(ddl__health *health, int rank);
+
 /* Under the lock: receive a member's messages, and handle the end of its connection. */
 void ddl__member_poll(ddl__health *health, int rank);
 
@@ -215,6 +249,9 @@ void ddl__heartbeats_send(ddl__health *health, int64_t now);
 
 /* True if the two send each other heartbeats less often than at every beat. */
 bool ddl__member_is_far(const ddl__health *health, int rank);
+
+/* A control connection was opened late: read it with the others from now on. */
+void ddl__heartbeats_add(ddl__health *health, int rank);
 
 /* Read messages as they arrive, from now on. */
 void ddl__health_poll_eagerly(ddl__health *health);
@@ -247,6 +284,9 @@ void ddl__member_expel(ddl__health *health, int rank);
 void ddl__member_receive_expelled(ddl__health *health, int from, const unsigned char *content,
                                   size_t bytes);
 
+/* The member has destroyed the comm. */
+void ddl__member_leave(ddl__health *health, int rank);
+
 /* Mark the member dead, since its process is known to have ended, or else its connection. */
 void ddl__member_mark_ended(ddl__health *health, int rank, bool known, int error);
 
@@ -257,6 +297,10 @@ void ddl__member_unreachable(ddl__health *health, int rank, int error);
 /* A witness has confirmed the end of the member's process; this rank is the witness, and sends
  * CONFIRM to all others. */
 void ddl__member_confirm(ddl__health *health, int rank);
+
+/* The launcher has confirmed it. A leave message may still be on its way to this rank. */
+void ddl__member_launcher_confirm(ddl__health *health, int rank);
+void ddl__member_check_confirmed(ddl__health *health, int rank, int64_t now);
 void ddl__member_announce_end(ddl__health *health, int rank);
 
 /* The member's process ended without a leave message: watch the pending operations. */
@@ -294,10 +338,76 @@ void ddl__names_check(ddl__health *health, int64_t now);
 /* A member has sent ASK_NAME to rank 0, or rank 0 has sent ANSWER_NAME. */
 void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *content,
                             size_t bytes);
-void ddl__names_receive_answer(const ddl__health *health, const unsigned char *content,
+void ddl__names_receive_answer(ddl__health *health, int from, const unsigned char *content,
                                size_t bytes);
 
+/* ---- gossip.c; all under the lock ---- */
+
+/* Pass a message on that `from` has sent, so that all members hear it. */
+void ddl__gossip_pass_on(ddl__health *health, int from, ddl__control_msg message,
+                         const void *content, size_t bytes);
+
+/* True if this rank passes messages on to that one. */
+bool ddl__gossip_reaches(const ddl__health *health, int rank);
+
+/* This rank counts the member as dead, by evidence of its own: tell those that have no connection
+ * to it. */
+void ddl__gossip_lost(ddl__health *health, int rank);
+void ddl__gossip_receive_lost(ddl__health *health, int from, const unsigned char *content,
+                              size_t bytes);
+
+/* The member has left the comm; others may still have to hear it, with the next heartbeats. */
+void ddl__gossip_left(ddl__health *health, int rank);
+void ddl__gossip_tell_gone(ddl__health *health);
+void ddl__gossip_tell_all_gone(ddl__health *health, int to);
+void ddl__gossip_receive_gone(ddl__health *health, const unsigned char *content, size_t bytes);
+
+/* A heartbeat: this rank's position, and in a sparse comm the members that are furthest behind. */
+enum { DDL__BEHIND_MAX = 2 };
+typedef struct ddl__beat {
+    ddl__position position;
+    struct ddl__behind {
+        int32_t rank;
+        uint32_t age_ms; /* of the position */
+        ddl__position position;
+    } behind[DDL__BEHIND_MAX];
+} ddl__beat;
+size_t ddl__gossip_make_beat(const ddl__health *health, int64_t now, ddl__beat *beat);
+void ddl__gossip_receive_beat(ddl__health *health, int from, const unsigned char *content,
+                              size_t bytes);
+
+/* True if the member's position is known as it was a few seconds ago. */
+bool ddl__gossip_knows_position(const ddl__health *health, int rank);
+
+/* ---- late_control.c ---- */
+
+/* Before the comm is monitored. */
+ddl_status ddl__late_create(ddl__health *health);
+
+/* All members have created the comm: accept control connections from late members, from now on.
+ * Before, they could be those of an earlier comm with this id. */
+void ddl__late_accept(ddl__health *health);
+
+/* The comm is dead: keep a connection to the lowest rank alive, which leads the agreement. Under
+ * the lock. */
+void ddl__late_start(ddl__health *health);
+
+/* Under the lock: take over the connections that were accepted. */
+void ddl__late_adopt(ddl__health *health);
+
+/* Neither dial nor accept any more. Without the lock. */
+void ddl__late_destroy(ddl__health *health);
+
+/* Under the lock: a late member has not connected to this rank, which leads the agreement. */
+void ddl__late_check_silence(ddl__health *health, int rank, int64_t elapsed);
+
 /* ---- agreement.c ---- */
+
+/* The reason in EXPEL for ranks that are not in the verdict. */
+#define DDL__LEFT_OUT "left out when the comm was shrunk"
+
+/* Under the lock: tell a member that has connected late what it has missed. */
+void ddl__agreement_tell_standing(ddl__health *health, int rank);
 
 /* Under the lock: a member has sent JOIN, VERDICT or DONE. */
 void ddl__agreement_receive(ddl__health *health, int from, ddl__control_msg message,

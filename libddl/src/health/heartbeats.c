@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/time_limits.h"
+#include "connect/neighbours.h"
 #include "health/health_state.h"
 #include "health/near_members.h"
 
@@ -37,10 +39,19 @@ bool ddl__member_is_far(const ddl__health *h, int rank)
     return h->far_beats > 1 && !ddl__is_near(h->rank, rank, h->size);
 }
 
+/* The beats between two heartbeats of this pair. In a sparse comm a rank has few neighbours. */
+static int member_beats(const ddl__health *h, int rank)
+{
+    if (!ddl__member_is_far(h, rank))
+        return 1;
+    bool few = ddl__is_sparse(h->size) && ddl__are_neighbours(h->rank, rank, h->size);
+    return few ? h->neighbour_beats : h->far_beats;
+}
+
 /* How long a member's next message may take without counting as silence. */
 static int64_t member_interval(const ddl__health *h, int rank)
 {
-    return ddl__member_is_far(h, rank) ? (h->far_beats - 1) * h->limits.heartbeat : 0;
+    return (member_beats(h, rank) - 1) * h->limits.heartbeat;
 }
 
 void ddl__health_poll_eagerly(ddl__health *h)
@@ -60,6 +71,7 @@ static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
     int64_t overdue = member->silent_ns - member_interval(h, rank);
     if (overdue >= h->limits.dead) {
         ddl__member_mark_dead(h, rank, DDL__SILENT, "silent for %.1f s", s);
+        ddl__gossip_lost(h, rank);
         ddl__member_expel(h, rank);
     } else if (overdue >= h->limits.suspect && !member->suspect) {
         member->suspect = true;
@@ -86,32 +98,46 @@ static void read_arrivals(ddl__health *h)
 static bool has_turn(const ddl__health *h, int rank)
 {
     unsigned turn = h->beats + (unsigned)h->rank + (unsigned)rank;
-    return !h->beats || !ddl__member_is_far(h, rank) || turn % (unsigned)h->far_beats == 0;
+    return !h->beats || turn % (unsigned)member_beats(h, rank) == 0;
 }
 
 void ddl__heartbeats_send(ddl__health *h, int64_t now)
 {
-    ddl__position own = ddl__health_position(h, now);
     /* If this process was stopped, that time does not count as the others' silence. */
     int64_t elapsed = now - h->last_beat, most = 2 * h->limits.heartbeat;
     h->last_beat = now;
     h->next_beat = now + h->limits.heartbeat;
+    elapsed = elapsed < most ? elapsed : most;
     read_arrivals(h);
+    ddl__gossip_tell_gone(h);
+    ddl__beat own; /* after what was read: no position that is older than what is said above */
+    size_t bytes = ddl__gossip_make_beat(h, now, &own);
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
-        if (member->conn.fd < 0)
+        if (member->conn.fd < 0) {
+            ddl__late_check_silence(h, i, elapsed);
+            ddl__member_check_confirmed(h, i, now);
             continue;
+        }
         bool has_room = ddl__control_conn_flush(&member->conn);
         if (member->fate != DDL__ALIVE) /* the last message may still be queued */
             continue;
         /* Before the creation's deadline the member may not monitor this rank yet. */
         if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
-            member_check_silence(h, i, elapsed < most ? elapsed : most);
+            member_check_silence(h, i, elapsed);
         member->heard_since_beat = false;
         if (has_room && has_turn(h, i))
-            ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, sizeof own);
+            ddl__control_conn_send(&member->conn, DDL__HEARTBEAT, &own, bytes);
     }
     h->beats++;
+}
+
+void ddl__heartbeats_add(ddl__health *h, int rank)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = rank};
+    int fd = h->members[rank].conn.fd;
+    if (h->arrivals >= 0 && fd >= 0)
+        epoll_ctl(h->arrivals, EPOLL_CTL_ADD, fd, &event);
 }
 
 /* Collect in one set what all connections receive. Without a descriptor for it they are read one by
@@ -119,17 +145,18 @@ void ddl__heartbeats_send(ddl__health *h, int64_t now)
 static void watch_arrivals(ddl__health *h)
 {
     h->arrivals = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
-    for (int i = 0; h->arrivals >= 0 && i < h->size; i++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.fd = i};
-        if (h->members[i].conn.fd >= 0)
-            epoll_ctl(h->arrivals, EPOLL_CTL_ADD, h->members[i].conn.fd, &event);
-    }
+    for (int i = 0; i < h->size; i++)
+        ddl__heartbeats_add(h, i);
 }
 
 void ddl__heartbeats_start(ddl__health *h, int64_t now)
 {
     h->last_beat = now;
     h->far_beats = ddl__far_beats(h->size, h->limits.heartbeat);
+    int neighbours = ddl__neighbours_most(h->size);
+    h->neighbour_beats = ddl__far_beats(neighbours + 1, h->limits.heartbeat);
+    int64_t spread = (neighbours / 2 + 2) * h->neighbour_beats * h->limits.heartbeat;
+    h->position_limit = spread > DDL__POSITION_LIMIT ? spread : DDL__POSITION_LIMIT;
     if (h->far_beats > 1)
         watch_arrivals(h);
     ddl__heartbeats_send(h, now);

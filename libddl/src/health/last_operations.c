@@ -161,6 +161,18 @@ static bool find_difference(ddl__health *h, question *q)
     return true;
 }
 
+/* Whether the rank has ended this operation, as far as it is known: others would tell if a late
+ * member had not (gossip.c). */
+static bool has_ended(const question *q, int rank)
+{
+    const ddl__member *member = &q->health->members[rank];
+    if (!member->late || member->conn.fd >= 0)
+        return operation_called(q, rank) && member->answer.stage == DDL__ENDED;
+    uint32_t at = sequence_of(&member->position.last), own = sequence_of(&q->own);
+    return !ddl__gossip_knows_position(q->health, rank) || sequence_before(own, at) ||
+           (at == own && member->position.ended);
+}
+
 /* End the comm if all other ranks have ended the operation and no data arrives: two ranks disagree
  * about the data between them. */
 static void find_nothing_coming(ddl__health *h, const question *q)
@@ -168,8 +180,7 @@ static void find_nothing_coming(ddl__health *h, const question *q)
     char operation[DDL__CALL_MAX];
     bool all_ended = true;
     for (int rank = 0; rank < h->size; rank++)
-        all_ended = all_ended && (rank == h->rank || (operation_called(q, rank) &&
-                                                      h->members[rank].answer.stage == DDL__ENDED));
+        all_ended = all_ended && (rank == h->rank || has_ended(q, rank));
     uint64_t moves = ddl__engine_snapshot(h->engine).moves;
     h->stall.idle = all_ended && moves == h->stall.moves ? h->stall.idle + 1 : 0;
     h->stall.moves = moves;
@@ -244,7 +255,7 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
 bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *own)
 {
     const ddl__member *member = &h->members[rank];
-    return rank != h->rank && member->fate == DDL__ALIVE &&
+    return rank != h->rank && member->fate == DDL__ALIVE && ddl__gossip_knows_position(h, rank) &&
            sequence_before(sequence_of(&member->position.last), sequence_of(own));
 }
 
@@ -285,7 +296,13 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
     ddl__describe_whole(operation, sizeof operation, &record->signature);
     ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", h->names[h->rank],
              operation, sequence_of(late.own), (double)(now - record->started) * 1e-9,
-             n ? ranks : "all ranks", n ? " not there yet" : " have called it", what);
+             n           ? ranks
+             : h->n_late ? "no rank"
+                         : "all ranks",
+             n           ? " not there yet"
+             : h->n_late ? " is known to be late"
+                         : " have called it",
+             what);
 }
 
 void ddl__operations_check(ddl__health *h, int64_t now)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Named operations that wait until all ranks have called them. Rank 0 matches names, so it knows
- * which ranks have not called one. The other ranks ask it, and log its answer. */
+ * which ranks have not called one. The other ranks ask it, and log its answer. Questions and
+ * answers carry the rank that asks: in a sparse comm they are routed by neighbours. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "connect/hello.h"
+#include "connect/neighbours.h"
 #include "engine/describe.h"
 #include "health/health_state.h"
 
@@ -16,6 +18,35 @@ typedef struct question {
     const ddl__health *health;
     const char *name;
 } question;
+
+/* Send a message about this question of a rank to another one, or to the next on the way there. It
+ * is lost, and with it a warning, if a rank on the way is gone. */
+static void route(ddl__health *h, int to, ddl__control_msg message, int asking, const char *text)
+{
+    unsigned char content[sizeof(int32_t) + ANSWER_MAX];
+    int32_t head = asking;
+    size_t bytes = strlen(text);
+    int next = h->members[to].conn.fd >= 0 ? to : ddl__next_hop(h->rank, to);
+    if (next < 0)
+        return;
+    memcpy(content, &head, sizeof head);
+    memcpy(content + sizeof head, text, bytes);
+    ddl__control_conn_send(&h->members[next].conn, message, content, sizeof head + bytes);
+}
+
+/* Take apart what was routed; false if it is damaged. */
+static bool routed_read(const ddl__health *h, const unsigned char *content, size_t bytes,
+                        int *asking, char *text, size_t size)
+{
+    int32_t head;
+    if (bytes < sizeof head || bytes - sizeof head >= size)
+        return false;
+    memcpy(&head, content, sizeof head);
+    memcpy(text, content + sizeof head, bytes - sizeof head);
+    text[bytes - sizeof head] = 0;
+    *asking = head;
+    return head > 0 && head < h->size;
+}
 
 static bool is_missing(const void *context, int rank)
 {
@@ -75,8 +106,7 @@ void ddl__names_check(ddl__health *h, int64_t now)
         return;
     h->warned_of = oldest.submitted;
     if (h->rank) {
-        ddl__control_conn_send(&h->members[0].conn, DDL__ASK_NAME, oldest.name,
-                               strlen(oldest.name));
+        route(h, 0, DDL__ASK_NAME, h->rank, oldest.name);
         return;
     }
     describe_missing(h, oldest.name, state);
@@ -86,23 +116,32 @@ void ddl__names_check(ddl__health *h, int64_t now)
 void ddl__names_receive_ask(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     char name[DDL_NAME_MAX], state[ANSWER_MAX];
-    if (h->rank || bytes >= sizeof name)
+    int asking;
+    if (!routed_read(h, content, bytes, &asking, name, sizeof name))
         return;
-    memcpy(name, content, bytes);
-    name[bytes] = 0;
+    if (h->rank) {
+        if (from > h->rank) /* on its way to rank 0 */
+            route(h, 0, DDL__ASK_NAME, asking, name);
+        return;
+    }
     describe_missing(h, name, state);
-    ddl__control_conn_send(&h->members[from].conn, DDL__ANSWER_NAME, state, strlen(state));
+    route(h, asking, DDL__ANSWER_NAME, asking, state);
 }
 
-void ddl__names_receive_answer(const ddl__health *h, const unsigned char *content, size_t bytes)
+void ddl__names_receive_answer(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     ddl__waiting oldest;
     char state[ANSWER_MAX];
-    if (bytes >= sizeof state || !ddl__engine_waiting(h->engine, &oldest, 1) ||
-        oldest.submitted != h->warned_of)
+    int asking;
+    if (!routed_read(h, content, bytes, &asking, state, sizeof state))
         return;
-    memcpy(state, content, bytes);
-    state[bytes] = 0;
+    if (asking != h->rank) {
+        if (from < h->rank && h->rank < asking)
+            route(h, asking, DDL__ANSWER_NAME, asking, state);
+        return;
+    }
+    if (!ddl__engine_waiting(h->engine, &oldest, 1) || oldest.submitted != h->warned_of)
+        return;
     ddl__sanitize_text(state, sizeof state);
     warn_waiting(h, &oldest, state);
 }

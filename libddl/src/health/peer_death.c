@@ -69,11 +69,22 @@ void ddl__health_settle(ddl__health *h)
 
 /* --------------------------------------------------------------------------------------- deaths */
 
-/* It counts as killed unless it may have gone on before its end. */
+/* It counts as killed unless it may have gone on before its end. Of a member without a connection
+ * this is the first that is known. */
 void ddl__member_confirm(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
     member->confirmed = true;
+    if (member->fate == DDL__ALIVE && member->late && member->conn.fd < 0) {
+        /* Long after the comm's death it may have gone on with others before it ended. */
+        int64_t at = member->confirmed_at ? member->confirmed_at : ddl__now();
+        bool in_time = !h->announced || at - h->announced_at <= DDL__EVIDENCE_LIMIT;
+        bool known = in_time && !member->reported_silent;
+        member->may_go_on = member->may_go_on || !known;
+        ddl__member_mark_ended(h, rank, known, 0);
+        ddl__member_start_grace(h, rank);
+        return;
+    }
     if (member->fate != DDL__DISCONNECTED || member->may_go_on ||
         ddl__now() - member->disconnected_at > DDL__EVIDENCE_LIMIT)
         return;
@@ -82,6 +93,23 @@ void ddl__member_confirm(ddl__health *h, int rank)
     ddl__log(DDL__INFO, "%s: the process of %s has ended: a witness saw it", h->names[h->rank],
              h->names[rank]);
     pthread_cond_broadcast(&h->detector->changed);
+}
+
+void ddl__member_launcher_confirm(ddl__health *h, int rank)
+{
+    ddl__member *member = &h->members[rank];
+    if (member->late && member->conn.fd < 0 && member->fate == DDL__ALIVE && !h->announced)
+        member->confirmed_at = ddl__now();
+    else
+        ddl__member_confirm(h, rank);
+}
+
+void ddl__member_check_confirmed(ddl__health *h, int rank, int64_t now)
+{
+    const ddl__member *member = &h->members[rank];
+    if (member->confirmed_at && !member->confirmed &&
+        (h->announced || now - member->confirmed_at >= h->position_limit))
+        ddl__member_confirm(h, rank);
 }
 
 bool ddl__member_is_dead(const ddl__health *h, int rank)
@@ -103,9 +131,22 @@ void ddl__member_mark_dead(ddl__health *h, int rank, ddl__fate fate, const char 
     if (member->silent_ns > h->detection_ns)
         h->detection_ns = member->silent_ns;
     ddl__log(DDL__INFO, "%s: %s is dead: %s", h->names[h->rank], h->names[rank], member->cause);
-    if (member->confirmed)
+    if (member->confirmed || member->confirmed_at)
         ddl__member_confirm(h, rank);
     pthread_cond_broadcast(&h->detector->changed);
+    pthread_cond_broadcast(&h->detector->died);
+}
+
+void ddl__member_leave(ddl__health *h, int rank)
+{
+    ddl__member *member = &h->members[rank];
+    member->fate = DDL__LEFT;
+    snprintf(member->cause, sizeof member->cause, "it left the comm");
+    ddl__gossip_left(h, rank);
+    ddl__first_use_gone(h->config.first_use, rank, DDL__LINK_LEFT);
+    if (h->config.first_use)
+        ddl__engine_wake(h->engine);
+    pthread_cond_broadcast(&h->detector->died);
 }
 
 void ddl__member_mark_gone_on(ddl__health *h, int rank)
@@ -126,7 +167,7 @@ void ddl__member_expel(ddl__health *h, int rank)
 
 /* The content of DDL__EXPELLED. The reason is sent without its NUL. */
 typedef struct expulsion {
-    int32_t rank;
+    int32_t rank, by;
     char reason[128];
 } expulsion;
 
@@ -157,22 +198,26 @@ static void mark_self_expelled(ddl__health *h, int by, const char *reason)
 void ddl__member_receive_expelled(ddl__health *h, int from, const unsigned char *content,
                                   size_t bytes)
 {
-    expulsion e = {.rank = -1};
+    expulsion e = {.rank = -1, .by = -1};
     if (bytes < offsetof(expulsion, reason) || bytes >= sizeof e)
         return;
     memcpy(&e, content, bytes);
     ddl__sanitize_text(e.reason, sizeof e.reason);
+    if (e.rank < 0 || e.rank >= h->size || e.by < 0 || e.by >= h->size || e.rank == e.by ||
+        e.by == h->rank || h->members[e.rank].expelled || h->members[e.rank].fate == DDL__LEFT)
+        return;
+    ddl__gossip_pass_on(h, from, DDL__EXPELLED, content, bytes);
     if (e.rank == h->rank)
-        mark_self_expelled(h, from, e.reason);
-    else if (e.rank >= 0 && e.rank < h->size && e.rank != from)
-        member_mark_expelled(h, from, e.rank, e.reason);
+        mark_self_expelled(h, e.by, e.reason);
+    else
+        member_mark_expelled(h, e.by, e.rank, e.reason);
 }
 
 /* The word of a rank that is expelled counts, too, since of two that expel each other not all
  * members hear in the same order. A rank that knows that it is expelled is refused. */
 ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
 {
-    expulsion e = {.rank = rank};
+    expulsion e = {.rank = rank, .by = h->rank};
     snprintf(e.reason, sizeof e.reason, "%s", reason && reason[0] ? reason : "no reason given");
     ddl__sanitize_text(e.reason, sizeof e.reason);
     size_t bytes = offsetof(expulsion, reason) + strlen(e.reason);
@@ -182,7 +227,8 @@ ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
     if (self->expelled)
         status = ddl__fail(DDL_EMINORITY, "%s cannot expel %s: it was %s itself", h->names[h->rank],
                            h->names[rank], self->cause);
-    for (int i = 0; status == DDL_OK && i < h->size; i++)
+    bool left = h->members[rank].fate == DDL__LEFT;
+    for (int i = 0; status == DDL_OK && !left && i < h->size; i++)
         ddl__control_conn_send(&h->members[i].conn, DDL__EXPELLED, &e, bytes);
     if (status == DDL_OK)
         member_mark_expelled(h, h->rank, rank, e.reason);
@@ -252,6 +298,7 @@ void ddl__member_ended(ddl__health *h, int rank, int error)
     bool local = member->conn.local;
     if (member->fate == DDL__ALIVE) {
         ddl__member_mark_ended(h, rank, local || member->confirmed, error);
+        ddl__gossip_lost(h, rank);
         ddl__member_start_grace(h, rank);
     }
     if (local && member->fate == DDL__KILLED)
@@ -264,5 +311,6 @@ void ddl__member_unreachable(ddl__health *h, int rank, int error)
     if (h->members[rank].fate != DDL__ALIVE)
         return;
     ddl__member_mark_dead(h, rank, DDL__SILENT, "%s", ddl__seal_error(error, text, sizeof text));
+    ddl__gossip_lost(h, rank);
     ddl__member_expel(h, rank);
 }

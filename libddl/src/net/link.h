@@ -84,6 +84,9 @@ typedef struct ddl__link_ops {
      * signature. Its bytes may still be on their way. If there is none and the state is not open,
      * none will come. */
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
+    /* This rank waits for a span: an unopened link asks for its connection after a while. NULL
+     * where links are always open. */
+    void (*want)(ddl__link *link);
     /* The next span once all of it has come, else NULL. It must have this length and signature.
      * Where memory is shared, the span lies in the memory of the peer, and `ahead` skips so many
      * spans that come before it. Elsewhere ahead is 0, and the span is received into `into` unless

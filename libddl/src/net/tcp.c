@@ -129,6 +129,7 @@ static const ddl__link_ops tcp_ops = {
     .publish = ddl__tcp_publish,
     .send_user = ddl__tcp_send_user,
     .next = ddl__tcp_next,
+    .want = ddl__tcp_want,
     .peek = ddl__tcp_peek,
     .release = ddl__tcp_release,
     .flush = ddl__tcp_flush,

@@ -2,13 +2,17 @@
 /* TCP links that get their connection when one of the two ends first sends.
  *
  * The sender asks for the connection (connect/first_use.h dials it); the other end gets it
- * unasked. Another thread leaves it in `arrival`, and the driver takes it over at the next send,
- * receive or event that the descriptor -1 has made fail. Only the driver changes `fd` and `seal`:
- * under the lock, since any thread may close. What was queued is sent then. */
+ * unasked. A rank that has waited for a while to receive asks as well: a peer that is gone then
+ * shows, also if nobody monitors it any more. Another thread leaves it in `arrival`, and the driver
+ * takes it over at the next send, receive or event that the descriptor -1 has made fail. Only the
+ * driver changes `fd` and `seal`: under the lock, since any thread may close. What was queued is
+ * sent then. */
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/forks.h"
+#include "base/time_limits.h"
 #include "net/tcp_link.h"
 
 void ddl__tcp_ask(ddl__tcp_link *l)
@@ -18,6 +22,21 @@ void ddl__tcp_ask(ddl__tcp_link *l)
         return;
     l->arrival.ask = NULL;
     ask(l->arrival.context);
+}
+
+void ddl__tcp_want(ddl__link *link)
+{
+    ddl__tcp_link *l = ddl__tcp_of(link);
+    if (l->fd >= 0 || !l->arrival.ask)
+        return;
+    int64_t now = ddl__now();
+    if (!l->arrival.waits_since)
+        l->arrival.waits_since = now;
+    if (now - l->arrival.waits_since < DDL__ASK_AFTER)
+        return;
+    pthread_mutex_lock(&l->lock);
+    ddl__tcp_ask(l);
+    pthread_mutex_unlock(&l->lock);
 }
 
 void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal)

@@ -101,7 +101,8 @@ typedef struct ddl__lane {
 typedef struct ddl__arrival {
     void (*ask)(void *context); /* for the connection; NULL: it was asked for */
     void *context;
-    atomic_int state; /* DDL__ARRIVAL_*, published with the fields below */
+    int64_t waits_since; /* to receive; 0: not yet */
+    atomic_int state;    /* DDL__ARRIVAL_*, published with the fields below */
     int fd;
     ddl__seal *seal;
     ddl__link_state lapsed;
@@ -196,6 +197,9 @@ void ddl__tcp_socket_prepare(int fd, bool lane);
 
 /* With the lock held: an unopened link has something to send. */
 void ddl__tcp_ask(ddl__tcp_link *l);
+
+/* This rank waits to receive over an unopened link: ask for the connection after a while. */
+void ddl__tcp_want(ddl__link *link);
 
 /* Called by the driver: take over the connection of an unopened link, or learn that it will never
  * come. False if the link is still unopened. */

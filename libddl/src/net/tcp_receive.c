@@ -239,6 +239,7 @@ static bool span_obtain(ddl__tcp_link *l, void *into, size_t bytes, const ddl__s
         return true;
     if (l->broken)
         seek_farewell(l);
+    ddl__tcp_want(&l->base);
     return false;
 }
 

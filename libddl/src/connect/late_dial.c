@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connect/late_dial.h"
+
+#include <errno.h>
+#include <poll.h>
+
+#include "base/clock.h"
+#include "base/time_limits.h"
+#include "net/socket.h"
+
+/* Wait for an answer; false when there is no point in it any more. */
+static bool await_answer(const ddl__late_target *target, int fd, int64_t deadline)
+{
+    while (target->goes_on(target->context) && ddl__now() < deadline) {
+        int64_t next = ddl__now() + DDL__MEMBERS_POLL;
+        if (ddl__await(fd, POLLIN, next < deadline ? next : deadline))
+            return true;
+    }
+    ddl__fail(DDL_ETIMEDOUT, "it does not answer");
+    return false;
+}
+
+/* The peer's endpoint has admitted us: receive the answer of its comm. */
+static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial_attempt *d)
+{
+    const ddl__job *job = ddl__endpoint_job(target->wireup->endpoint);
+    ddl__hello answer;
+    if (!await_answer(target, d->fd, DDL__NEVER))
+        return DDL_ETIMEDOUT;
+    if (!ddl__recv_all(d->fd, &answer, sizeof answer, ddl__now() + DDL__ADDRESS_LIMIT))
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    if (ddl__hello_check(&answer) != DDL_OK)
+        return DDL_EREFUSED;
+    if (!ddl__answer_is_proven(job, &d->session, DDL__AUTH_MEMBER, &answer))
+        return ddl__fail(DDL_EREFUSED, "its answer was altered in transit");
+    ddl__sanitize_text(answer.text, sizeof answer.text);
+    if (answer.status == DDL_OK || answer.status == DDL_INPROGRESS)
+        return (ddl_status)answer.status;
+    bool counts_as_dead = answer.status == DDL_EPEER || answer.status == DDL_EMINORITY;
+    return ddl__fail(counts_as_dead ? (ddl_status)answer.status : DDL_EREFUSED, "%s", answer.text);
+}
+
+static ddl_status dial_on_path(const ddl__late_target *target, ddl__path path, ddl__dial_attempt *d)
+{
+    ddl__wireup within = *target->wireup;
+    within.deadline = ddl__now() + DDL__LATE_DIAL_LIMIT;
+    ddl_status status =
+        ddl__wireup_start_on_path(&within, target->peer, d, target->kind, target->lane, path);
+    if (status != DDL_OK)
+        return status;
+    if (!await_answer(target, d->fd, ddl__now() + DDL__ADDRESS_LIMIT))
+        return DDL_ETIMEDOUT;
+    within.deadline = ddl__now() + DDL__ADDRESS_LIMIT;
+    status = ddl__dial_await_admission(&within, d);
+    return status == DDL_OK ? receive_answer(target, d) : status;
+}
+
+static bool is_final(ddl_status status)
+{
+    return status == DDL_OK || status == DDL_INPROGRESS || status == DDL_EPEER ||
+           status == DDL_EMINORITY;
+}
+
+ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
+{
+    const ddl__wireup *w = target->wireup;
+    ddl__paths paths =
+        ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
+    ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
+    bool refused = paths.n, answers = false;
+    for (unsigned i = 0; i < paths.n && !is_final(status) && target->goes_on(target->context);
+         i++) {
+        ddl__dial_cancel(d);
+        d->error = 0;
+        status = dial_on_path(target, paths.path[i], d);
+        refused = refused && d->error == ECONNREFUSED;
+        answers = answers || status == DDL_ETIMEDOUT;
+    }
+    d->error = refused ? ECONNREFUSED : 0;
+    return answers && !is_final(status) ? DDL_ETIMEDOUT : status;
+}

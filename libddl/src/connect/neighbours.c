@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connect/neighbours.h"
+
+#include <string.h>
+
+enum { LEAST_SIZE = 33 };
+
+bool ddl__is_sparse(int size)
+{
+    return size >= LEAST_SIZE;
+}
+
+static bool is_power_of_two(int n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+bool ddl__are_neighbours(int one, int other, int size)
+{
+    int apart = one < other ? other - one : one - other;
+    return is_power_of_two(apart) || is_power_of_two(size - apart);
+}
+
+int ddl__neighbours_most(int size)
+{
+    int n = 0;
+    for (int apart = 1; apart < size; apart *= 2)
+        n += 2;
+    return n;
+}
+
+/* Whether it has two interfaces that may lead to other hosts. */
+static bool has_several_interfaces(const ddl__address *address)
+{
+    const ddl__interface *first = NULL;
+    for (unsigned i = 0; i < address->n_ips; i++) {
+        const ddl__interface *ip = &address->ips[i];
+        if (!ip->loopback && first && strcmp(first->name, ip->name) != 0)
+            return true;
+        if (!ip->loopback)
+            first = ip;
+    }
+    return false;
+}
+
+bool ddl__is_linked_early(const ddl__address *one, const ddl__address *other)
+{
+    bool is_known = one->network && other->network;
+    bool may_be_same = !is_known || one->network == other->network;
+    bool may_differ = !is_known || one->network != other->network;
+    return (may_be_same && one->shares_memory && other->shares_memory) || one->several_sockets ||
+           other->several_sockets ||
+           (may_differ && has_several_interfaces(one) && has_several_interfaces(other));
+}
+
+static int highest_bit(int n)
+{
+    return 1 << (31 - __builtin_clz((unsigned)n));
+}
+
+/* To rank 0 by clearing the highest set bit of the rank each time, and back the same way. */
+int ddl__next_hop(int from, int to)
+{
+    if (to == 0)
+        return from ? from - highest_bit(from) : -1;
+    while (to && to - highest_bit(to) != from)
+        to -= highest_bit(to);
+    return to ? to : -1;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two members wait for each other when all members between them have left a sparse comm: each still
+ * learns of the other's end. Ranks are processes; linked with sparse_comms.c. */
+#include "processes.h"
+
+enum { SIZE = 7, WAITS = 0, ENDS = 3 };
+
+static atomic_int *left;
+
+/* All but two leave, one after the other. True on those who are gone. */
+static bool leave_others(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (rank != WAITS && rank != ENDS) {
+        ddl_comm_destroy(comm);
+        atomic_fetch_add(left, 1);
+        return true;
+    }
+    double end = seconds() + 20;
+    while (atomic_load(left) < SIZE - 2 && seconds() < end)
+        usleep(1000);
+    return false;
+}
+
+static void expect_failed_receive(ddl_comm *comm, const char *words)
+{
+    int32_t in;
+    double start = seconds();
+    ddl_status status = ddl_recv(comm, &in, 1, DDL_I32, ENDS, 0, NULL, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), words), "%d %s", status,
+          ddl_last_error());
+    CHECK(seconds() - start < 10, "after %g s", seconds() - start);
+    ddl_comm_destroy(comm);
+}
+
+static int one_leaves(ddl_comm *comm)
+{
+    if (leave_others(comm))
+        return 0;
+    if (ddl_comm_rank(comm) == WAITS)
+        expect_failed_receive(comm, "rank 3 on ");
+    else
+        ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int one_is_killed(ddl_comm *comm)
+{
+    if (leave_others(comm))
+        return 0;
+    if (ddl_comm_rank(comm) == ENDS) {
+        usleep(500000);
+        raise(SIGKILL);
+    }
+    expect_failed_receive(comm, "rank 3 on ");
+    return 0;
+}
+
+static const process_test tests[] = {
+    {"one_leaves", one_leaves, 0, true},
+    {"one_is_killed", one_is_killed, 1 << ENDS, true},
+};
+
+int main(int argc, char **argv)
+{
+    setenv("DDL_LOG", "off", 0);
+    left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(left != MAP_FAILED, "no shared memory");
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
+        atomic_store(left, 0);
+        if (is_asked_for(&tests[t], argc, argv))
+            run_process_test(&tests[t], SIZE, DDL_LINK_TCP);
+    }
+    return 0;
+}

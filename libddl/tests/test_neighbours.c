@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which members of a sparse comm are connected. */
+#include "check.h"
+#include "connect/neighbours.h"
+#include "health/near_members.h"
+
+enum { FIRST = 33, LAST = 300, LARGE = 1024, NEIGHBOURS_OF_LARGE = 19 };
+
+static int count_neighbours(int rank, int size)
+{
+    int n = 0;
+    for (int other = 0; other < size; other++)
+        if (other != rank && ddl__are_neighbours(rank, other, size)) {
+            CHECK(ddl__are_neighbours(other, rank, size), "%d and %d of %d", rank, other, size);
+            n++;
+        }
+    return n;
+}
+
+static void test_ring(void)
+{
+    CHECK(!ddl__is_sparse(FIRST - 1) && ddl__is_sparse(FIRST), "from %d on", FIRST);
+    for (int size = FIRST; size <= LAST; size++)
+        for (int rank = 0; rank < size; rank++) {
+            int n = count_neighbours(rank, size);
+            CHECK(n <= ddl__neighbours_most(size), "%d of rank %d of %d", n, rank, size);
+            for (int other = 0; other < size; other++)
+                CHECK(other == rank || !ddl__is_near(rank, other, size) ||
+                          ddl__are_neighbours(rank, other, size),
+                      "%d is near %d of %d", other, rank, size);
+        }
+    int n = count_neighbours(5, LARGE);
+    CHECK(n == NEIGHBOURS_OF_LARGE, "%d neighbours", n);
+}
+
+/* A message gets from each rank to rank 0 and back over neighbours, in few hops. */
+static void test_hops(void)
+{
+    for (int size = FIRST; size <= LAST; size++)
+        for (int rank = 1; rank < size; rank++) {
+            int at = rank, hops = 0;
+            for (int next; at; at = next, hops++) {
+                next = ddl__next_hop(at, 0);
+                CHECK(ddl__are_neighbours(at, next, size), "%d to %d of %d", at, next, size);
+                CHECK(ddl__next_hop(next, rank) == at, "back from %d to %d", next, rank);
+            }
+            CHECK(hops <= 9, "%d hops from %d", hops, rank);
+        }
+    CHECK(ddl__next_hop(2, 5) == -1, "2 is not on the way from 0 to 5");
+    CHECK(ddl__next_hop(0, 0) == -1, "0 is there");
+}
+
+static ddl__address make_address(uint64_t network, unsigned interfaces)
+{
+    ddl__address a = {.network = network, .n_ips = (uint8_t)(interfaces + 1)};
+    for (unsigned i = 0; i <= interfaces; i++)
+        a.ips[i] =
+            (ddl__interface){.family = 4, .loopback = i == 0, .name = {'e', (char)('0' + i)}};
+    return a;
+}
+
+static void expect_early(const ddl__address *one, const ddl__address *other, bool early)
+{
+    CHECK(ddl__is_linked_early(one, other) == early, "wants %d", early);
+    CHECK(ddl__is_linked_early(other, one) == early, "the other way round: wants %d", early);
+}
+
+static void test_early_links(void)
+{
+    ddl__address a = make_address(1, 1), b = make_address(1, 1), far = make_address(2, 1);
+    expect_early(&a, &far, false);
+    expect_early(&a, &b, false); /* of one host, but neither shares memory */
+    a.shares_memory = true;
+    expect_early(&a, &b, false);
+    b.shares_memory = far.shares_memory = true;
+    expect_early(&a, &b, true);
+    expect_early(&a, &far, false);
+    far.network = 0; /* not known: it may be of this host */
+    expect_early(&a, &far, true);
+    ddl__address two = make_address(2, 2), other_two = make_address(3, 2), one = make_address(3, 1);
+    expect_early(&two, &other_two, true);
+    expect_early(&two, &one, false);
+    other_two.network = 2; /* within a host one path is used */
+    expect_early(&two, &other_two, false);
+    one.several_sockets = true;
+    expect_early(&two, &one, true);
+}
+
+int main(void)
+{
+    test_ring();
+    test_hops();
+    test_early_links();
+    return 0;
+}
