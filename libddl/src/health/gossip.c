@@ -66,20 +66,27 @@ static bool is_behind(const ddl__position *one, const ddl__position *other)
 typedef struct loss {
     int32_t rank, by;
     int32_t fate;
+    uint32_t silent_ms;
 } loss;
 
 void ddl__gossip_lost(ddl__health *h, int rank)
 {
-    loss l = {rank, h->rank, (int32_t)h->members[rank].fate};
+    const ddl__member *member = &h->members[rank];
+    loss l = {rank, h->rank, (int32_t)member->fate, (uint32_t)(member->silent_ns / DDL__MS)};
     if (has_late_pairs(h, rank))
         ddl__health_broadcast(h, DDL__LOST, &l, sizeof l);
 }
 
 /* Another rank counts this one as dead, and goes on without it. */
-static void receive_own_loss(ddl__health *h, int by)
+static void receive_own_loss(ddl__health *h, const loss *l)
 {
-    ddl__member_mark_gone_on(h, by);
-    ddl__health_end(h, DDL_EPEER, "%s counts as dead for %s", h->names[h->rank], h->names[by]);
+    ddl__member_mark_gone_on(h, l->by);
+    const char *self = h->names[h->rank], *by = h->names[l->by];
+    if (l->fate == DDL__SILENT)
+        ddl__health_end(h, DDL_EPEER, "%s counts as dead for %s: silent for %.1f s", self, by,
+                        l->silent_ms * 1e-3);
+    else
+        ddl__health_end(h, DDL_EPEER, "%s counts as dead for %s: their connection ended", self, by);
 }
 
 /* Whether what two ranks say of a third one is more than one broken network between two hosts. */
@@ -123,7 +130,7 @@ void ddl__gossip_receive_lost(ddl__health *h, int from, const unsigned char *con
     if (h->members[l.by].conn.fd < 0)
         h->members[l.by].silent_ns = 0; /* it is alive */
     if (l.rank == h->rank) {
-        receive_own_loss(h, l.by);
+        receive_own_loss(h, &l);
         return;
     }
     ddl__member *member = &h->members[l.rank];
