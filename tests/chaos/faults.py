@@ -190,17 +190,18 @@ FIREWALL = f"""table inet ddl {{
 
 
 def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> Outcome:
-    """One host is cut off: both sides know it, and only one of them goes on. By resets half of the
-    ranks is, as by a firewall that answers for the other side."""
-    victims = [case.size - 1]
+    """The last host is cut off: both sides know it, and only one of them goes on. By resets half of
+    the ranks is, as by a firewall that answers for the other side."""
+    place = [hosts[rank * len(hosts) // case.size] for rank in range(case.size)]
+    victims = [rank for rank, host in enumerate(place) if host == hosts[-1]]
     if case.fault == "resets":
         victims = list(range(case.size // 2, case.size))
-        hosts = [hosts[victims[0]] if rank in victims else h for rank, h in enumerate(hosts)]
-    victim = victims[0]
-    name = f"{lab.prefix}{hosts[victim]}"
+        place[victims[0] :] = [place[victims[0]]] * len(victims)
+    cut_off = place[victims[0]]
+    name = f"{lab.prefix}{cut_off}"
     with Job(build, case) as job:
         job.url = f"tcp://{lab.address(hosts[0])}:9999"
-        for rank, host in enumerate(hosts):
+        for rank, host in enumerate(place):
             env = {"DDL_INTERFACES": "eth0"}
             job.start(rank, wrap=["nsenter", f"--net=/run/netns/{lab.prefix}{host}"], env=env)
         job.await_word("ready")
@@ -210,11 +211,14 @@ def cut(build: Build, probe: Probe, case: Case, lab: Lab, hosts: list[int]) -> O
         elif case.fault == "resets":
             sh(f"ip netns exec {name} nft '{FIREWALL}'")
         else:
-            lab.unplug(hosts[victim], 0)
+            lab.unplug(cut_off, 0)
         striking = (time.monotonic_ns() - began) * 1e-9  # the kernel's lock may take a second
+        survivors = range(case.size)
         if case.fault == "half-open":
-            job.signal(victim, signal.SIGKILL)
-        job.finish(range(case.size if case.fault != "half-open" else victim))
+            survivors = range(victims[0])
+            for rank in victims:
+                job.signal(rank, signal.SIGKILL)
+        job.finish(survivors)
         outcome = judge(job, probe, began, victims, SILENT_S, striking)
         for rank in victims if case.fault != "half-open" else []:
             if not job.find(rank, "minority"):

@@ -6,6 +6,7 @@
     python tests/chaos/run.py --only kill,steps  some of it (see PARTS)
     python tests/chaos/run.py --table docs/reliability.md   put the table of times into this page
     python tests/chaos/run.py --short --only kill,stop --ranks 16,48   other numbers of ranks
+    python tests/chaos/run.py --only cut --ranks 36       9 ranks on each of 4 hosts, too
 
 The matrix is fault x operation x link (shm, tcp) x ranks (2, 4, or as --ranks says for the faults
 of signals and for those that stop a process). Times are from just before the
@@ -61,7 +62,15 @@ BY_STEPS = OPERATIONS[: OPERATIONS.index("messages") + 1]
 VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in turn
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
+CUT_RANKS = (2, 4)  # each on a host of its own
+MOST_HOSTS = 4
+
 Task = Callable[[], list[Outcome]]
+
+
+def hosts_of(size: int) -> int:
+    """How many hosts the ranks of a job have where one is cut off."""
+    return min(size, MOST_HOSTS)
 
 
 def guarded(run: Callable[[], Outcome], case: Case) -> list[Outcome]:
@@ -179,7 +188,8 @@ class Plan:
         hosts = iter(range(lab.hosts))
         for fault, size, operation in self.cuts():
             case = Case(fault, "tcp", size, operation, 0)
-            self._add(self.waiting, faults.cut, case, lab, list(itertools.islice(hosts, size)))
+            own = list(itertools.islice(hosts, hosts_of(size)))
+            self._add(self.waiting, faults.cut, case, lab, own)
 
     def cuts(self) -> list[tuple[str, int, str]]:
         if "cut" not in self.only or os.geteuid() or not shutil.which("ip"):
@@ -190,7 +200,8 @@ class Plan:
             kinds.append("resets")
         else:
             print("resets by a firewall skipped: they need nftables")
-        return list(itertools.product(kinds, (2, 4), operations))
+        sizes = [*CUT_RANKS, *(size for size in self.ranks if size not in CUT_RANKS)]
+        return list(itertools.product(kinds, sizes, operations))
 
 
 def run_all(plan: Plan) -> list[Outcome]:
@@ -293,7 +304,8 @@ def main() -> int:
         plan = Plan(build, probe, only, arguments.short, ranks)
         with contextlib.ExitStack() as stack:
             if cuts := plan.cuts():
-                plan.add_cuts(stack.enter_context(Lab(sum(size for _, size, _ in cuts), None)))
+                hosts = sum(hosts_of(size) for _, size, _ in cuts)
+                plan.add_cuts(stack.enter_context(Lab(hosts, None)))
             elif "cut" in only:
                 print("network faults skipped: they need root and iproute2")
             outcomes = run_all(plan)
