@@ -238,5 +238,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install -C cmake.define.DDL_WERROR=ON '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
+	$(pip) install --config-settings cmake.define.DDL_WERROR=ON '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp
