@@ -5,7 +5,7 @@
 
 enum { SIZE = 7, WAITS = 0, ENDS = 3 };
 
-static atomic_int *left;
+static atomic_int *left, *told; /* by now; 1: the rank that waits */
 
 /* All but two leave, one after the other. True on those who are gone. */
 static bool leave_others(ddl_comm *comm)
@@ -45,6 +45,23 @@ static int one_leaves(ddl_comm *comm)
     return 0;
 }
 
+/* Its process goes on, so its endpoint still answers. */
+static int one_leaves_and_lives(ddl_comm *comm)
+{
+    if (leave_others(comm))
+        return 0;
+    if (ddl_comm_rank(comm) == WAITS) {
+        expect_failed_receive(comm, "rank 3 on ");
+        atomic_store(told, 1);
+        return 0;
+    }
+    ddl_comm_destroy(comm);
+    double end = seconds() + 20;
+    while (!atomic_load(told) && seconds() < end)
+        usleep(1000);
+    return 0;
+}
+
 static int one_is_killed(ddl_comm *comm)
 {
     if (leave_others(comm))
@@ -59,16 +76,19 @@ static int one_is_killed(ddl_comm *comm)
 
 static const process_test tests[] = {
     {"one_leaves", one_leaves, 0, true},
+    {"one_leaves_and_lives", one_leaves_and_lives, 0, true},
     {"one_is_killed", one_is_killed, 1 << ENDS, true},
 };
 
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0);
-    left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    left = mmap(NULL, 2 * sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(left != MAP_FAILED, "no shared memory");
+    told = left + 1;
     for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++) {
         atomic_store(left, 0);
+        atomic_store(told, 0);
         if (is_asked_for(&tests[t], argc, argv))
             run_process_test(&tests[t], SIZE, DDL_LINK_TCP);
     }

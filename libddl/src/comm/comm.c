@@ -13,6 +13,7 @@
 #include "comm/explore.h"
 #include "comm/members.h"
 #include "comm/plan_file.h"
+#include "connect/neighbours.h"
 #include "connect/wireup.h"
 
 enum {
@@ -55,17 +56,6 @@ static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_con
     uint64_t fields[] = {config->tag, number, config->epoch};
     ddl__digest_add(&list, fields, sizeof fields);
     return list;
-}
-
-static char **name_ranks(const ddl__address *addresses, int size)
-{
-    enum { NAME = DDL__HOST_MAX + 24 };
-    char **names = calloc(1, (size_t)size * (sizeof *names + NAME));
-    for (int i = 0; names && i < size; i++) {
-        names[i] = (char *)(names + size) + (size_t)i * NAME;
-        snprintf(names[i], NAME, "rank %d on %s", i, addresses[i].host);
-    }
-    return names;
 }
 
 static void need_progress(void *context, ddl__urgency urgency)
@@ -138,9 +128,14 @@ static void link_opened(void *engine, ddl__link *link, int fd)
     ddl__engine_watch(engine, link, fd);
 }
 
-static void link_failed(void *engine, ddl_status status, const char *text)
+static void link_lapsed(void *engine)
 {
-    ddl__engine_fail(engine, status, text);
+    ddl__engine_wake(engine);
+}
+
+static void link_failed(void *engine, int peer, const char *text)
+{
+    ddl__engine_peer_unreachable(engine, peer, text);
 }
 
 /* Connect to all members and create the engine over the links. If there is no engine on failure,
@@ -192,7 +187,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
                                  was_driven};
     status = ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
-    ddl__first_use_events events = {comm->engine, link_opened, link_failed};
+    ddl__first_use_events events = {comm->engine, link_opened, link_lapsed, link_failed};
     return status == DDL_OK && comm->first_use ? ddl__first_use_start(comm->first_use, &events)
                                                : status;
 }
@@ -348,6 +343,9 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, links, &own->sharing);
     int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    /* A rank that does not come is known to its neighbours only: let them say so before. */
+    if (ddl__is_sparse(comm->size))
+        left += COMMIT_LEAST_MS;
     if (status == DDL_OK)
         status = gather_rows(comm, all, sizeof *all, left, until);
     if (status == DDL_OK)
@@ -454,7 +452,7 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
                               const ddl_comm_config *config, const ddl__until *until)
 {
-    if (!(comm->names = name_ranks(addresses, comm->size)))
+    if (!(comm->names = ddl__members_name(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
     ddl__digest list = digest_list(addresses, comm->size);
     uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);

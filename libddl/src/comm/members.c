@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/members.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,4 +47,15 @@ ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *
         return ddl__fail(DDL_EINVAL, "addresses[%d] is not this endpoint's, but rank is %d", rank,
                          rank);
     return DDL_OK;
+}
+
+char **ddl__members_name(const ddl__address *addresses, int size)
+{
+    enum { NAME = DDL__HOST_MAX + 24 };
+    char **names = calloc(1, (size_t)size * (sizeof *names + NAME));
+    for (int i = 0; names && i < size; i++) {
+        names[i] = (char *)(names + size) + (size_t)i * NAME;
+        snprintf(names[i], NAME, "rank %d on %s", i, addresses[i].host);
+    }
+    return names;
 }

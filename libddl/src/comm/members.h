@@ -10,4 +10,7 @@
 ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *addresses,
                                const size_t *lengths, int rank, int size, ddl__address *to);
 
+/* "rank 3 on host" for each rank, for messages, in one block to free. NULL without memory. */
+char **ddl__members_name(const ddl__address *addresses, int size);
+
 #endif

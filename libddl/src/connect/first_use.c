@@ -226,8 +226,9 @@ static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d)
         d->fd = -1;
         return true;
     }
-    if (u->gone != DDL__LINK_OPEN) {
-        use_lapse(u, u->gone);
+    if (u->gone != DDL__LINK_OPEN || status == DDL_ESTATE) {
+        use_lapse(u, status == DDL_ESTATE ? DDL__LINK_LEFT : u->gone);
+        u->use->events.lapsed(u->use->events.context);
         return true;
     }
     if (status == DDL_INPROGRESS)
@@ -250,7 +251,7 @@ static void use_fail(const link_use *u)
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "rank %d on %s cannot be reached by rank %d on %s: %.200s", u->peer,
              w->addresses[u->peer].host, w->rank, w->addresses[w->rank].host, ddl__message());
-    u->use->events.failed(u->use->events.context, DDL_EPEER, text);
+    u->use->events.failed(u->use->events.context, u->peer, text);
 }
 
 /* Under the lock, which is released meanwhile. */

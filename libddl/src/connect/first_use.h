@@ -30,7 +30,8 @@ typedef struct ddl__first_use_events {
     void *context;
     void (*opened)(void *context, ddl__link *link, int fd); /* the link has this connection now;
                                                                called under locks: must not block */
-    void (*failed)(void *context, ddl_status status, const char *text);
+    void (*lapsed)(void *context);                          /* a link will never open; likewise */
+    void (*failed)(void *context, int peer, const char *text); /* it cannot be reached */
 } ddl__first_use_events;
 
 /* Dial and accept from now on. */

@@ -8,6 +8,13 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
+/* Whether no other path, nor another attempt, leads to another answer. */
+static bool is_final(ddl_status status)
+{
+    return status == DDL_OK || status == DDL_INPROGRESS || status == DDL_EPEER ||
+           status == DDL_EMINORITY || status == DDL_ESTATE;
+}
+
 /* Wait for an answer; false when there is no point in it any more. */
 static bool await_answer(const ddl__late_target *target, int fd, int64_t deadline)
 {
@@ -34,10 +41,10 @@ static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial
     if (!ddl__answer_is_proven(job, &d->session, DDL__AUTH_MEMBER, &answer))
         return ddl__fail(DDL_EREFUSED, "its answer was altered in transit");
     ddl__sanitize_text(answer.text, sizeof answer.text);
-    if (answer.status == DDL_OK || answer.status == DDL_INPROGRESS)
-        return (ddl_status)answer.status;
-    bool counts_as_dead = answer.status == DDL_EPEER || answer.status == DDL_EMINORITY;
-    return ddl__fail(counts_as_dead ? (ddl_status)answer.status : DDL_EREFUSED, "%s", answer.text);
+    ddl_status status = (ddl_status)answer.status;
+    if (status == DDL_OK || status == DDL_INPROGRESS)
+        return status;
+    return ddl__fail(is_final(status) ? status : DDL_EREFUSED, "%s", answer.text);
 }
 
 static ddl_status dial_on_path(const ddl__late_target *target, ddl__path path, ddl__dial_attempt *d)
@@ -55,21 +62,18 @@ static ddl_status dial_on_path(const ddl__late_target *target, ddl__path path, d
     return status == DDL_OK ? receive_answer(target, d) : status;
 }
 
-static bool is_final(ddl_status status)
-{
-    return status == DDL_OK || status == DDL_INPROGRESS || status == DDL_EPEER ||
-           status == DDL_EMINORITY;
-}
-
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
 {
     const ddl__wireup *w = target->wireup;
     ddl__paths paths =
         ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
+    if (paths.n && !target->goes_on(target->context))
+        return ddl__fail(DDL_ETIMEDOUT, "its time is up");
     bool refused = paths.n, answers = false;
-    for (unsigned i = 0; i < paths.n && !is_final(status) && target->goes_on(target->context);
-         i++) {
+    for (unsigned i = 0; i < paths.n && !is_final(status); i++) {
+        if (i > 0 && !target->goes_on(target->context))
+            break;
         ddl__dial_cancel(d);
         d->error = 0;
         status = dial_on_path(target, paths.path[i], d);

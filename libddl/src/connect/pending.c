@@ -101,14 +101,29 @@ static ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
+/* Late connections come when all members have the comm, so this one had it and has none now. */
+static void pending_answer_left(const ddl_endpoint *endpoint, ddl__pending_conn *conn)
+{
+    ddl__hello answer =
+        ddl__hello_answer(&conn->inbound.received.hello, DDL_ESTATE, "it has left the comm");
+    ddl__answer_prove(&endpoint->job, &conn->inbound.session, DDL__AUTH_MEMBER, &answer);
+    ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
+}
+
 /* Give a proven late connection to its comm, if that takes it now. The descriptor is gone then, and
  * the rest is to be dropped. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
-    ddl__comm_slot *slot = is_late(hello) ? find_slot(endpoint, hello->comm) : NULL;
-    const ddl__taker *taker = slot ? ddl__slot_taker(slot, hello->kind) : NULL;
-    if (!taker || !taker->take || ddl__has_ended(conn->inbound.fd))
+    if (!is_late(hello))
+        return false;
+    ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
+    if (!slot) {
+        pending_answer_left(endpoint, conn);
+        return true;
+    }
+    const ddl__taker *taker = ddl__slot_taker(slot, hello->kind);
+    if (!taker->take || ddl__has_ended(conn->inbound.fd))
         return false;
     ddl__accepted accepted = {conn->inbound.fd, -1, *hello, conn->inbound.session};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);

@@ -98,6 +98,13 @@ void ddl__engine_peer_died(ddl__engine *engine, int rank);
 /* A link that was unopened has this descriptor now: watch it. Any thread. */
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 
+/* No link to this peer can be opened: end the comm. Any thread. */
+void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
+
+/* Whether the comm has ended because of this peer. */
+typedef enum ddl__finding { DDL__PEER_FINE, DDL__PEER_LOST, DDL__PEER_UNREACHABLE } ddl__finding;
+ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
+
 /* The driver is to look at its links again, if it sleeps. Any thread. */
 void ddl__engine_wake(ddl__engine *engine);
 

@@ -74,6 +74,17 @@ static const char *own_name(const ddl__engine *engine)
     return engine->config.names[engine->config.rank];
 }
 
+void ddl__find_peer_lost(ddl__engine *engine, int rank)
+{
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK)
+        atomic_store_explicit(&engine->losses[rank].found, DDL__PEER_LOST, memory_order_release);
+}
+
+ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer)
+{
+    return (ddl__finding)atomic_load_explicit(&engine->losses[peer].found, memory_order_acquire);
+}
+
 /* End the comm because of the state of a link. `call` describes what this rank called. */
 static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, const char *call)
 {
@@ -99,6 +110,7 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
             ddl__fail_all(engine, reason.status, "%s (told by %s)", reason.text, name);
         break;
     case DDL__LINK_LOST:
+        ddl__find_peer_lost(engine, rank);
         ddl__fail_all(engine, DDL_EPEER, "%s is lost: %s", name, link->reason);
         break;
     }
@@ -255,4 +267,12 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason)
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text)
 {
     request_abort(engine, status, text, true);
+}
+
+void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text)
+{
+    if (atomic_load_explicit(&engine->failure, memory_order_relaxed) == DDL_OK)
+        atomic_store_explicit(&engine->losses[peer].found, DDL__PEER_UNREACHABLE,
+                              memory_order_release);
+    request_abort(engine, DDL_EPEER, text, true);
 }

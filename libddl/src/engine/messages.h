@@ -55,6 +55,9 @@ int64_t ddl__messages_deadline(const ddl__messages *messages);
 /* The failure that ends the comm, and its text; DDL_OK: none. */
 ddl_status ddl__messages_failure(const ddl__messages *messages, const char **text);
 
+/* The rank whose lost link is the reason, or -1. */
+int ddl__messages_lost(const ddl__messages *messages);
+
 /* The comm is dead: forget all works. They are returned, linked by `next`. Under the lock. */
 ddl_work *ddl__messages_drop(ddl__messages *messages);
 

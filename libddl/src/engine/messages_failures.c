@@ -71,6 +71,7 @@ void ddl__messages_check_peers(ddl__messages *m)
                                m->names[i]);
             break;
         case DDL__LINK_LOST:
+            m->lost = m->status == DDL_OK ? i + 1 : m->lost;
             ddl__messages_fail(m, DDL_EPEER, "%s is lost: %s", m->names[i], p->link->reason);
             break;
         }
@@ -106,4 +107,9 @@ ddl_status ddl__messages_failure(const ddl__messages *m, const char **text)
 {
     *text = m->text;
     return m->status;
+}
+
+int ddl__messages_lost(const ddl__messages *m)
+{
+    return m->lost - 1;
 }

@@ -79,6 +79,7 @@ struct ddl__messages {
     int64_t deadline;                 /* no work has an earlier one */
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
+    int lost; /* the rank whose lost link is the reason, + 1; 0: another reason */
 };
 
 static inline size_t ddl__message_bytes(const ddl_work *work)

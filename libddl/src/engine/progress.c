@@ -15,8 +15,12 @@ void ddl__settle_messages(ddl__engine *engine)
     }
     const char *text;
     ddl_status status = ddl__messages_failure(engine->messages, &text);
-    if (status != DDL_OK)
-        ddl__fail_all(engine, status, "%s", text);
+    if (status == DDL_OK)
+        return;
+    int lost = ddl__messages_lost(engine->messages);
+    if (lost >= 0)
+        ddl__find_peer_lost(engine, lost);
+    ddl__fail_all(engine, status, "%s", text);
 }
 
 /* Only the driver counts. */

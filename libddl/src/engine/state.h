@@ -50,6 +50,7 @@
 typedef struct ddl__loss {
     atomic_bool ended; /* its process has ended: confirmed by the system */
     int64_t noticed;   /* when a link to it was found lost; 0: none was */
+    atomic_int found;  /* ddl__finding */
 } ddl__loss;
 
 struct ddl__engine {
@@ -183,6 +184,9 @@ void ddl__check_ended(ddl__engine *engine);
 
 /* Carry out a requested abort. */
 void ddl__abort_execute(ddl__engine *engine);
+
+/* The comm is about to end because this rank's link is lost. */
+void ddl__find_peer_lost(ddl__engine *engine, int rank);
 
 /* Whether an abort was requested and not yet carried out. Any thread. */
 static inline bool ddl__abort_is_pending(const ddl__engine *engine)

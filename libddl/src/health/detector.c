@@ -13,6 +13,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "base/time_limits.h"
 #include "health/witness.h"
 
 enum { WAKE, WITNESS, FIRST_SERIAL, EVENTS = 64 };
@@ -56,9 +57,12 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
 static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     /* In a sparse comm most survivors have no connection on which to say so. */
-    if (h->n_late && bytes == sizeof DDL__LEFT_OUT - 1 && !memcmp(content, DDL__LEFT_OUT, bytes))
-        h->left_out = true;
+    bool left_out = bytes == sizeof DDL__LEFT_OUT - 1 && !memcmp(content, DDL__LEFT_OUT, bytes);
+    bool was_alive = h->members[from].fate == DDL__ALIVE;
+    h->left_out = h->left_out || (h->n_late && left_out);
     ddl__member_mark_gone_on(h, from);
+    if (was_alive && !left_out)
+        ddl__gossip_lost(h, from);
     ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
                     (int)bytes, (const char *)content);
 }
@@ -150,10 +154,30 @@ void ddl__health_tell_death(ddl__health *h, int rank)
     ddl__control_conn_send(&h->members[rank].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
 }
 
+/* The comm is dead because this rank's link with a member has failed. That is evidence where they
+ * have no control connection: otherwise the survivors would try this pair again. */
+static void accuse_unreachable(ddl__health *h)
+{
+    for (int i = 0; h->n_late && i < h->size; i++) {
+        ddl__finding found = ddl__engine_find_peer(h->engine, i);
+        if (found == DDL__PEER_FINE || h->members[i].fate != DDL__ALIVE ||
+            h->members[i].conn.fd >= 0)
+            continue;
+        if (found == DDL__PEER_LOST)
+            ddl__member_mark_dead(h, i, DDL__DISCONNECTED, "its connection with %s ended",
+                                  h->names[h->rank]);
+        else
+            ddl__member_mark_dead(h, i, DDL__SILENT, "%s cannot reach it", h->names[h->rank]);
+        h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
+        ddl__gossip_lost(h, i);
+    }
+}
+
 void ddl__health_announce(ddl__health *h)
 {
     if (h->announced || ddl__engine_snapshot(h->engine).status == DDL_OK)
         return;
+    accuse_unreachable(h);
     h->announced = true;
     h->announced_at = ddl__now();
     ddl__flight_record_start(h);

@@ -235,7 +235,7 @@ size_t ddl__gossip_make_beat(const ddl__health *h, int64_t now, ddl__beat *beat)
     for (int i = 0; ddl__is_sparse(h->size) && i < h->size; i++) {
         const ddl__member *member = &h->members[i];
         if (i == h->rank || member->fate != DDL__ALIVE ||
-            now - member->position_at >= h->position_limit ||
+            (member->conn.fd < 0 && now - member->position_at >= h->position_limit) ||
             !is_behind(&member->position, &beat->position))
             continue;
         int at = n < DDL__BEHIND_MAX ? n++ : n;
@@ -248,7 +248,9 @@ size_t ddl__gossip_make_beat(const ddl__health *h, int64_t now, ddl__beat *beat)
     for (int i = 0; i < n; i++) {
         const ddl__member *member = &h->members[furthest[i]];
         beat->behind[i].rank = furthest[i];
-        beat->behind[i].age_ms = (uint32_t)((now - member->position_at) / DDL__MS);
+        /* A neighbour that is silent is where it was. */
+        int64_t age = member->conn.fd < 0 ? now - member->position_at : 0;
+        beat->behind[i].age_ms = (uint32_t)(age / DDL__MS);
         beat->behind[i].position = member->position;
     }
     return offsetof(ddl__beat, behind) + (size_t)n * sizeof *beat->behind;

@@ -101,7 +101,7 @@ static ddl_status find_answer(const ddl__health *h, const ddl__hello *hello, con
         return DDL_EREFUSED;
     const ddl__member *member = &h->members[hello->from];
     *text = "it has a control connection already";
-    if (!member->late || member->conn.fd >= 0)
+    if (!member->late || (member->conn.fd >= 0 && !member->is_new))
         return DDL_EREFUSED;
     *text = member->cause;
     return member->fate == DDL__ALIVE              ? DDL_OK
@@ -121,7 +121,9 @@ static void adopt(ddl__health *h, ddl__accepted *accepted)
     ddl__hello answer = ddl__hello_answer(&accepted->hello, status, status == DDL_OK ? NULL : text);
     ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
     if (ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now()) && status == DDL_OK) {
-        member_connect(h, (int)accepted->hello.from, accepted->fd, seal, DDL__DIALED);
+        int from = (int)accepted->hello.from;
+        ddl__control_conn_close(&h->members[from].conn); /* it has given up waiting for this one */
+        member_connect(h, from, accepted->fd, seal, DDL__DIALED);
         accepted->fd = -1;
     } else {
         ddl__seal_destroy(seal);
@@ -155,6 +157,8 @@ void ddl__late_check_silence(ddl__health *h, int rank, int64_t elapsed)
     int64_t limit = member->n_reporters ? DDL__LOST_LEADER_LIMIT : DDL__LEADER_LIMIT;
     if (!member->n_reporters || member->reported_silent)
         limit += h->limits.dead;
+    /* It may first have to find that the leader before this one is silent. */
+    limit += (h->far_beats - 1) * h->limits.heartbeat;
     if (member->silent_ns < limit)
         return;
     ddl__member_mark_dead(h, rank, DDL__SILENT, "it has not connected to %s after the comm's death",
@@ -229,6 +233,11 @@ static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
     }
     if (leader->fate != DDL__ALIVE || late->stop)
         return;
+    if (status == DDL_ESTATE) { /* it may have gone on with others before it left */
+        leader->may_go_on = true;
+        ddl__member_leave(h, late->leader);
+        return;
+    }
     if (status == DDL_EPEER || status == DDL_EMINORITY) {
         h->left_out = h->left_out || status == DDL_EMINORITY;
         ddl__member_mark_gone_on(h, late->leader);

@@ -39,6 +39,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "connect/hello.h"
+#include "connect/neighbours.h"
 #include "health/health_state.h"
 #include "net/socket.h"
 
@@ -104,11 +105,21 @@ void ddl__member_launcher_confirm(ddl__health *h, int rank)
         ddl__member_confirm(h, rank);
 }
 
+/* Whether a member is left that would tell this rank if that one had left the comm. */
+static bool may_hear_of(const ddl__health *h, int rank)
+{
+    for (int i = 0; i < h->size; i++)
+        if (ddl__are_neighbours(i, rank, h->size) && h->members[i].conn.fd >= 0 &&
+            h->members[i].fate == DDL__ALIVE)
+            return true;
+    return false;
+}
+
 void ddl__member_check_confirmed(ddl__health *h, int rank, int64_t now)
 {
     const ddl__member *member = &h->members[rank];
     if (member->confirmed_at && !member->confirmed &&
-        (h->announced || now - member->confirmed_at >= h->position_limit))
+        (h->announced || (now - member->confirmed_at >= h->position_limit && may_hear_of(h, rank))))
         ddl__member_confirm(h, rank);
 }
 

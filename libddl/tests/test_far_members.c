@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures of members of a sparse comm that have no control connection. Ranks are processes; linked
+ * with sparse_comms.c. */
+#include "processes.h"
+
+#include <errno.h>
+
+#include "connect/wireup_state.h"
+
+enum { SIZE = 5, ONE = 1, OTHER = 3 };
+
+/* As where a firewall drops their packets. The barriers before have opened the other link. */
+ddl_status __real_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path);
+ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path);
+ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                            uint8_t kind, unsigned lane, ddl__path path)
+{
+    bool is_pair = (w->rank == ONE && peer == OTHER) || (w->rank == OTHER && peer == ONE);
+    bool is_for_messages = kind == DDL__CONN_FIRST_USE && lane == 1;
+    if (w->size < SIZE || !is_pair || !is_for_messages)
+        return __real_ddl__wireup_start_on_path(w, peer, d, kind, lane, path);
+    d->error = EHOSTUNREACH;
+    return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(EHOSTUNREACH));
+}
+
+/* One of two members that cannot reach each other is left out when the comm is shrunk: otherwise
+ * the next comm would end in the same way. */
+static int two_cannot_meet(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = rank;
+    ddl_comm *next;
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_status status =
+        rank == ONE ? ddl_send(comm, &word, 1, DDL_I32, OTHER, 0, NULL, NULL) : DDL_OK;
+    while (status == DDL_OK)
+        status = ddl_recv(comm, &word, 1, DDL_I32, (rank + 1) % SIZE, 1, NULL, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 3 on "), "%d %s", status,
+          ddl_last_error());
+    status = ddl_comm_shrink(comm, NULL, &next);
+    if (rank == OTHER) {
+        CHECK(status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
+    } else {
+        CHECK(status == DDL_OK, "rank %d: %d %s", rank, status, ddl_last_error());
+        CHECK(ddl_comm_size(next) == SIZE - 1, "%d ranks go on", ddl_comm_size(next));
+        OK(ddl_allreduce(next, NULL, &word, 1, DDL_I32, DDL_SUM, NULL, NULL));
+        ddl_comm_destroy(next);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static const process_test tests[] = {{"two_cannot_meet", two_cannot_meet, 0, true}};
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    run_process_test(&tests[0], SIZE, DDL_LINK_TCP);
+    return 0;
+}
