@@ -15,7 +15,7 @@ from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.tables import show, show_cluster
 
 FIRST_USE_LEAST = 9  # ranks from which on links over wires open when they are used
-SPARSE_LEAST = 33  # ranks from which on only neighbours are connected over wires
+SPARSE_LEAST = 33  # ranks from which on only neighbours are connected at first
 TREE_LEAST = 33  # ranks from which on the list of addresses is handed out along a tree
 ALL_AT_ONCE = 16  # ranks up to which all pairs exchange heartbeats at every beat
 BEAT_S, NEAR, FAR_PER_S = 0.1, 4, 160  # heartbeats: default interval; neighbours; to the others
@@ -62,14 +62,15 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
     local = max(cluster.hosts) if cluster.shared else 1
     large = size >= FIRST_USE_LEAST
     over_wires = size - local
-    sparse = size >= SPARSE_LEAST and over_wires > 0
+    sparse = size >= SPARSE_LEAST
     wires = min(over_wires, count_neighbours(size)) if sparse else over_wires
-    processor = costs.rank + (size - 1) * costs.member + (local - 1) * costs.shared_pair
+    shared = min(local - 1, count_neighbours(local)) if sparse else local - 1
+    processor = costs.rank + (size - 1) * costs.member + shared * costs.shared_pair
     processor += wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
     opened = min(2 * rounds, over_wires) if large else 0
     processor += opened * costs.first_use
     descriptors = OWN_DESCRIPTORS + opened + wires * (1 if large else 3)
-    descriptors += ARENA_DESCRIPTORS + 2 * (local - 1) if local > 1 else 0
+    descriptors += ARENA_DESCRIPTORS + 2 * shared if local > 1 else 0
     latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
     trips = 4 * rounds  # meeting, settings there and back, and the barrier
     per_core = _ranks_per_core(cluster)
@@ -82,7 +83,7 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
         processor,
         descriptors,
         _rendezvous_bytes(size, rounds),
-        costs.idle + min(beats, (local - 1 + wires) / BEAT_S) * costs.heartbeat,
+        costs.idle + min(beats, (shared + wires) / BEAT_S) * costs.heartbeat,
         GRACE_S + per_core * costs.death + latency,
         per_core * (processor + agreement) + (trips + 6) * latency,
     )
@@ -90,7 +91,7 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
 
 def count_neighbours(size: int) -> int:
     """Ranks 1, 2, 4, 8 ... places away in the ring, on both sides."""
-    apart = [1 << k for k in range(ceil(log2(size)))]
+    apart = [1 << k for k in range(ceil(log2(size)))] if size > 1 else []
     return len({*apart, *(size - each for each in apart)})
 
 

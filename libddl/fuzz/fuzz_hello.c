@@ -57,8 +57,9 @@ static bool fits(const fixture *h, const ddl__hello *hello, bool local)
     return hello->magic == right.magic && hello->protocol == right.protocol &&
            hello->flags == right.flags && ddl__digest_equal(hello->endpoint, right.endpoint) &&
            (hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
-            hello->kind == DDL__CONN_LIST ||
-            (local ? hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC
+            hello->kind == DDL__CONN_LIST || hello->kind == DDL__CONN_LATE_CONTROL ||
+            (local ? hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC ||
+                         hello->kind == DDL__CONN_FIRST_MEMORY
                    : hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
                          hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE));
 }

@@ -28,11 +28,11 @@ int __wrap_ddl__next_hop(int from, int to)
     return to == from ? -1 : to < from ? from - 1 : from + 1;
 }
 
-/* Without TCP all pairs are. */
-bool __wrap_ddl__is_linked_early(const ddl__address *one, const ddl__address *other);
-bool __wrap_ddl__is_linked_early(const ddl__address *one, const ddl__address *other)
+bool __wrap_ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds,
+                                     int one, int other);
+bool __wrap_ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds,
+                                     int one, int other)
 {
-    (void)one;
-    (void)other;
-    return false;
+    (void)addresses;
+    return !(kinds & (DDL_LINK_SHM | DDL_LINK_TCP)) || ddl__are_neighbours(one, other, size);
 }

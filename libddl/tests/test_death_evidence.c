@@ -102,7 +102,7 @@ static int run_rank(const scene *s, const char *url, int rank)
     ddl_comm_config own = config;
     ddl_endpoint *endpoint;
     ddl_comm *comm, *next = NULL;
-    own.links = s->remote >> rank & 1 ? DDL_LINK_TCP : DDL_LINK_SHM | DDL_LINK_TCP;
+    setenv("DDL_LINKS", s->remote >> rank & 1 ? "tcp" : "shm,tcp", 1);
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_rendezvous(endpoint, url, rank, s->size, &own, &comm));
     OK(ddl_barrier(comm, NULL, NULL));

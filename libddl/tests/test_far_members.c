@@ -27,7 +27,7 @@ ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl_
 
 /* One of two members that cannot reach each other is left out when the comm is shrunk: otherwise
  * the next comm would end in the same way. */
-static int two_cannot_meet(ddl_comm *comm)
+static int one_pair_is_cut(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int32_t word = rank;
@@ -52,7 +52,7 @@ static int two_cannot_meet(ddl_comm *comm)
     return 0;
 }
 
-static const process_test tests[] = {{"two_cannot_meet", two_cannot_meet, 0, true}};
+static const process_test tests[] = {{"one_pair_is_cut", one_pair_is_cut, 0, true}};
 
 int main(void)
 {

@@ -59,22 +59,40 @@ static ddl__address make_address(uint64_t network, unsigned interfaces)
     return a;
 }
 
+/* Ranks 5 and 20 of 40 are no neighbours. */
+enum { SIZE = 40, ONE = 5, OTHER = 20, BOTH = DDL_LINK_SHM | DDL_LINK_TCP };
+
+static bool is_early(const ddl__address *one, const ddl__address *other, uint32_t kinds)
+{
+    static ddl__address all[SIZE];
+    for (int i = 0; i < SIZE; i++)
+        all[i] = make_address(100 + (uint64_t)i, 1);
+    all[ONE] = *one;
+    all[OTHER] = *other;
+    ddl__find_places(all, SIZE);
+    bool early = ddl__are_connected_early(all, SIZE, kinds, ONE, OTHER);
+    CHECK(ddl__are_connected_early(all, SIZE, kinds, OTHER, ONE) == early, "the other way round");
+    return early;
+}
+
 static void expect_early(const ddl__address *one, const ddl__address *other, bool early)
 {
-    CHECK(ddl__is_linked_early(one, other) == early, "wants %d", early);
-    CHECK(ddl__is_linked_early(other, one) == early, "the other way round: wants %d", early);
+    CHECK(is_early(one, other, BOTH) == early, "wants %d", early);
 }
 
 static void test_early_links(void)
 {
     ddl__address a = make_address(1, 1), b = make_address(1, 1), far = make_address(2, 1);
+    CHECK(!ddl__are_neighbours(ONE, OTHER, SIZE), "%d and %d", ONE, OTHER);
     expect_early(&a, &far, false);
     expect_early(&a, &b, false); /* of one host, but neither shares memory */
     a.shares_memory = true;
     expect_early(&a, &b, false);
     b.shares_memory = far.shares_memory = true;
-    expect_early(&a, &b, true);
+    expect_early(&a, &b, true); /* the only ones on their host are neighbours there */
+    CHECK(is_early(&a, &b, DDL_LINK_SHM) && is_early(&a, &b, DDL_LINK_INPROC), "without TCP");
     expect_early(&a, &far, false);
+    CHECK(is_early(&a, &far, DDL_LINK_SHM), "no late link without TCP");
     far.network = 0; /* not known: it may be of this host */
     expect_early(&a, &far, true);
     ddl__address two = make_address(2, 2), other_two = make_address(3, 2), one = make_address(3, 1);
@@ -86,10 +104,43 @@ static void test_early_links(void)
     expect_early(&two, &one, true);
 }
 
+static int count_early(const ddl__address *all, int size, uint32_t kinds, int rank)
+{
+    int n = 0;
+    for (int i = 0; i < size; i++)
+        n += i != rank && ddl__are_connected_early(all, size, kinds, rank, i);
+    return n;
+}
+
+/* Members of one host are connected with the neighbours there, wherever their ranks are. */
+static void test_hosts(void)
+{
+    enum { HOSTS = 3, RANKS = 120 };
+    static ddl__address all[RANKS];
+    for (int i = 0; i < RANKS; i++) { /* hosts in turn: no two in a ring distance of 2^k agree */
+        all[i] = make_address(1 + (uint64_t)(i % HOSTS), 1);
+        all[i].shares_memory = true;
+        all[i].user = 7;
+    }
+    ddl__find_places(all, RANKS);
+    for (int i = 0; i < RANKS; i++)
+        CHECK(all[i].place == i / HOSTS && all[i].sharing == RANKS / HOSTS, "%d: %d of %d", i,
+              all[i].place, all[i].sharing);
+    CHECK(ddl__are_connected_early(all, RANKS, BOTH, 4, 7), "the next of the host");
+    CHECK(!ddl__are_connected_early(all, RANKS, BOTH, 4, 13), "the third of the host");
+    int n = count_early(all, RANKS, BOTH, 4), most = 2 * ddl__neighbours_most(RANKS);
+    CHECK(n < most, "%d connections, at most %d", n, most);
+    all[7].user = 8; /* it shares memory with nobody */
+    ddl__find_places(all, RANKS);
+    CHECK(all[7].sharing == 1 && all[10].place == 2, "%d of %d", all[10].place, all[7].sharing);
+    CHECK(ddl__are_connected_early(all, RANKS, BOTH, 4, 7), "it is not known how");
+}
+
 int main(void)
 {
     test_ring();
     test_hops();
     test_early_links();
+    test_hosts();
     return 0;
 }

@@ -171,7 +171,7 @@ typedef struct ddl_endpoint_config {
 /* How a comm is made. */
 typedef struct ddl_comm_config {
     uint32_t struct_size;
-    uint32_t links;               /* allowed kinds (ddl_link_kind bits); 0: $DDL_LINKS, else all */
+    uint32_t links;               /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all */
     uint64_t tag;                 /* 0: counts the creations over exactly this address list */
     uint64_t epoch;               /* equal on all members */
     int64_t timeout_ms;           /* creation; 0: 5 minutes */

@@ -123,21 +123,6 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
     return DDL_OK;
 }
 
-static void link_opened(void *engine, ddl__link *link, int fd)
-{
-    ddl__engine_watch(engine, link, fd);
-}
-
-static void link_lapsed(void *engine)
-{
-    ddl__engine_wake(engine);
-}
-
-static void link_failed(void *engine, int peer, const char *text)
-{
-    ddl__engine_peer_unreachable(engine, peer, text);
-}
-
 /* Connect to all members and create the engine over the links. If there is no engine on failure,
  * the links made so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
@@ -161,8 +146,9 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     wireup->controls = ddl__controls_create(comm->size);
     if (!comm->slots || !wireup->links || !wireup->messages || !wireup->controls)
         return ddl__fail(DDL_ENOMEM, "no memory for %zu links", size);
-    if (ddl__first_use_is_for(comm->size) && wireup->kinds & DDL_LINK_TCP &&
-        !(wireup->first_use = comm->first_use = ddl__first_use_create(wireup)))
+    bool opens_late = wireup->kinds & DDL_LINK_TCP ? ddl__first_use_is_for(comm->size)
+                                                   : ddl__is_sparse(comm->size);
+    if (opens_late && !(wireup->first_use = comm->first_use = ddl__first_use_create(wireup)))
         return DDL_ENOMEM;
     status = ddl__wireup_run(wireup);
     if (status != DDL_OK)
@@ -187,7 +173,8 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
     ddl__background_task task = {comm->engine, ddl__engine_fd(comm->engine), run_in_background,
                                  was_driven};
     status = ddl__endpoint_set_task(comm->endpoint, comm->slot, &task);
-    ddl__first_use_events events = {comm->engine, link_opened, link_lapsed, link_failed};
+    ddl__first_use_events events = {comm->engine, ddl__engine_watch, ddl__engine_wake,
+                                    ddl__engine_peer_unreachable};
     return status == DDL_OK && comm->first_use ? ddl__first_use_start(comm->first_use, &events)
                                                : status;
 }
@@ -196,12 +183,15 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
+    bool shares; /* it uses shared memory */
     ddl__layout layout;
     ddl__sharing sharing;
 } settings;
 
-static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs, const char *name)
+static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
+                                   const settings *theirs, int rank)
 {
+    const char *name = comm->names[rank];
     if (theirs->segment_bytes != comm->segment_bytes)
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
                          (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
@@ -210,6 +200,14 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *theirs,
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
                          (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
                          (long long)theirs->heartbeat_ms, name);
+    /* Of pairs that are connected later, both ends decide how before. */
+    if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
+        ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
+        return ddl__fail(DDL_EINVAL,
+                         "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
+                         "alike on both, and see their warnings",
+                         own->shares ? comm->names[comm->rank] : name,
+                         own->shares ? name : comm->names[comm->rank]);
     return ddl__layout_compare(comm, &theirs->layout, name);
 }
 
@@ -314,7 +312,7 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all, bool *agre
     ddl_status status =
         locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
     for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        status = settings_compare(comm, &all[i], comm->names[i]);
+        status = settings_compare(comm, &all[comm->rank], &all[i], (int)i);
         locations[i] = all[i].layout.location;
         sharing[i] = all[i].sharing;
     }
@@ -331,8 +329,7 @@ static ddl_status apply_settings(ddl_comm *comm, const settings *all, bool *agre
 
 /* Exchange which members share memory, and the settings. This is the first operation of every comm;
  * when it is complete, all members are here. `agreed`: and all have equal settings. */
-static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
-                                    const ddl__until *until, bool *agreed)
+static ddl_status exchange_settings(ddl_comm *comm, const ddl__wireup *wireup, bool *agreed)
 {
     settings *all = calloc((size_t)comm->size, sizeof *all);
     if (!all)
@@ -340,14 +337,15 @@ static ddl_status exchange_settings(ddl_comm *comm, ddl__link *const *links,
     settings *own = &all[comm->rank];
     own->segment_bytes = comm->segment_bytes;
     own->heartbeat_ms = comm->config.heartbeat_ms;
+    own->shares = wireup->kinds & DDL_LINK_SHM;
     own->layout = comm->layout;
-    ddl_status status = find_sharing(comm, links, &own->sharing);
-    int64_t left = left_ms(until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
+    int64_t left = left_ms(wireup->until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
     /* A rank that does not come is known to its neighbours only: let them say so before. */
     if (ddl__is_sparse(comm->size))
         left += COMMIT_LEAST_MS;
     if (status == DDL_OK)
-        status = gather_rows(comm, all, sizeof *all, left, until);
+        status = gather_rows(comm, all, sizeof *all, left, wireup->until);
     if (status == DDL_OK)
         status = apply_settings(comm, all, agreed);
     free(all);
@@ -377,6 +375,7 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
                                 .controls = controls,
                                 .rank = comm->rank,
                                 .size = comm->size,
+                                .kinds = wireup->kinds,
                                 .limits = {.heartbeat = ms_to_ns(config->heartbeat_ms),
                                            .suspect = ms_to_ns(config->suspect_ms),
                                            .dead = ms_to_ns(config->dead_ms),
@@ -459,6 +458,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
     bool agreed = false;
+    if (ddl__is_sparse(comm->size))
+        ddl__find_places(comm->addresses, comm->size);
     ddl__wireup wireup = {.endpoint = comm->endpoint,
                           .comm = comm_id(list, number, config),
                           .addresses = addresses,
@@ -488,7 +489,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK && comm->health)
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = exchange_settings(comm, ddl__engine_links(comm->engine), until, &agreed);
+        status = exchange_settings(comm, &wireup, &agreed);
     bool counts = agreed && comm_is_pair(comm); /* the other one's creation has succeeded */
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);

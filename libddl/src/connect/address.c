@@ -22,6 +22,7 @@ typedef struct __attribute__((packed)) encoded_head {
     uint64_t network;
     uint16_t port;
     uint8_t flags, n_ips, host; /* host: the length of its name */
+    uint32_t user;
 } encoded_head;
 
 typedef struct __attribute__((packed)) encoded_ip {
@@ -56,7 +57,8 @@ size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
     unsigned flags = (address->shares_memory ? SHARES_MEMORY : 0U) |
                      (address->several_sockets ? SEVERAL_SOCKETS : 0U);
     encoded_head head = {MAGIC,         FORMAT,         address->endpoint, address->network,
-                         address->port, (uint8_t)flags, address->n_ips,    (uint8_t)host};
+                         address->port, (uint8_t)flags, address->n_ips,    (uint8_t)host,
+                         address->user};
     unsigned char *at = mempcpy(bytes, &head, sizeof head);
     at = mempcpy(at, address->host, host);
     for (unsigned i = 0; i < address->n_ips; i++) {
@@ -86,6 +88,7 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
     *address = (ddl__address){.endpoint = head.endpoint,
                               .network = head.network,
                               .port = head.port,
+                              .user = head.user,
                               .shares_memory = head.flags & SHARES_MEMORY,
                               .several_sockets = head.flags & SEVERAL_SOCKETS,
                               .n_ips = head.n_ips};

@@ -16,11 +16,16 @@ typedef struct ddl__address {
     ddl__digest endpoint; /* random; also the abstract unix socket's name */
     uint64_t network;     /* equal for processes that have the same interfaces; 0: not known */
     uint16_t port;
+    uint32_t user;        /* the effective user, who alone shares its memory */
     bool shares_memory;   /* with members of its host, where a comm allows it */
     bool several_sockets; /* it opens several connections to each peer */
     uint8_t n_ips;
     ddl__interface ips[DDL__INTERFACES_MAX]; /* in the order in which to try them */
     char host[DDL__HOST_MAX];                /* for messages only */
+
+    /* Not exchanged: its place among the members of its comm that may share its memory, and their
+     * number (neighbours.h). */
+    int place, sharing;
 } ddl__address;
 
 /* Convert to and from the exchanged bytes. encode returns the length, at most DDL_ADDRESS_MAX;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "connect/discover.h"
 #include "connect/first_use.h"
+#include "connect/neighbours.h"
 
 enum {
     RESERVE = 64,      /* for descriptors that the program opens meanwhile */
@@ -20,7 +21,7 @@ enum {
     WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
 };
 
-static bool may_share_memory(const ddl__address *own, const ddl__address *other, uint32_t kinds)
+static bool looks_local(const ddl__address *own, const ddl__address *other, uint32_t kinds)
 {
     return kinds & (DDL_LINK_SHM | DDL_LINK_INPROC) && own->network == other->network &&
            !strcmp(own->host, other->host);
@@ -41,8 +42,8 @@ static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *a
 {
     uint64_t needed = 0;
     for (int i = 0; i < size; i++)
-        if (i != rank)
-            needed += may_share_memory(&addresses[rank], &addresses[i], kinds)
+        if (i != rank && (!unopened || ddl__are_connected_early(addresses, size, kinds, rank, i)))
+            needed += looks_local(&addresses[rank], &addresses[i], kinds)
                           ? SHARING
                           : count_tcp_sockets(endpoint, &addresses[i], unopened);
     return needed;

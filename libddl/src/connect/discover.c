@@ -158,6 +158,7 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     }
     address->n_ips = (uint8_t)n;
     address->network = network_id();
+    address->user = geteuid();
     return DDL_OK;
 }
 

@@ -91,9 +91,10 @@ void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted);
 
-/* Give each connection of this kind, DDL__CONN_FIRST_USE or DDL__CONN_LATE_CONTROL, to `take`,
- * those that have come already, too: it owns the descriptor and a copy of the session, and runs
- * under the endpoint's lock. Until the slot is closed, or `take` is NULL. */
+/* Give each connection of this kind, DDL__CONN_LATE_CONTROL or DDL__CONN_FIRST_USE (which stands
+ * for DDL__CONN_FIRST_MEMORY, too), to `take`, those that have come already, too: it owns the
+ * descriptors and a copy of the session, and runs under the endpoint's lock. Until the slot is
+ * closed, or `take` is NULL. */
 typedef void ddl__take_fn(void *context, const ddl__accepted *accepted);
 void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t kind,
                           ddl__take_fn *take, void *context);

@@ -159,7 +159,8 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 /* Who takes connections of this kind; NULL for a kind that waits for ddl__pending_take. */
 static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
 {
-    return kind == DDL__CONN_FIRST_USE      ? &slot->takers[0]
+    bool is_link = kind == DDL__CONN_FIRST_USE || kind == DDL__CONN_FIRST_MEMORY;
+    return is_link                          ? &slot->takers[0]
            : kind == DDL__CONN_LATE_CONTROL ? &slot->takers[1]
                                             : (ddl__taker *)NULL;
 }

@@ -38,7 +38,7 @@
 enum { LEAST_SIZE = 9 };
 
 typedef enum use_state {
-    NOT_ADDED, /* this rank shares memory with the peer, or all links were opened */
+    NOT_ADDED, /* it was opened when the comm was created, or uses the connection of the first */
     UNUSED,
     ASKED,   /* this rank is to dial */
     DIALING, /* it dials */
@@ -46,11 +46,12 @@ typedef enum use_state {
     ENDED    /* open, or lapsed */
 } use_state;
 
-/* One link of one pair. */
+/* One link of one pair; of one that will share memory, both links. */
 typedef struct link_use {
     ddl__first_use *use;
     ddl__link *link;
     int peer;
+    bool shared; /* it will share memory */
     use_state state;
     ddl__link_state gone; /* DDL__LINK_OPEN: it is not */
     int64_t gone_at;
@@ -93,6 +94,7 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
                                 .slot = wireup->slot,
                                 .comm = wireup->comm,
                                 .addresses = wireup->addresses,
+                                .arena = wireup->arena,
                                 .rank = wireup->rank,
                                 .size = wireup->size};
     for (size_t i = 0; i < n; i++)
@@ -152,29 +154,73 @@ bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__l
     return true;
 }
 
+bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
+                               ddl__link **messages)
+{
+    link_use *u = &use->uses[2 * peer];
+    const ddl__wireup *w = &use->wireup;
+    *link =
+        ddl__shm_link_create_unopened(w->arena, (unsigned)peer, (unsigned)w->rank, link_asks, u);
+    if (!*link)
+        return false;
+    *messages = ddl__shm_link_beside(*link);
+    u->link = *link;
+    u->shared = true;
+    u->state = UNUSED;
+    return true;
+}
+
 void ddl__first_use_remove(ddl__first_use *use, int peer)
 {
     use->uses[2 * peer].state = use->uses[2 * peer + 1].state = NOT_ADDED;
 }
 
-/* Under the lock: the link has its connection. */
-static void use_open(link_use *u, int fd, ddl__seal *seal)
+/* What a link is opened with. */
+typedef struct opening {
+    int fd;
+    ddl__seal *seal;
+    ddl__arena *arena; /* the peer's, if they will share memory */
+} opening;
+
+/* Make it of a connection; `passed` is the descriptor that came over it, if any. */
+static ddl_status opening_make(const link_use *u, int fd, const ddl__session *session,
+                               ddl__side side, int passed, opening *o)
 {
     const ddl__wireup *w = &u->use->wireup;
-    char name[128];
-    ddl__wireup_name_connection(ddl__endpoint_address(w->endpoint), fd, name, sizeof name);
+    *o = (opening){.fd = fd};
+    if (!u->shared)
+        return ddl__session_seal(ddl__endpoint_job(w->endpoint), session, fd, side, &o->seal);
+    if (passed < 0)
+        return ddl__fail(DDL_EREFUSED, "no shared memory came with it: raise ulimit -n");
+    o->arena = ddl__arena_open(passed, (unsigned)w->rank);
+    return o->arena ? DDL_OK : DDL_ESYSTEM;
+}
+
+/* Under the lock: the link has its connection. */
+static void use_open(link_use *u, const opening *o)
+{
+    const ddl__wireup *w = &u->use->wireup;
+    char name[128] = "shared memory";
+    if (!u->shared)
+        ddl__wireup_name_connection(ddl__endpoint_address(w->endpoint), o->fd, name, sizeof name);
     ddl__log(DDL__INFO, "rank %d reaches rank %d on %s over %s", w->rank, u->peer,
              w->addresses[u->peer].host, name);
     u->state = ENDED;
-    ddl__tcp_link_connect(u->link, fd, name, seal);
-    u->use->events.opened(u->use->events.context, u->link, fd);
+    if (u->shared)
+        ddl__shm_link_connect(u->link, o->fd, o->arena);
+    else
+        ddl__tcp_link_connect(u->link, o->fd, name, o->seal);
+    u->use->events.opened(u->use->events.engine, u->link, o->fd);
 }
 
 /* Under the lock. */
 static void use_lapse(link_use *u, ddl__link_state state)
 {
     u->state = ENDED;
-    ddl__tcp_link_lapse(u->link, state);
+    if (u->shared)
+        ddl__shm_link_lapse(u->link, state);
+    else
+        ddl__tcp_link_lapse(u->link, state);
 }
 
 void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state)
@@ -205,30 +251,34 @@ static bool use_goes_on(void *context)
     return goes_on;
 }
 
-static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d)
+static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
 {
-    unsigned second = u == &u->use->uses[2 * u->peer + 1];
-    ddl__late_target target = {&u->use->wireup, u->peer,     DDL__CONN_FIRST_USE,
-                               second,          use_goes_on, u};
+    ddl__late_target target = {.wireup = &u->use->wireup,
+                               .peer = u->peer,
+                               .local = u->shared,
+                               .kind = u->shared ? DDL__CONN_FIRST_MEMORY : DDL__CONN_FIRST_USE,
+                               .lane = u == &u->use->uses[2 * u->peer + 1],
+                               .goes_on = use_goes_on,
+                               .context = u,
+                               .passed = u->shared ? passed : NULL};
     return ddl__late_dial(&target, d);
 }
 
 /* Under the lock: what an attempt has led to. False if it is to be repeated. */
-static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d)
+static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d, int passed)
 {
-    ddl__seal *seal;
-    const ddl__job *job = ddl__endpoint_job(u->use->wireup.endpoint);
+    opening o;
     if (u->state != DIALING) /* the peer's connection has come */
         return true;
     if (status == DDL_OK &&
-        ddl__session_seal(job, &d->session, d->fd, DDL__DIALER, &seal) == DDL_OK) {
-        use_open(u, d->fd, seal);
+        opening_make(u, d->fd, &d->session, DDL__DIALER, passed, &o) == DDL_OK) {
+        use_open(u, &o);
         d->fd = -1;
         return true;
     }
     if (u->gone != DDL__LINK_OPEN || status == DDL_ESTATE) {
         use_lapse(u, status == DDL_ESTATE ? DDL__LINK_LEFT : u->gone);
-        u->use->events.lapsed(u->use->events.context);
+        u->use->events.lapsed(u->use->events.engine);
         return true;
     }
     if (status == DDL_INPROGRESS)
@@ -251,7 +301,7 @@ static void use_fail(const link_use *u)
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "rank %d on %s cannot be reached by rank %d on %s: %.200s", u->peer,
              w->addresses[u->peer].host, w->rank, w->addresses[w->rank].host, ddl__message());
-    u->use->events.failed(u->use->events.context, u->peer, text);
+    u->use->events.unreachable(u->use->events.engine, u->peer, text);
 }
 
 /* Under the lock, which is released meanwhile. */
@@ -263,11 +313,14 @@ static void use_dial(link_use *u)
     u->state = DIALING;
     while (!settled) {
         ddl__dial_attempt d = {.fd = -1};
+        int passed = -1;
         pthread_mutex_unlock(&use->lock);
-        ddl_status status = dial_paths(u, &d);
+        ddl_status status = dial_paths(u, &d, &passed);
         pthread_mutex_lock(&use->lock);
-        settled = use_settle(u, status, &d);
+        settled = use_settle(u, status, &d, passed);
         ddl__dial_cancel(&d);
+        if (passed >= 0)
+            close(passed);
         if (status == DDL_ETIMEDOUT) /* it was reached, and the failure detector watches it */
             limit = ddl__now() + DDL__FIRST_USE_LIMIT;
         if (!settled && ddl__now() > limit) {
@@ -307,10 +360,12 @@ static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hel
     if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
         hello->from >= (uint32_t)w->size || hello->lane > 1)
         return "its rank or size does not fit this comm";
-    use_state state = use->uses[2 * hello->from + hello->lane].state;
-    return state == NOT_ADDED ? "the links of this pair were opened at once"
-           : state == ENDED   ? "this link was opened before"
-                              : NULL;
+    const link_use *u = &use->uses[2 * hello->from + hello->lane];
+    return u->state == NOT_ADDED ? "the links of this pair were opened at once"
+           : u->state == ENDED   ? "this link was opened before"
+           : u->shared != (hello->kind == DDL__CONN_FIRST_MEMORY)
+               ? "the two do not agree on sharing memory"
+               : NULL;
 }
 
 /* For ddl__endpoint_divert: answer a connection, and make it a link if it is wanted. */
@@ -319,13 +374,14 @@ static void accept_link(void *context, const ddl__accepted *accepted)
     ddl__first_use *use = context;
     const ddl__hello *hello = &accepted->hello;
     const ddl__job *job = ddl__endpoint_job(use->wireup.endpoint);
-    ddl__seal *seal = NULL;
+    opening o = {.fd = -1};
     pthread_mutex_lock(&use->lock);
     const char *refusal = find_refusal(use, hello);
     link_use *u = refusal ? NULL : &use->uses[2 * hello->from + hello->lane];
     bool decides = u && use->wireup.rank > u->peer && u->state == DIALING;
     if (u && !decides &&
-        ddl__session_seal(job, &accepted->session, accepted->fd, DDL__DIALED, &seal) != DDL_OK)
+        opening_make(u, accepted->fd, &accepted->session, DDL__DIALED, accepted->passed, &o) !=
+            DDL_OK)
         refusal = ddl__message();
     ddl__hello answer = ddl__hello_answer(hello,
                                           refusal   ? DDL_EREFUSED
@@ -333,15 +389,19 @@ static void accept_link(void *context, const ddl__accepted *accepted)
                                                     : DDL_OK,
                                           refusal);
     ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
-    bool sent = ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now());
-    if (sent && !refusal && !decides) {
-        use_open(u, accepted->fd, seal);
+    bool opens = !refusal && !decides;
+    int memory = opens && u->shared ? ddl__arena_fd(use->wireup.arena) : -1;
+    if (ddl__send_with_fd(accepted->fd, &answer, sizeof answer, memory, ddl__now()) && opens) {
+        use_open(u, &o);
         pthread_cond_broadcast(&use->changed);
     } else {
-        ddl__seal_destroy(seal);
+        ddl__seal_destroy(o.seal);
+        ddl__arena_drop(o.arena);
         close(accepted->fd);
     }
     pthread_mutex_unlock(&use->lock);
+    if (accepted->passed >= 0)
+        close(accepted->passed);
 }
 
 ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events *events)

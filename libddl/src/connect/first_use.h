@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* first_use.h - opens the TCP links of a large comm when a pair first uses them. Pairs that never
- * send each other anything have their control connection only. */
+/* first_use.h - opens links of a large comm when a pair first uses them: those over TCP, and in a
+ * sparse comm (neighbours.h) also those over shared memory. */
 #ifndef DDL_CONNECT_FIRST_USE_H
 #define DDL_CONNECT_FIRST_USE_H
 
@@ -23,15 +23,19 @@ void ddl__first_use_destroy(ddl__first_use *use);
 /* During the wireup: create the links with a peer, unopened; or forget them. */
 bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__link **link,
                         ddl__link **messages);
+/* The same for links that will share memory, which both get one connection. */
+bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
+                               ddl__link **messages);
 void ddl__first_use_remove(ddl__first_use *use, int peer);
 
-/* What the user of the links is told, by any thread. */
+/* What the engine of the links is told, by any thread. The first two are called under locks and
+ * must not block. */
+struct ddl__engine;
 typedef struct ddl__first_use_events {
-    void *context;
-    void (*opened)(void *context, ddl__link *link, int fd); /* the link has this connection now;
-                                                               called under locks: must not block */
-    void (*lapsed)(void *context);                          /* a link will never open; likewise */
-    void (*failed)(void *context, int peer, const char *text); /* it cannot be reached */
+    struct ddl__engine *engine;
+    void (*opened)(struct ddl__engine *engine, ddl__link *link, int fd);
+    void (*lapsed)(struct ddl__engine *engine); /* a link will never open */
+    void (*unreachable)(struct ddl__engine *engine, int peer, const char *text);
 } ddl__first_use_events;
 
 /* Dial and accept from now on. */

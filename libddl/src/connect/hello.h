@@ -26,8 +26,9 @@ enum {
     DDL__CONN_FIRST_USE = 9, /* one of these links; `lane` 0: of operations, 1: of messages */
     DDL__CONN_LIST =
         10, /* asks for the list of a rendezvous, whose id takes the place of a comm's */
-    DDL__CONN_LATE_CONTROL =
-        11 /* the control connection of members that had none, to the one that leads an agreement */
+    DDL__CONN_LATE_CONTROL = 11, /* the control connection of members that had none, to the one that
+                                    leads an agreement */
+    DDL__CONN_FIRST_MEMORY = 12  /* both links of a pair that shares memory, when used */
 };
 
 /* The sender's settings that have to be equal in the whole job. */

@@ -34,7 +34,8 @@ static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial
     ddl__hello answer;
     if (!await_answer(target, d->fd, DDL__NEVER))
         return DDL_ETIMEDOUT;
-    if (!ddl__recv_all(d->fd, &answer, sizeof answer, ddl__now() + DDL__ADDRESS_LIMIT))
+    if (!ddl__recv_with_fds(d->fd, &answer, sizeof answer, target->passed, target->passed ? 1 : 0,
+                            ddl__now() + DDL__ADDRESS_LIMIT))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     if (ddl__hello_check(&answer) != DDL_OK)
         return DDL_EREFUSED;
@@ -47,12 +48,29 @@ static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial
     return ddl__fail(is_final(status) ? status : DDL_EREFUSED, "%s", answer.text);
 }
 
-static ddl_status dial_on_path(const ddl__late_target *target, ddl__path path, ddl__dial_attempt *d)
+static ddl_status start_local(const ddl__wireup *w, const ddl__late_target *target,
+                              ddl__dial_attempt *d)
+{
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&w->addresses[target->peer].endpoint, &to);
+    int fd = ddl__dial((struct sockaddr *)&to, length, w->deadline);
+    if (fd < 0) {
+        d->error = errno;
+        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    }
+    ddl__hello hello = ddl__wireup_hello(w, target->peer, target->kind);
+    return ddl__dial_start(w, d, fd, &hello);
+}
+
+/* `path` is NULL if the target is local. */
+static ddl_status dial_on_path(const ddl__late_target *target, const ddl__path *path,
+                               ddl__dial_attempt *d)
 {
     ddl__wireup within = *target->wireup;
     within.deadline = ddl__now() + DDL__LATE_DIAL_LIMIT;
-    ddl_status status =
-        ddl__wireup_start_on_path(&within, target->peer, d, target->kind, target->lane, path);
+    ddl_status status = path ? ddl__wireup_start_on_path(&within, target->peer, d, target->kind,
+                                                         target->lane, *path)
+                             : start_local(&within, target, d);
     if (status != DDL_OK)
         return status;
     if (!await_answer(target, d->fd, ddl__now() + DDL__ADDRESS_LIMIT))
@@ -65,6 +83,8 @@ static ddl_status dial_on_path(const ddl__late_target *target, ddl__path path, d
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
 {
     const ddl__wireup *w = target->wireup;
+    if (target->local)
+        return dial_on_path(target, NULL, d);
     ddl__paths paths =
         ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
@@ -76,7 +96,7 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
             break;
         ddl__dial_cancel(d);
         d->error = 0;
-        status = dial_on_path(target, paths.path[i], d);
+        status = dial_on_path(target, &paths.path[i], d);
         refused = refused && d->error == ECONNREFUSED;
         answers = answers || status == DDL_ETIMEDOUT;
     }

@@ -9,16 +9,18 @@
 typedef struct ddl__late_target {
     const ddl__wireup *wireup; /* has neither links nor a deadline */
     int peer;
-    uint8_t kind; /* DDL__CONN_FIRST_USE or DDL__CONN_LATE_CONTROL */
+    bool local;   /* over its unix socket */
+    uint8_t kind; /* DDL__CONN_FIRST_USE, DDL__CONN_FIRST_MEMORY or DDL__CONN_LATE_CONTROL */
     unsigned lane;
     bool (*goes_on)(void *context); /* whether there still is a point in it; asked often */
     void *context;
+    int *passed; /* the descriptor that comes with the answer, -1 before; or NULL */
 } ddl__late_target;
 
 /* Dial the peer over each path in turn, up to the answer of its comm. DDL_OK: *d is connected.
- * DDL_INPROGRESS, DDL_EPEER and DDL_EMINORITY: that is the answer. DDL_EUNREACHABLE: no path leads
- * to it; d->error is ECONNREFUSED if all refuse. DDL_ETIMEDOUT: it does not answer. The caller
- * cancels *d. */
+ * DDL_INPROGRESS, DDL_EPEER, DDL_EMINORITY and DDL_ESTATE: that is the answer. DDL_EUNREACHABLE: no
+ * path leads to it; d->error is ECONNREFUSED if all refuse. DDL_ETIMEDOUT: it does not answer. The
+ * caller cancels *d. */
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d);
 
 #endif

@@ -43,7 +43,33 @@ static bool has_several_interfaces(const ddl__address *address)
     return false;
 }
 
-bool ddl__is_linked_early(const ddl__address *one, const ddl__address *other)
+bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other)
+{
+    return one->shares_memory && other->shares_memory && one->network &&
+           one->network == other->network && one->user == other->user;
+}
+
+/* Members of one host mostly follow each other. */
+void ddl__find_places(ddl__address *addresses, int size)
+{
+    for (int i = 0; i < size; i++) {
+        int before = i - 1;
+        while (before >= 0 && !ddl__may_share_memory(&addresses[i], &addresses[before]))
+            before--;
+        addresses[i].place = before < 0 ? 0 : addresses[before].place + 1;
+        addresses[i].sharing = addresses[i].place + 1;
+    }
+    for (int i = size - 2; i >= 0; i--) { /* the last one of a host has counted all */
+        int after = i + 1;
+        while (after < size && !ddl__may_share_memory(&addresses[i], &addresses[after]))
+            after++;
+        if (after < size)
+            addresses[i].sharing = addresses[after].sharing;
+    }
+}
+
+/* Whether the pair has several connections, or needs one to find out how it is linked. */
+static bool is_linked_early(const ddl__address *one, const ddl__address *other)
 {
     bool is_known = one->network && other->network;
     bool may_be_same = !is_known || one->network == other->network;
@@ -51,6 +77,18 @@ bool ddl__is_linked_early(const ddl__address *one, const ddl__address *other)
     return (may_be_same && one->shares_memory && other->shares_memory) || one->several_sockets ||
            other->several_sockets ||
            (may_differ && has_several_interfaces(one) && has_several_interfaces(other));
+}
+
+bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds, int one,
+                              int other)
+{
+    const ddl__address *a = &addresses[one], *b = &addresses[other];
+    if (!ddl__is_sparse(size) || ddl__are_neighbours(one, other, size))
+        return true;
+    if (ddl__may_share_memory(a, b) && kinds & (DDL_LINK_SHM | DDL_LINK_TCP))
+        return (kinds & DDL_LINK_INPROC && !(kinds & DDL_LINK_SHM)) ||
+               ddl__are_neighbours(a->place, b->place, a->sharing);
+    return !(kinds & DDL_LINK_TCP) || is_linked_early(a, b);
 }
 
 static int highest_bit(int n)

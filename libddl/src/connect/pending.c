@@ -61,7 +61,8 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
 /* Whether connections of this kind come after the comm's creation. */
 static bool is_late(const ddl__hello *hello)
 {
-    return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_LATE_CONTROL;
+    return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_FIRST_MEMORY ||
+           hello->kind == DDL__CONN_LATE_CONTROL;
 }
 
 /* Why the endpoint refuses a complete hello, or NULL. */
@@ -72,11 +73,12 @@ static const char *find_refusal_reason(const ddl__inbound *inbound, const void *
     if (!ddl__digest_equal(hello->endpoint, endpoint->address.endpoint))
         return "another endpoint was meant";
     bool tcp = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_MESSAGES ||
-               hello->kind == DDL__CONN_PAIR || is_late(hello);
+               hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE;
+    bool memory = hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC ||
+                  hello->kind == DDL__CONN_FIRST_MEMORY;
     bool any = hello->kind == DDL__CONN_CONTROL || hello->kind == DDL__CONN_CREATE_FAILURE ||
-               hello->kind == DDL__CONN_LIST;
-    if ((tcp == inbound->local && !any) ||
-        (!tcp && !any && hello->kind != DDL__CONN_SHM && hello->kind != DDL__CONN_INPROC))
+               hello->kind == DDL__CONN_LIST || hello->kind == DDL__CONN_LATE_CONTROL;
+    if (!any && (inbound->local ? !memory : !tcp))
         return "a wrong kind of connection";
     /* A pointer is valid only in this process. */
     if (hello->kind == DDL__CONN_INPROC && !ddl__same_process(inbound->fd))
@@ -125,9 +127,10 @@ static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     const ddl__taker *taker = ddl__slot_taker(slot, hello->kind);
     if (!taker->take || ddl__has_ended(conn->inbound.fd))
         return false;
-    ddl__accepted accepted = {conn->inbound.fd, -1, *hello, conn->inbound.session};
+    ddl__accepted accepted = {conn->inbound.fd, conn->inbound.passed, *hello,
+                              conn->inbound.session};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_DEL, conn->inbound.fd, NULL);
-    conn->inbound.fd = -1;
+    conn->inbound.fd = conn->inbound.passed = -1;
     taker->take(taker->context, &accepted);
     ddl__session_end(&accepted.session);
     return true;

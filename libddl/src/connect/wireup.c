@@ -135,9 +135,17 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
 /* Whether nothing is opened between this rank and the peer. */
 static bool is_late(const ddl__wireup *w, int peer)
 {
-    return peer != w->rank && w->first_use && w->controls && ddl__is_sparse(w->size) &&
-           !ddl__are_neighbours(w->rank, peer, w->size) &&
-           !ddl__is_linked_early(&w->addresses[w->rank], &w->addresses[peer]);
+    return peer != w->rank && w->first_use && w->controls &&
+           !ddl__are_connected_early(w->addresses, w->size, w->kinds, w->rank, peer);
+}
+
+static bool add_late_pair(const ddl__wireup *w, int peer)
+{
+    ddl__link **link = &w->links[peer], **messages = &w->messages[peer];
+    bool shares = w->kinds & DDL_LINK_SHM &&
+                  ddl__may_share_memory(&w->addresses[w->rank], &w->addresses[peer]);
+    return shares ? ddl__first_use_add_shared(w->first_use, peer, link, messages)
+                  : ddl__first_use_add(w->first_use, peer, w->slots, link, messages);
 }
 
 static ddl_status make_late_pairs(const ddl__wireup *w)
@@ -145,7 +153,7 @@ static ddl_status make_late_pairs(const ddl__wireup *w)
     for (int peer = 0; peer < w->size; peer++) {
         if (!is_late(w, peer))
             continue;
-        if (!ddl__first_use_add(w->first_use, peer, w->slots, &w->links[peer], &w->messages[peer]))
+        if (!add_late_pair(w, peer))
             return DDL_ENOMEM;
         w->controls[peer].late = true;
     }

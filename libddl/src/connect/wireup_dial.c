@@ -39,7 +39,8 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
                            const ddl__hello *hello)
 {
     bool inproc = hello->kind == DDL__CONN_INPROC;
-    int passed = hello->kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
+    bool shares = hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_FIRST_MEMORY;
+    int passed = shares ? ddl__arena_fd(w->arena) : -1;
     d->fd = fd;
     d->hello = *hello;
     if (inproc)

@@ -47,8 +47,7 @@ static bool has_late_pairs(const ddl__health *h, int rank)
 {
     const ddl__address *addresses = h->config.addresses;
     for (int i = 0; ddl__is_sparse(h->size) && i < h->size; i++)
-        if (i != rank && !ddl__are_neighbours(i, rank, h->size) &&
-            !ddl__is_linked_early(&addresses[i], &addresses[rank]))
+        if (i != rank && !ddl__are_connected_early(addresses, h->size, h->config.kinds, i, rank))
             return true;
     return false;
 }

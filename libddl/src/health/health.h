@@ -28,6 +28,7 @@ typedef struct ddl__health_config {
     ddl__first_use *first_use; /* is told of members that are gone; outlives the health; or NULL */
     ddl__control_dial *controls; /* by rank: the control connections that the wireup has begun */
     int rank, size;
+    uint32_t kinds; /* of links that the comm uses (ddl_link_kind bits) */
     ddl__limits limits;
     const char *witness;     /* the launcher's socket, or NULL */
     const char *trace_dir;   /* the folder for the flight record of a dead comm; copied; or NULL */

@@ -27,6 +27,7 @@
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "connect/late_dial.h"
+#include "connect/neighbours.h"
 #include "health/health_state.h"
 #include "net/socket.h"
 
@@ -79,6 +80,8 @@ static void take_connection(void *context, const ddl__accepted *accepted)
 {
     ddl__late *late = context;
     arrival *a = malloc(sizeof *a);
+    if (accepted->passed >= 0)
+        close(accepted->passed);
     if (!a) {
         close(accepted->fd); /* the member dials again */
         return;
@@ -286,8 +289,14 @@ static void *dial_leaders(void *context)
             continue;
         }
         ddl__dial_attempt d = {.fd = -1};
-        ddl__late_target target = {&late->wireup, leader, DDL__CONN_LATE_CONTROL, 0,
-                                   dial_goes_on,  late};
+        const ddl__address *addresses = h->config.addresses;
+        ddl__late_target target = {
+            .wireup = &late->wireup,
+            .peer = leader,
+            .local = ddl__may_share_memory(&addresses[h->rank], &addresses[leader]),
+            .kind = DDL__CONN_LATE_CONTROL,
+            .goes_on = dial_goes_on,
+            .context = late};
         pthread_mutex_unlock(&h->detector->lock);
         ddl_status status = ddl__late_dial(&target, &d);
         pthread_mutex_lock(&h->detector->lock);

@@ -20,9 +20,7 @@
 
 #include "base/clock.h"
 #include "base/forks.h"
-#include "net/arena.h"
-#include "net/lending.h"
-#include "net/stores.h"
+#include "net/shm_link.h"
 
 _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's words");
 
@@ -31,32 +29,11 @@ _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among 
 /* No stamp follows it. */
 static const uint64_t NOTHING_MORE = UINT64_MAX / 2;
 
-typedef struct shm_link {
-    ddl__link link;
-    ddl__arena_outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer */
-    unsigned to, from;
-    uint64_t position; /* spans that we have released */
-    const ddl__fences *fences;
-    atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
-    bool light;                            /* both pass heavy fences: see word_store */
-    ddl__stores stores[2 * DDL__STORES];   /* to this peer; to several, this one first */
-
-    /* A link beside the first one of its peer. */
-    struct shm_link *first; /* has the doorbell and the state of the peer */
-    ddl__arena_outlet private_own, private_peer;
-    ddl__arena_reader private_reader;
-
-    /* A first link. The link beside it follows it in memory. */
-    ddl__arena *peer_arena;
-    atomic_bool closed;
-    size_t reason_length;
-    bool reason_whole;
-    ddl__lending lending;
-} shm_link;
+typedef ddl__shm_link shm_link;
 
 static shm_link *shm(ddl__link *link)
 {
-    return (shm_link *)link;
+    return ddl__shm_of(link);
 }
 
 /* This process has joined the fences, so each sleep of its driver passes a heavy one from now on.
@@ -152,12 +129,23 @@ static void *short_place(ddl__link *const *to, unsigned n)
     return n == 1 ? own_entry(own, one, own->readers[one].reserved)->inline_span : own->short_span;
 }
 
+/* An unopened link asks for its connection. */
+static bool may_send(ddl__link *link)
+{
+    if (ddl__shm_is_open(shm(link)))
+        return true;
+    ddl__shm_ask(shm(link));
+    return false;
+}
+
 static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     ddl__arena_outlet *own = shm(to[0])->own;
+    bool has_room = true;
     for (unsigned i = 0; i < n; i++)
-        if (outlet_is_full(own, shm(to[i])->to))
-            return NULL;
+        has_room = may_send(to[i]) && has_room && !outlet_is_full(own, shm(to[i])->to);
+    if (!has_room)
+        return NULL;
     void *span = is_short(n, bytes) ? short_place(to, n) : outlet_reserve(own, bytes);
     for (unsigned i = 0; span && i < n; i++)
         own->readers[shm(to[i])->to].reserved++;
@@ -246,9 +234,9 @@ static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memor
 {
     shm_link *s = shm(to);
     ddl__arena_loans *loans = &s->own->shared->rings[s->to].loans;
-    if (s->first || bytes < DDL__LEND_LEAST || !ddl__region_has(region, memory, bytes) ||
-        !ddl__region_is_attached(region) || !ddl__lending_may(&s->lending, to->fd, loans, region) ||
-        outlet_is_full(s->own, s->to))
+    if (s->first || to->fd < 0 || bytes < DDL__LEND_LEAST ||
+        !ddl__region_has(region, memory, bytes) || !ddl__region_is_attached(region) ||
+        !ddl__lending_may(&s->lending, to->fd, loans, region) || outlet_is_full(s->own, s->to))
         return false;
     uint64_t span = s->own->readers[s->to].published + 1;
     ddl__loan loan = {.number = region->number,
@@ -290,6 +278,8 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         link->state = s->first->link.state;
         memcpy(link->reason, s->first->link.reason, sizeof link->reason);
     }
+    if (!ddl__shm_is_open(s))
+        return false;
     ddl__arena_entry *e = next_entry(s, 0);
     if (!has_come(s, e, 0))
         return false;
@@ -373,6 +363,8 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
                             const ddl__signature *signature)
 {
     shm_link *s = shm(link);
+    if (!ddl__shm_is_open(s))
+        return NULL;
     ddl__arena_entry *e = next_entry(s, ahead);
     if (!has_come(s, e, ahead))
         return NULL;
@@ -454,6 +446,8 @@ static void shm_poll(ddl__link *link)
     shm_link *s = shm(link);
     if (s->first)
         link = &(s = s->first)->link;
+    if (!ddl__shm_is_open(s))
+        return;
     char bytes[256];
     for (;;) {
         ssize_t n = receive_some(s, bytes, sizeof bytes);
@@ -498,7 +492,7 @@ static void shm_close(ddl__link *link, const char *reason)
     atomic_uint *said = &shm(link)->own->shared->rings[shm(link)->to].loans.closed;
     atomic_store_explicit(said, 1, memory_order_seq_cst);
     (void)atomic_load_explicit(said, memory_order_seq_cst);
-    char text[2 + sizeof link->reason] = "G";
+    char text[DDL__SHM_FAREWELL] = "G";
     size_t n = 1;
     if (reason) {
         text[0] = 'A';
@@ -506,8 +500,10 @@ static void shm_close(ddl__link *link, const char *reason)
         memcpy(text + 1, reason, n - 1);
         text[n++] = 0;
     }
-    send(link->fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    shutdown(link->fd, SHUT_WR);
+    if (shm(link)->arrival)
+        ddl__shm_arrival_close(shm(link)->arrival, text, n);
+    else
+        ddl__shm_say_farewell(link->fd, text, n);
 }
 
 static void shm_destroy(ddl__link *link)
@@ -516,8 +512,12 @@ static void shm_destroy(ddl__link *link)
     if (s->first) /* allocated with the first link */
         return;
     shm_close(link, NULL);
-    ddl__close_guarded(link->fd);
-    ddl__arena_drop(s->peer_arena);
+    if (s->arrival) {
+        ddl__shm_arrival_destroy(s->arrival);
+    } else {
+        ddl__close_guarded(link->fd);
+        ddl__arena_drop(s->peer_arena);
+    }
     ddl__lending_end(&s->lending);
     free(s);
 }
@@ -526,20 +526,19 @@ static void shm_destroy(ddl__link *link)
     {                                                                                              \
         .kind = name, .zero_copy = false, .shared = true, .reserve = shm_reserve,                  \
         .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,   \
-        .give_back = shm_give_back, .next = shm_next, .peek = shm_peek, .release = shm_release,    \
-        .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll, .close = shm_close,        \
-        .destroy = shm_destroy                                                                     \
+        .give_back = shm_give_back, .next = shm_next, .want = ddl__shm_want, .peek = shm_peek,     \
+        .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll,    \
+        .close = shm_close, .destroy = shm_destroy                                                 \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);
 static const ddl__link_ops inproc_ops = SHM_OPS("inproc", NULL);
 
-ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
-                                int fd, bool inproc)
+/* Without its peer yet. */
+ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, bool inproc)
 {
-    if (to >= own->outlet.n_readers || from >= peer->outlet.n_readers) {
-        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
-                  peer->outlet.n_readers);
+    if (to >= own->outlet.n_readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in shared memory", to, own->outlet.n_readers);
         return NULL;
     }
     shm_link *s = calloc(2, sizeof *s), *beside = s + 1;
@@ -549,26 +548,47 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     }
     s->link.ops = inproc ? &inproc_ops : &shm_ops;
     s->link.stores = s->stores;
-    s->link.fd = ddl__guard(fd);
+    s->link.fd = -1;
     s->own = &own->outlet;
     s->to = to;
-    s->peer = &peer->outlet;
-    s->from = from;
-    s->peer_arena = peer;
     s->lending.fd = beside->lending.fd = -1;
     s->fences = beside->fences = own->fences;
     s->own_fences = beside->own_fences = &own->outlet.shared->fences;
-    s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;
 
     beside->link.ops = s->link.ops;
     beside->link.stores = beside->stores;
-    beside->link.fd = fd;
+    beside->link.fd = -1;
     beside->first = s;
     ddl__outlet_place_private(&beside->private_own, own, to);
-    ddl__outlet_place_private(&beside->private_peer, peer, from);
     beside->private_own.readers = &beside->private_reader;
     beside->own = &beside->private_own;
+    return s;
+}
+
+void ddl__shm_attach(ddl__shm_link *s, ddl__arena *peer, unsigned from, int fd)
+{
+    shm_link *beside = s + 1;
+    s->peer_arena = peer;
+    s->peer = &peer->outlet;
+    s->from = from;
+    s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;
+    ddl__outlet_place_private(&beside->private_peer, peer, from);
     beside->peer = &beside->private_peer;
+    s->link.fd = beside->link.fd = fd;
+}
+
+ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
+                                int fd, bool inproc)
+{
+    if (from >= peer->outlet.n_readers) {
+        ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
+                  peer->outlet.n_readers);
+        return NULL;
+    }
+    shm_link *s = ddl__shm_create(own, to, inproc);
+    if (!s)
+        return NULL;
+    ddl__shm_attach(s, peer, from, ddl__guard(fd));
     return &s->link;
 }
 

@@ -40,6 +40,16 @@ void ddl__arena_drop(ddl__arena *arena);
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc);
 
+/* The same without a peer yet: in a large comm most pairs never use their link. The driver asks for
+ * it by `ask`, once. */
+ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
+                                         void (*ask)(void *context), void *context);
+
+/* Give it its connection, and the peer's arena, which it owns then; or tell that it will get none:
+ * LEFT or LOST. Once, by any thread. */
+void ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer);
+void ddl__shm_link_lapse(ddl__link *link, ddl__link_state state);
+
 /* The second link between the same two ranks, in memory of its own, so that neither blocks the
  * other. It belongs to the first link, which has the doorbell and the state of the peer; `next`
  * copies that state. */

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A comm of so many ranks that it is sparse, nothing replaced. Ranks are threads. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "check.h"
+#include "ddl/ddl.h"
+
+enum { SIZE = 36, ODD = 9, WORDS = 500 };
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
+    } while (0)
+
+typedef struct rank_thread {
+    int rank;
+    uint32_t links;
+    pthread_t thread;
+} rank_thread;
+
+static ddl_endpoint *endpoints[SIZE];
+static unsigned char addresses[SIZE][DDL_ADDRESS_MAX];
+static size_t lengths[SIZE];
+static atomic_int named; /* ranks whose error names what differs */
+
+static ddl_status create(const rank_thread *self, ddl_comm **comm)
+{
+    const void *all[SIZE];
+    for (int i = 0; i < SIZE; i++)
+        all[i] = addresses[i];
+    ddl_comm_config config = {
+        .struct_size = sizeof config, .links = self->links, .timeout_ms = 60000};
+    return ddl_comm_create(endpoints[self->rank], all, lengths, self->rank, SIZE, &config, comm);
+}
+
+/* Every pair is used at last. */
+static void *use_all_pairs(void *argument)
+{
+    const rank_thread *self = argument;
+    static _Thread_local int32_t out[SIZE], in[SIZE], sums[WORDS];
+    ddl_comm *comm;
+    OK(create(self, &comm));
+    for (int i = 0; i < WORDS; i++)
+        sums[i] = i + self->rank;
+    OK(ddl_allreduce(comm, NULL, sums, WORDS, DDL_I32, DDL_SUM, NULL, NULL));
+    for (int i = 0; i < WORDS; i++)
+        CHECK(sums[i] == SIZE * i + SIZE * (SIZE - 1) / 2, "%d at %d", sums[i], i);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < SIZE; i++)
+            out[i] = 1000 * round + SIZE * self->rank + i;
+        OK(ddl_alltoall(comm, out, in, 1, DDL_I32, NULL, NULL));
+        for (int i = 0; i < SIZE; i++)
+            CHECK(in[i] == 1000 * round + SIZE * i + self->rank, "%d from %d", in[i], i);
+    }
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+/* One member does not share memory with its host, which the others count on. */
+static void *find_difference(void *argument)
+{
+    const rank_thread *self = argument;
+    ddl_comm *comm;
+    ddl_status status = create(self, &comm);
+    CHECK(status == DDL_EINVAL && strstr(ddl_last_error(), "rank 9 on "), "rank %d: %d %s",
+          self->rank, status, ddl_last_error());
+    atomic_fetch_add(&named, strstr(ddl_last_error(), "uses shared memory and ") != NULL);
+    return NULL;
+}
+
+static void run(void *(*main)(void *), uint32_t links, uint32_t odd)
+{
+    static rank_thread threads[SIZE];
+    for (int i = 0; i < SIZE; i++) {
+        OK(ddl_endpoint_create(NULL, &endpoints[i]));
+        OK(ddl_endpoint_address(endpoints[i], addresses[i], DDL_ADDRESS_MAX, &lengths[i]));
+    }
+    for (int i = 0; i < SIZE; i++) {
+        threads[i] = (rank_thread){.rank = i, .links = i == ODD ? odd : links};
+        CHECK(!pthread_create(&threads[i].thread, NULL, main, &threads[i]), "rank %d", i);
+    }
+    for (int i = 0; i < SIZE; i++)
+        pthread_join(threads[i].thread, NULL);
+    for (int i = 0; i < SIZE; i++)
+        ddl_endpoint_destroy(endpoints[i]);
+}
+
+int main(void)
+{
+    setenv("DDL_LOG", "off", 0);
+    run(use_all_pairs, 0, 0);
+    run(use_all_pairs, DDL_LINK_SHM, DDL_LINK_SHM);
+    run(use_all_pairs, DDL_LINK_TCP, DDL_LINK_TCP);
+    run(use_all_pairs, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_SHM | DDL_LINK_TCP);
+    run(find_difference, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_TCP);
+    CHECK(named == SIZE, "%d ranks name it", named);
+    return 0;
+}
