@@ -23,7 +23,7 @@
 enum {
     FLAGS = 32,
     N_IPS = 33,
-    HOST = 35,
+    HOST = 39,
     HOST_BYTES = 4,
     IP = HOST + HOST_BYTES,
     NAME = IP + 3

@@ -2,12 +2,13 @@
 /* A comm of so many ranks that it is sparse, nothing replaced. Ranks are threads. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
 #include "ddl/ddl.h"
 
-enum { SIZE = 36, ODD = 9, WORDS = 500 };
+enum { SIZE = 36, ODD = 9, WORDS = 500, LARGE = 64 << 10 };
 
 #define OK(call)                                                                                   \
     do {                                                                                           \
@@ -55,6 +56,16 @@ static void *use_all_pairs(void *argument)
         for (int i = 0; i < SIZE; i++)
             CHECK(in[i] == 1000 * round + SIZE * i + self->rank, "%d from %d", in[i], i);
     }
+    int32_t *all = malloc(sizeof *all * SIZE * LARGE);
+    CHECK(all, "memory");
+    for (int i = 0; i < LARGE; i++)
+        all[LARGE * self->rank + i] = self->rank + i;
+    OK(ddl_allgather(comm, NULL, all, LARGE, DDL_I32, NULL, NULL));
+    for (int i = 0; i < SIZE * LARGE; i++)
+        CHECK(all[i] == i / LARGE + i % LARGE, "%d at %d", all[i], i);
+    OK(ddl_allreduce(comm, NULL, all, 4 * LARGE, DDL_I32, DDL_SUM, NULL, NULL));
+    CHECK(all[1] == SIZE, "%d", all[1]);
+    free(all);
     ddl_comm_destroy(comm);
     return NULL;
 }

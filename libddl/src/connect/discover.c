@@ -111,6 +111,14 @@ static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host
     return DDL_OK;
 }
 
+/* Identifies the effective user. Containers may give its number to another one. */
+static uint32_t user_id(void)
+{
+    struct stat users;
+    uint32_t inode = stat("/proc/self/ns/user", &users) ? 0 : (uint32_t)users.st_ino;
+    return (uint32_t)geteuid() + inode * UINT32_C(2654435761);
+}
+
 /* Identifies this boot and network namespace; 0 if the system does not provide them. */
 static uint64_t network_id(void)
 {
@@ -158,7 +166,7 @@ ddl_status ddl__discover(ddl__address *address, const char *host, const char *fi
     }
     address->n_ips = (uint8_t)n;
     address->network = network_id();
-    address->user = geteuid();
+    address->user = user_id();
     return DDL_OK;
 }
 

@@ -10,7 +10,8 @@
  * comes first. A thread of the comm dials, one link after the other, with the lock released. The
  * thread that has read the dialer's proof accepts (ddl__first_use_accept, under the endpoint's
  * lock); it never waits for anything, so no ranks wait for each other. Locks of links, of the
- * endpoint and of the failure detector come before `lock`, never after it. Nothing is sent before
+ * endpoint and of the failure detector come before `lock`, never after it; that of a link's arrival
+ * comes last. Nothing is sent before
  * both ends have proven the secret, as at any connection (handshake.h).
  *
  * A member that dies or leaves while its link is being opened: data is only ever sent over a
@@ -21,6 +22,7 @@
 #include "connect/first_use.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -253,6 +255,11 @@ static bool use_goes_on(void *context)
 
 static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
 {
+    /* The kernel drops a descriptor that comes when no number is free for it. */
+    if (u->shared)
+        *passed = fcntl(ddl__arena_fd(u->use->wireup.arena), F_DUPFD_CLOEXEC, 0);
+    if (u->shared && *passed < 0)
+        return ddl__fail(DDL_EUNREACHABLE, "%s: raise ulimit -n", strerror(errno));
     ddl__late_target target = {.wireup = &u->use->wireup,
                                .peer = u->peer,
                                .local = u->shared,
@@ -323,7 +330,8 @@ static void use_dial(link_use *u)
             close(passed);
         if (status == DDL_ETIMEDOUT) /* it was reached, and the failure detector watches it */
             limit = ddl__now() + DDL__FIRST_USE_LIMIT;
-        if (!settled && ddl__now() > limit) {
+        /* After DDL_OK the peer has its end, and refuses another connection. */
+        if (!settled && (status == DDL_OK || ddl__now() > limit)) {
             use_lapse(u, DDL__LINK_LOST);
             pthread_mutex_unlock(&use->lock);
             use_fail(u);

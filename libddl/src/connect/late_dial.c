@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/time_limits.h"
@@ -34,6 +36,10 @@ static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial
     ddl__hello answer;
     if (!await_answer(target, d->fd, DDL__NEVER))
         return DDL_ETIMEDOUT;
+    if (target->passed) { /* what it has reserved */
+        close(*target->passed);
+        *target->passed = -1;
+    }
     if (!ddl__recv_with_fds(d->fd, &answer, sizeof answer, target->passed, target->passed ? 1 : 0,
                             ddl__now() + DDL__ADDRESS_LIMIT))
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
@@ -56,7 +62,12 @@ static ddl_status start_local(const ddl__wireup *w, const ddl__late_target *targ
     int fd = ddl__dial((struct sockaddr *)&to, length, w->deadline);
     if (fd < 0) {
         d->error = errno;
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+        return ddl__fail(errno == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE, "%s",
+                         strerror(errno));
+    }
+    if (!ddl__same_user(fd)) { /* the name is free once its process has ended */
+        close(fd);
+        return ddl__fail(DDL_EUNREACHABLE, "another user listens at its unix socket");
     }
     ddl__hello hello = ddl__wireup_hello(w, target->peer, target->kind);
     return ddl__dial_start(w, d, fd, &hello);
@@ -83,8 +94,13 @@ static ddl_status dial_on_path(const ddl__late_target *target, const ddl__path *
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
 {
     const ddl__wireup *w = target->wireup;
-    if (target->local)
-        return dial_on_path(target, NULL, d);
+    if (target->local) {
+        ddl_status local = dial_on_path(target, NULL, d);
+        bool is_needed = target->passed || d->error == ECONNREFUSED;
+        if (is_needed || is_final(local) || local == DDL_ETIMEDOUT)
+            return local;
+        ddl__dial_cancel(d); /* as where containers of one host have different users */
+    }
     ddl__paths paths =
         ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");

@@ -9,12 +9,13 @@
 typedef struct ddl__late_target {
     const ddl__wireup *wireup; /* has neither links nor a deadline */
     int peer;
-    bool local;   /* over its unix socket */
+    bool local;   /* over its unix socket; without `passed` over TCP if that does not work */
     uint8_t kind; /* DDL__CONN_FIRST_USE, DDL__CONN_FIRST_MEMORY or DDL__CONN_LATE_CONTROL */
     unsigned lane;
     bool (*goes_on)(void *context); /* whether there still is a point in it; asked often */
     void *context;
-    int *passed; /* the descriptor that comes with the answer, -1 before; or NULL */
+    int *passed; /* the descriptor that comes with the answer; before, one that is reserved for it,
+                    or -1. NULL: none comes */
 } ddl__late_target;
 
 /* Dial the peer over each path in turn, up to the answer of its comm. DDL_OK: *d is connected.

@@ -85,9 +85,10 @@ bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t 
     const ddl__address *a = &addresses[one], *b = &addresses[other];
     if (!ddl__is_sparse(size) || ddl__are_neighbours(one, other, size))
         return true;
+    /* Equal on both, also if only one of them uses its memory: the exchange of settings finds that.
+     */
     if (ddl__may_share_memory(a, b) && kinds & (DDL_LINK_SHM | DDL_LINK_TCP))
-        return (kinds & DDL_LINK_INPROC && !(kinds & DDL_LINK_SHM)) ||
-               ddl__are_neighbours(a->place, b->place, a->sharing);
+        return ddl__are_neighbours(a->place, b->place, a->sharing);
     return !(kinds & DDL_LINK_TCP) || is_linked_early(a, b);
 }
 

@@ -25,7 +25,8 @@ bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other);
 
 /* True if this pair of a comm that uses links of these kinds (ddl_link_kind bits) is connected when
  * the comm is created: it is one of neighbours in the ring of all ranks, or in that of its host; or
- * it uses several sockets or interfaces; or it is not known whether it shares memory. */
+ * it is of two hosts, and uses several sockets or interfaces; or it is not known whether it shares
+ * memory. */
 bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds, int one,
                               int other);
 

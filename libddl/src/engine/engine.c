@@ -114,8 +114,10 @@ void ddl__engine_peer_died(ddl__engine *engine, int rank)
 
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
-    if (!engine_watch_fd(engine, fd, link))
-        ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
+    if (engine_watch_fd(engine, fd, link))
+        return;
+    ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
+    ddl__wake_driver(engine);
 }
 
 void ddl__engine_wake(ddl__engine *engine)

@@ -24,7 +24,8 @@ static inline unsigned char *ddl__step_destination(const ddl_work *work, const d
     return base + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
-/* Get the next targets that one call can serve: links of one kind. Returns how many. */
+/* Get the next targets that one call can serve: links over TCP, or over one rank's memory, of which
+ * some may be in this process. Returns how many. */
 static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *work,
                                          const ddl__step *step)
 {
@@ -32,7 +33,7 @@ static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *wo
     unsigned n = 0;
     for (uint32_t i = work->published; i < step->targets; i++) {
         ddl__link *link = runner->links[ranks[i]];
-        if (n && (link->ops != runner->targets[0]->ops || runner->among_frames))
+        if (n && (link->ops->reserve != runner->targets[0]->ops->reserve || runner->among_frames))
             break;
         runner->targets[n++] = link;
     }
