@@ -24,6 +24,12 @@ static inline unsigned char *ddl__step_destination(const ddl_work *work, const d
     return base + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
+/* Whether one call serves both. */
+static inline bool ddl__links_group(const ddl__link *one, const ddl__link *other)
+{
+    return one->ops == other->ops || one->ops->reserve == other->ops->reserve;
+}
+
 /* Get the next targets that one call can serve: links over TCP, or over one rank's memory, of which
  * some may be in this process. Returns how many. */
 static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *work,
@@ -33,7 +39,7 @@ static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *wo
     unsigned n = 0;
     for (uint32_t i = work->published; i < step->targets; i++) {
         ddl__link *link = runner->links[ranks[i]];
-        if (n && (link->ops->reserve != runner->targets[0]->ops->reserve || runner->among_frames))
+        if (n && (runner->among_frames || !ddl__links_group(link, runner->targets[0])))
             break;
         runner->targets[n++] = link;
     }

@@ -129,23 +129,21 @@ static void *short_place(ddl__link *const *to, unsigned n)
     return n == 1 ? own_entry(own, one, own->readers[one].reserved)->inline_span : own->short_span;
 }
 
-/* An unopened link asks for its connection. */
-static bool may_send(ddl__link *link)
+/* There is no room, or a link is unopened and asks for its connection. */
+__attribute__((noinline)) static void *wait_for_room(ddl__link *const *to, unsigned n)
 {
-    if (ddl__shm_is_open(shm(link)))
-        return true;
-    ddl__shm_ask(shm(link));
-    return false;
+    for (unsigned i = 0; i < n; i++)
+        if (!ddl__shm_is_open(shm(to[i])))
+            ddl__shm_ask(shm(to[i]));
+    return NULL;
 }
 
 static void *shm_reserve(ddl__link *const *to, unsigned n, size_t bytes)
 {
     ddl__arena_outlet *own = shm(to[0])->own;
-    bool has_room = true;
     for (unsigned i = 0; i < n; i++)
-        has_room = may_send(to[i]) && has_room && !outlet_is_full(own, shm(to[i])->to);
-    if (!has_room)
-        return NULL;
+        if (to[i]->fd < 0 || outlet_is_full(own, shm(to[i])->to))
+            return wait_for_room(to, n);
     void *span = is_short(n, bytes) ? short_place(to, n) : outlet_reserve(own, bytes);
     for (unsigned i = 0; span && i < n; i++)
         own->readers[shm(to[i])->to].reserved++;
@@ -278,7 +276,7 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
         link->state = s->first->link.state;
         memcpy(link->reason, s->first->link.reason, sizeof link->reason);
     }
-    if (!ddl__shm_is_open(s))
+    if (link->fd < 0 && !ddl__shm_is_open(s))
         return false;
     ddl__arena_entry *e = next_entry(s, 0);
     if (!has_come(s, e, 0))
@@ -363,7 +361,7 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
                             const ddl__signature *signature)
 {
     shm_link *s = shm(link);
-    if (!ddl__shm_is_open(s))
+    if (link->fd < 0 && !ddl__shm_is_open(s))
         return NULL;
     ddl__arena_entry *e = next_entry(s, ahead);
     if (!has_come(s, e, ahead))
