@@ -23,8 +23,8 @@ from ddl_core.errors import DdlError, InvalidArgument, Unsupported
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 
 # An endpoint's address, as libddl/src/comm/address.c writes it.
-_MAGIC, _FORMAT = 0x61644464, 2
-_HEAD = struct.Struct("<IHQQQHBB")
+_MAGIC, _FORMAT = 0x61644464, 3
+_HEAD = struct.Struct("<IHQQQHBBBI")
 _IP = struct.Struct("<BBB16sI16s")
 _SLOW = 4  # times slower than the fastest
 
@@ -55,7 +55,7 @@ def interfaces(address: bytes) -> list[Interface]:
     """The interfaces of an endpoint's address, in the order in which they are tried. Raises
     ValueError for another format."""
     try:
-        magic, form, _, _, _, _, count, host = _HEAD.unpack_from(address)
+        magic, form, _, _, _, _, _, count, host, _ = _HEAD.unpack_from(address)
         if (magic, form) != (_MAGIC, _FORMAT):
             raise ValueError(f"addresses have format {form}, but ddl doctor reads format {_FORMAT}")
         found = []
