@@ -8,11 +8,10 @@
  *
  * `lock` guards the state of every pair. A link gets its connection under it, or lapses: whichever
  * comes first. A thread of the comm dials, one link after the other, with the lock released. The
- * thread that has read the dialer's proof accepts (ddl__first_use_accept, under the endpoint's
- * lock); it never waits for anything, so no ranks wait for each other. Locks of links, of the
- * endpoint and of the failure detector come before `lock`, never after it; that of a link's arrival
- * comes last. Nothing is sent before
- * both ends have proven the secret, as at any connection (handshake.h).
+ * thread that has read the dialer's proof accepts (accept_link, under the endpoint's lock); it
+ * never waits for anything, so no ranks wait for each other. Locks of links, of the endpoint and of
+ * the failure detector come before `lock`, never after it; that of a link's arrival comes last.
+ * Nothing is sent before both ends have proven the secret, as at any connection (handshake.h).
  *
  * A member that dies or leaves while its link is being opened: data is only ever sent over a
  * connection that its receiver has taken before. So a link that nobody dials lapses at once. One
