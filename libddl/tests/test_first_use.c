@@ -3,35 +3,8 @@
  * processes. */
 #include <dirent.h>
 
-#include "connect/wireup_state.h"
-#include "processes.h"
-#include "survivors.h"
-
 enum { SIZE = 4, MANY = 16, VICTIM = 2, TWINS = 20 };
-
-typedef struct board {
-    atomic_int arrived;
-} board;
-
-static board *b;
-static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
-
-/* Where this process dies, or fails, while a link is being opened. */
-typedef enum moment {
-    NEVER,
-    BEFORE_DIALING,
-    AFTER_DIALING,
-    BEFORE_ANSWERING,
-    AFTER_ANSWERING,
-    CANNOT_DIAL
-} moment;
-static atomic_int dies;
-
-static void die_at(moment at)
-{
-    if (atomic_load(&dies) == (int)at)
-        raise(SIGKILL);
-}
+#include "opening_links.h"
 
 bool __wrap_ddl__first_use_is_for(int size);
 bool __wrap_ddl__first_use_is_for(int size)
@@ -54,35 +27,12 @@ ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl_
     return status;
 }
 
-bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer);
-bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
-                              ddl__auth_label label, ddl__hello *answer)
-{
-    if (label == DDL__AUTH_MEMBER)
-        die_at(BEFORE_ANSWERING);
-    return __real_ddl__answer_prove(job, session, label, answer);
-}
-
 void __real_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal);
 void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal *seal)
 {
     die_at(AFTER_ANSWERING);
     __real_ddl__tcp_link_connect(link, fd, name, seal);
-}
-
-/* The `n`th barrier of `size` ranks, without libddl. */
-static void reach_step(int n, int size)
-{
-    double end = seconds() + 40;
-    atomic_fetch_add(&b->arrived, 1);
-    while (atomic_load(&b->arrived) < n * size) {
-        CHECK(seconds() < end, "not all come");
-        usleep(200);
-    }
 }
 
 /* The TCP connections of this process. */
@@ -110,16 +60,6 @@ static void await_connections(int rank, int least, int most)
         CHECK(seconds() < end, "rank %d has %d connections, not %d to %d", rank, n, least, most);
         usleep(2000);
     }
-}
-
-static void exchange(ddl_comm *comm, int peer)
-{
-    int32_t out = ddl_comm_rank(comm), in = -1;
-    ddl_work *sending;
-    OK(ddl_send(comm, &out, 1, DDL_I32, peer, 0, NULL, &sending));
-    OK(ddl_recv(comm, &in, 1, DDL_I32, peer, 0, NULL, NULL, NULL));
-    OK(ddl_work_wait(sending, -1));
-    CHECK(in == peer, "%d from %d", in, peer);
 }
 
 /* Ranks that have sent each other nothing are joined by their control connection only. */
@@ -166,89 +106,6 @@ static int both_open(ddl_comm *comm)
     return 0;
 }
 
-/* The victim dies while it opens its link with rank 0, or rank 0 with it. All others learn who has
- * died, and go on. */
-static int dies_opening(ddl_comm *comm, moment at, bool victim_dials)
-{
-    int rank = ddl_comm_rank(comm);
-    int32_t word = 0;
-    ddl_comm *next;
-    reach_step(1, SIZE);
-    if (rank == VICTIM)
-        atomic_store(&dies, (int)at);
-    reach_step(2, SIZE);
-    if (rank == VICTIM && victim_dials)
-        ddl_send(comm, &word, 1, DDL_I32, 0, 0, NULL, NULL);
-    if (rank == VICTIM)
-        pause();
-    ddl_status status = DDL_OK;
-    if (rank == 0 && !victim_dials)
-        status = ddl_send(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL);
-    if (rank == 0 && status == DDL_OK)
-        status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
-    if (rank != 0)
-        status = ddl_barrier(comm, NULL, NULL);
-    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 2 on "), "rank %d: %d %s", rank,
-          status, ddl_last_error());
-    OK(ddl_comm_shrink(comm, &config, &next));
-    if (ddl_comm_rank(next) < 2)
-        exchange(next, 1 - ddl_comm_rank(next));
-    OK(ddl_barrier(next, NULL, NULL));
-    ddl_comm_destroy(comm);
-    ddl_comm_destroy(next);
-    return 0;
-}
-
-static int dies_before_dialing(ddl_comm *comm)
-{
-    return dies_opening(comm, BEFORE_DIALING, true);
-}
-
-static int dies_after_dialing(ddl_comm *comm)
-{
-    return dies_opening(comm, AFTER_DIALING, true);
-}
-
-static int dies_before_answering(ddl_comm *comm)
-{
-    return dies_opening(comm, BEFORE_ANSWERING, false);
-}
-
-static int dies_after_answering(ddl_comm *comm)
-{
-    return dies_opening(comm, AFTER_ANSWERING, false);
-}
-
-/* A member is gone, or stands still, when its link is first used. */
-static int absent(ddl_comm *comm, int signal, const char *said)
-{
-    int rank = ddl_comm_rank(comm);
-    int32_t word = 0;
-    reach_step(1, SIZE);
-    if (rank == VICTIM && signal)
-        raise(signal);
-    if (rank == VICTIM) {
-        ddl_comm_destroy(comm);
-        return 0;
-    }
-    ddl_status status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
-    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), "rank 2 on ") &&
-              strstr(ddl_last_error(), said),
-          "rank %d: %d %s", rank, status, ddl_last_error());
-    ddl_comm_destroy(comm);
-    return 0;
-}
-
-static int is_killed(ddl_comm *comm)
-{
-    return absent(comm, SIGKILL, "");
-}
-
-static int leaves(ddl_comm *comm)
-{
-    return absent(comm, 0, "left the comm");
-}
-
 /* No way leads to a member that lives. */
 static int is_out_of_reach(ddl_comm *comm)
 {
@@ -283,13 +140,14 @@ static const process_test tests[] = {
 int main(int argc, char **argv)
 {
     setenv("DDL_LOG", "off", 0); /* the comms die on purpose */
-    b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(b != MAP_FAILED, "no shared memory");
+    arrived =
+        mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(arrived != MAP_FAILED, "no shared memory");
     for (size_t t = 0; t < sizeof tests / sizeof *tests; t++)
         for (int size = SIZE; size <= MANY; size += MANY - SIZE) {
             if (!is_asked_for(&tests[t], argc, argv) || (size == MANY && t > 0))
                 continue;
-            atomic_store(&b->arrived, 0);
+            atomic_store(arrived, 0);
             run_process_test(&tests[t], size, DDL_LINK_TCP);
         }
     return 0;

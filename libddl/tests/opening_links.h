@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* opening_links.h - a member dies, or is gone, while a pair opens its link; for the tests of links
+ * that are opened when used. The test defines SIZE and VICTIM before, and says when
+ * the moments of dialing and the end of answering are reached. Ranks are processes. */
+#ifndef DDL_TESTS_OPENING_LINKS_H
+#define DDL_TESTS_OPENING_LINKS_H
+
+#include "connect/wireup_state.h"
+#include "processes.h"
+#include "survivors.h"
+
+static atomic_int *arrived; /* for reach_step */
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
+
+/* Where this process dies, or fails, while a link is being opened. */
+typedef enum moment {
+    NEVER,
+    BEFORE_DIALING,
+    AFTER_DIALING,
+    BEFORE_ANSWERING,
+    AFTER_ANSWERING,
+    CANNOT_DIAL
+} moment;
+static atomic_int dies;
+
+static void die_at(moment at)
+{
+    if (atomic_load(&dies) == (int)at)
+        raise(SIGKILL);
+}
+
+bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer)
+{
+    if (label == DDL__AUTH_MEMBER)
+        die_at(BEFORE_ANSWERING);
+    return __real_ddl__answer_prove(job, session, label, answer);
+}
+
+/* The `n`th barrier of `size` ranks, without libddl. */
+static void reach_step(int n, int size)
+{
+    double end = seconds() + 40;
+    atomic_fetch_add(arrived, 1);
+    while (atomic_load(arrived) < n * size) {
+        CHECK(seconds() < end, "not all come");
+        usleep(200);
+    }
+}
+
+static void exchange(ddl_comm *comm, int peer)
+{
+    int32_t out = ddl_comm_rank(comm), in = -1;
+    ddl_work *sending;
+    OK(ddl_send(comm, &out, 1, DDL_I32, peer, 0, NULL, &sending));
+    OK(ddl_recv(comm, &in, 1, DDL_I32, peer, 0, NULL, NULL, NULL));
+    OK(ddl_work_wait(sending, -1));
+    CHECK(in == peer, "%d from %d", in, peer);
+}
+
+/* As errors name it. */
+static const char *victim_name(void)
+{
+    static char name[24];
+    snprintf(name, sizeof name, "rank %d on ", VICTIM);
+    return name;
+}
+
+/* The victim dies while it opens its link with rank 0, or rank 0 with it. All others learn who has
+ * died, and go on. */
+static int dies_opening(ddl_comm *comm, moment at, bool victim_dials)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = 0;
+    ddl_comm *next;
+    reach_step(1, SIZE);
+    if (rank == VICTIM)
+        atomic_store(&dies, (int)at);
+    reach_step(2, SIZE);
+    if (rank == VICTIM && victim_dials)
+        ddl_send(comm, &word, 1, DDL_I32, 0, 0, NULL, NULL);
+    if (rank == VICTIM)
+        pause();
+    ddl_status status = DDL_OK;
+    if (rank == 0 && !victim_dials)
+        status = ddl_send(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL);
+    if (rank == 0 && status == DDL_OK)
+        status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
+    if (rank != 0)
+        status = ddl_barrier(comm, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), victim_name()), "rank %d: %d %s", rank,
+          status, ddl_last_error());
+    OK(ddl_comm_shrink(comm, &config, &next));
+    if (ddl_comm_rank(next) < 2)
+        exchange(next, 1 - ddl_comm_rank(next));
+    OK(ddl_barrier(next, NULL, NULL));
+    ddl_comm_destroy(comm);
+    ddl_comm_destroy(next);
+    return 0;
+}
+
+static int dies_before_dialing(ddl_comm *comm)
+{
+    return dies_opening(comm, BEFORE_DIALING, true);
+}
+
+static int dies_after_dialing(ddl_comm *comm)
+{
+    return dies_opening(comm, AFTER_DIALING, true);
+}
+
+static int dies_before_answering(ddl_comm *comm)
+{
+    return dies_opening(comm, BEFORE_ANSWERING, false);
+}
+
+static int dies_after_answering(ddl_comm *comm)
+{
+    return dies_opening(comm, AFTER_ANSWERING, false);
+}
+
+/* A member is gone, when its link is first used. */
+static int absent(ddl_comm *comm, int signal, const char *said)
+{
+    int rank = ddl_comm_rank(comm);
+    int32_t word = 0;
+    reach_step(1, SIZE);
+    if (rank == VICTIM && signal)
+        raise(signal);
+    if (rank == VICTIM) {
+        ddl_comm_destroy(comm);
+        return 0;
+    }
+    ddl_status status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), victim_name()) &&
+              strstr(ddl_last_error(), said),
+          "rank %d: %d %s", rank, status, ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int is_killed(ddl_comm *comm)
+{
+    return absent(comm, SIGKILL, "");
+}
+
+static int leaves(ddl_comm *comm)
+{
+    return absent(comm, 0, "left the comm");
+}
+
+#endif
