@@ -145,7 +145,7 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
         return status;
     for (int i = 0; i < w->size; i++) {
         ddl__link *link = w->links[i];
-        if (!link)
+        if (!link || link->fd < 0) /* nothing comes over one that is unopened */
             continue;
         link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {

@@ -76,10 +76,22 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
+/* Remember links that may still use what was sent over them. */
+static inline void note_sent(ddl__runner *runner, unsigned n)
+{
+    for (unsigned i = 0; i < n && runner->targets[0]->ops->zero_copy; i++) {
+        ddl__link *link = runner->targets[i];
+        if (link->unflushed)
+            continue;
+        link->unflushed = true;
+        runner->unflushed[runner->n_unflushed++] = link;
+    }
+}
+
 /* Send memory to the first `n` of runner->targets, links of one kind. Links that do not copy need
  * memory that no later step overwrites; other memory is copied to a span first. */
-static inline bool send_to(const ddl__runner *runner, ddl_work *work, const ddl__step *step,
-                           unsigned n, const void *memory, size_t bytes)
+static inline bool send_to(ddl__runner *runner, ddl_work *work, const ddl__step *step, unsigned n,
+                           const void *memory, size_t bytes)
 {
     const ddl__link_ops *ops = runner->targets[0]->ops;
     if (ops->zero_copy && !step->stable) {
@@ -91,6 +103,7 @@ static inline bool send_to(const ddl__runner *runner, ddl_work *work, const ddl_
     } else if (!ops->send_user(runner->targets, n, memory, bytes, &work->signature)) {
         return false;
     }
+    note_sent(runner, n);
     work->published += n;
     return true;
 }
@@ -251,6 +264,7 @@ __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner
             return false;
         if (direct) {
             ops->publish(runner->targets, n, span, bytes, &work->signature);
+            note_sent(runner, n);
             work->published += n;
         }
         work->received = true;
@@ -303,9 +317,16 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
 static inline bool flush(ddl__runner *runner, const ddl_work *work)
 {
     bool empty = !work->lends || ddl__loans_flush(runner);
-    for (unsigned i = 0; i < runner->n_zero_copy; i++)
-        empty = runner->zero_copy[i]->ops->flush(runner->zero_copy[i]) && empty;
-    return empty;
+    for (unsigned i = 0; i < runner->n_unflushed;) {
+        ddl__link *link = runner->unflushed[i];
+        if (link->ops->flush(link) == DDL__LINK_SENDING) {
+            i++;
+            continue;
+        }
+        link->unflushed = false;
+        runner->unflushed[i] = runner->unflushed[--runner->n_unflushed];
+    }
+    return empty && !runner->n_unflushed;
 }
 
 ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)

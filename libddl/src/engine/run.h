@@ -20,8 +20,8 @@ typedef struct ddl__runner {
     const ddl__kernels *kernels;
     ddl__regions *regions; /* of the endpoint; NULL: nothing is lent */
     atomic_ullong lent;    /* bytes of spans without bytes; any thread may read it */
-    ddl__link **zero_copy; /* links that send user memory, to be flushed */
-    unsigned n_zero_copy;
+    ddl__link **unflushed; /* links that may still send user memory: room for size */
+    unsigned n_unflushed;
     ddl__link **targets; /* room for size links */
     void **returns;      /* where targets want a result: room for size */
     unsigned n_returns;

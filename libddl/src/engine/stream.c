@@ -121,20 +121,18 @@ bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links
     runner->size = size;
     runner->links = links;
     runner->kernels = ddl__kernels_best();
-    runner->zero_copy = calloc(n, sizeof *runner->zero_copy);
+    runner->unflushed = calloc(n, sizeof *runner->unflushed);
     runner->targets = calloc(n, sizeof *runner->targets);
     runner->returns = calloc(n, sizeof *runner->returns);
     runner->operands = calloc(n, sizeof *runner->operands);
     runner->n_operands = size;
-    if (!runner->zero_copy || !runner->targets || !runner->returns || !runner->operands)
+    if (!runner->unflushed || !runner->targets || !runner->returns || !runner->operands)
         return false;
     for (size_t i = 0; i < n; i++) {
         if (!links[i])
             continue;
         links[i]->copy = runner->kernels->copy;
         links[i]->copy_nontemporal = runner->kernels->copy_nontemporal;
-        if (links[i]->ops->zero_copy)
-            runner->zero_copy[runner->n_zero_copy++] = links[i];
     }
     return true;
 }
@@ -143,7 +141,7 @@ void ddl__stream_close(ddl__stream *stream)
 {
     plans_clear(&stream->plans);
     free(stream->scratch);
-    free(stream->runner.zero_copy);
+    free(stream->runner.unflushed);
     free(stream->runner.targets);
     free(stream->runner.returns);
     free(stream->runner.operands);
