@@ -4,11 +4,12 @@
  *   cc -O2 bench/many_ranks.c -Ilibddl/include -Lbuild -lddl -o many_ranks
  *   ./many_ranks RANKS shm|tcp [ROUNDS [alive]]
  *
- * All ranks are processes of this host that meet by rendezvous. Prints the median of the rounds and
- * the worst round of each figure; a round's figure is that of its worst rank. With `alive` no rank
- * is killed. */
+ * All ranks are processes of this host that meet by rendezvous. Prints three columns: the median of
+ * the rounds, the worst round, and the median of the means. A round's figure is that of its worst
+ * rank, a mean is taken over its ranks. With `alive` no rank is killed. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -18,7 +19,14 @@
 
 #include "bench.h"
 
-enum { RANKS_MAX = 1024, ROUNDS_MAX = 20, FIRST_PORT = 21000, SETTLE_S = 2, IDLE_S = 5 };
+enum {
+    RANKS_MAX = 1024,
+    ROUNDS_MAX = 20,
+    FIRST_PORT = 21000,
+    SETTLE_S = 2,
+    IDLE_S = 5,
+    LIMIT_S = 300
+};
 
 typedef enum figure {
     CREATE,
@@ -49,7 +57,7 @@ static const struct {
 
 /* Shared by all ranks. */
 typedef struct board {
-    atomic_int arrived;
+    pthread_barrier_t together;
     double entered[RANKS_MAX], returned[RANKS_MAX], knew[RANKS_MAX];
     double shrinks[RANKS_MAX], shrunk[RANKS_MAX], killed;
     double ranks[RANKS_MAX][FIGURES];
@@ -58,12 +66,10 @@ typedef struct board {
 static board *shared;
 static int alive;
 
-/* The `n`th barrier of all ranks, without libddl. */
-static void barrier(int size, int n)
+/* A barrier of all ranks, without libddl. They sleep: the processor is that of the slower ones. */
+static void barrier(void)
 {
-    atomic_fetch_add(&shared->arrived, 1);
-    while (atomic_load(&shared->arrived) < n * size)
-        usleep(1000);
+    pthread_barrier_wait(&shared->together);
 }
 
 static double processor_time(void)
@@ -108,13 +114,13 @@ static void be_rank(int rank, int size, uint32_t links, const char *url)
     ddl_endpoint *endpoint;
     ddl_comm *comm, *next;
     must(ddl_endpoint_create(NULL, &endpoint));
-    barrier(size, 1);
+    barrier();
     used = processor_time();
     shared->entered[rank] = now();
     must(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
     shared->returned[rank] = now();
     own[CPU] = processor_time() - used;
-    barrier(size, 2); /* PSS divides shared pages by their users: all must be there */
+    barrier(); /* PSS divides shared pages by their users: all must be there */
     own[DESCRIPTORS] = count_descriptors() - descriptors;
     own[PSS] = pss();
     sleep(SETTLE_S);
@@ -122,7 +128,7 @@ static void be_rank(int rank, int size, uint32_t links, const char *url)
     used = processor_time();
     sleep(IDLE_S);
     own[IDLE] = (processor_time() - used) / (now() - begun);
-    barrier(size, 3);
+    barrier();
     if (alive) {
         ddl_comm_destroy(comm);
         ddl_endpoint_destroy(endpoint);
@@ -163,15 +169,22 @@ static double least(const double *values, int n, int without)
     return found;
 }
 
-static void run_round(int round, int size, uint32_t links, double figures[FIGURES])
+static void run_round(int round, int size, uint32_t links, double figures[FIGURES],
+                      double means[FIGURES])
 {
     char url[64];
     int status, bad = 0, victim = size / 3;
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", FIRST_PORT + (getpid() + round) % 8000);
     memset(shared, 0, sizeof *shared);
+    pthread_barrierattr_t among_processes;
+    pthread_barrierattr_init(&among_processes);
+    pthread_barrierattr_setpshared(&among_processes, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&shared->together, &among_processes, (unsigned)size);
+    pthread_barrierattr_destroy(&among_processes);
     fflush(NULL);
     for (int rank = 0; rank < size; rank++)
         if (!fork()) {
+            alarm(LIMIT_S); /* a rank that fails leaves the others at a barrier */
             be_rank(rank, size, links, url);
             _exit(0);
         }
@@ -180,17 +193,22 @@ static void run_round(int round, int size, uint32_t links, double figures[FIGURE
     if (bad != !alive)
         fprintf(stderr, "%d ranks failed, besides those killed\n", bad - !alive);
     for (int f = 0; f < FIGURES; f++)
-        for (int rank = 0; rank < size; rank++)
-            if (shared->ranks[rank][f] > figures[f])
-                figures[f] = shared->ranks[rank][f];
+        for (int rank = 0; rank < size; rank++) {
+            double one = shared->ranks[rank][f];
+            figures[f] = one > figures[f] ? one : figures[f];
+            means[f] += one / size;
+        }
     figures[CREATE] = most(shared->returned, size, -1) - most(shared->entered, size, -1);
     figures[KNOW] = most(shared->knew, size, victim) - shared->killed;
     figures[SHRINK] = most(shared->shrunk, size, victim) - least(shared->shrinks, size, victim);
+    means[CREATE] = figures[CREATE]; /* these are of all ranks together */
+    means[KNOW] = figures[KNOW];
+    means[SHRINK] = figures[SHRINK];
 }
 
 int main(int argc, char **argv)
 {
-    static double figures[FIGURES][ROUNDS_MAX];
+    static double figures[FIGURES][ROUNDS_MAX], means[FIGURES][ROUNDS_MAX];
     int size = argc > 2 ? atoi(argv[1]) : 0, rounds = argc > 3 ? atoi(argv[3]) : 5;
     if (size < 3 || size > RANKS_MAX || rounds < 1 || rounds > ROUNDS_MAX) {
         fprintf(stderr, "usage: many_ranks RANKS shm|tcp [ROUNDS [alive]]\n");
@@ -202,15 +220,18 @@ int main(int argc, char **argv)
     if (shared == MAP_FAILED)
         return 1;
     for (int round = 0; round < rounds; round++) {
-        double one[FIGURES] = {0};
-        run_round(round, size, links, one);
-        for (int f = 0; f < FIGURES; f++)
-            figures[f][round] = one[f] * shown[f].scale;
+        double worst[FIGURES] = {0}, mean[FIGURES] = {0};
+        run_round(round, size, links, worst, mean);
+        for (int f = 0; f < FIGURES; f++) {
+            figures[f][round] = worst[f] * shown[f].scale;
+            means[f][round] = mean[f] * shown[f].scale;
+        }
     }
     for (int f = 0; f < (alive ? FIGURES_ALIVE : FIGURES); f++) {
         qsort(figures[f], (size_t)rounds, sizeof **figures, ascending);
-        printf("%-56s %10.3f %10.3f\n", shown[f].name, figures[f][rounds / 2],
-               figures[f][rounds - 1]);
+        qsort(means[f], (size_t)rounds, sizeof **means, ascending);
+        printf("%-56s %10.3f %10.3f %10.3f\n", shown[f].name, figures[f][rounds / 2],
+               figures[f][rounds - 1], means[f][rounds / 2]);
     }
     return 0;
 }
