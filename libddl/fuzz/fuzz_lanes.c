@@ -189,7 +189,7 @@ static void check_state(scene *s)
 {
     REQUIRE(s->before == DDL__LINK_OPEN || s->before == s->link->state, "state %d after %d",
             s->link->state, s->before);
-    REQUIRE(memchr(s->link->reason, 0, sizeof s->link->reason), "a reason without an end");
+    REQUIRE(memchr(s->link->reason, 0, DDL__LINK_REASON), "a reason without an end");
     REQUIRE(!s->right || s->blocked || s->link->state == DDL__LINK_OPEN, "%d: %s", s->link->state,
             s->link->reason);
     s->before = s->link->state;

@@ -8,8 +8,9 @@
 
 static ddl__rendezvous_record right_record(int rank, int size)
 {
-    ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .host = "host"};
-    address.ips[0] = (ddl__interface){.family = 4, .bytes = {127, 0, 0, 1}};
+    ddl__interface ip = {.family = 4, .bytes = {127, 0, 0, 1}};
+    const ddl__address address = {
+        .endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .ips = &ip, .host = "host"};
     ddl__rendezvous_record record;
     memset(&record, 0, sizeof record);
     record.magic = DDL__RECORD_MAGIC;
@@ -23,9 +24,10 @@ static ddl__rendezvous_record right_record(int rank, int size)
 static void check_handed_on(const ddl__rendezvous_record *record, int size)
 {
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     REQUIRE(record->rank > 0 && record->rank < size && record->size == size, "rank %d of %d",
             record->rank, record->size);
-    REQUIRE(ddl__address_decode(&address, record->address, record->length) == DDL_OK, "%s",
+    REQUIRE(ddl__address_decode(&address, ips, record->address, record->length) == DDL_OK, "%s",
             ddl__message());
     REQUIRE(record->status == DDL_OK && !record->text[0], "status %d", record->status);
 }

@@ -232,7 +232,7 @@ static void send_span(scene *s, const side *d, bool user_memory)
 static void check_state(side *d)
 {
     const ddl__link *link = d->link;
-    REQUIRE(memchr(link->reason, 0, sizeof link->reason), "a reason without an end");
+    REQUIRE(memchr(link->reason, 0, DDL__LINK_REASON), "a reason without an end");
     REQUIRE(d->before == DDL__LINK_OPEN || link->state != DDL__LINK_OPEN, "open again after %d",
             d->before);
     REQUIRE(link->state != DDL__LINK_LOST || link->reason[0], "lost without a reason");

@@ -194,7 +194,7 @@ static void check_state(scene *s)
     REQUIRE(s->before == DDL__LINK_OPEN || s->before == link->state, "state %d after %d",
             link->state, s->before);
     s->before = link->state;
-    REQUIRE(memchr(link->reason, 0, sizeof link->reason), "a reason without an end");
+    REQUIRE(memchr(link->reason, 0, DDL__LINK_REASON), "a reason without an end");
     switch (link->state) {
     case DDL__LINK_OPEN: return;
     case DDL__LINK_MISMATCH:
@@ -210,7 +210,7 @@ static void check_state(scene *s)
         REQUIRE(known && head.type == LEAVE && !head.bytes, "a side left without a leave message");
         return;
     case DDL__LINK_ABORTED:
-        REQUIRE(known && head.type == ABORT && head.bytes < sizeof link->reason &&
+        REQUIRE(known && head.type == ABORT && head.bytes < DDL__LINK_REASON &&
                     s->delivered - s->at >= sizeof head + head.bytes &&
                     !memcmp(link->reason, payload, head.bytes),
                 "aborted for another reason");

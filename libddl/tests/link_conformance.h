@@ -478,7 +478,7 @@ static void test_abort(const star_factory *factory)
         s.centre[0]->ops->close(s.centre[0], "another");
         text[length] = 'x';
         check_becomes(s.leaf[0], DDL__LINK_ABORTED);
-        size_t room = sizeof s.leaf[0]->reason - 1, told = strlen(s.leaf[0]->reason);
+        size_t room = DDL__LINK_REASON - 1, told = strlen(s.leaf[0]->reason);
         CHECK(told == (length < room ? length : room) && !memcmp(s.leaf[0]->reason, text, told),
               "reason %s", s.leaf[0]->reason);
         star_destroy(factory, &s);

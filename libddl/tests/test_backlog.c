@@ -84,6 +84,7 @@ int main(void)
     int fds[16 * BACKLOG], status;
     pid_t pids[RANKS];
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     if (!make_namespace())
         return 77;
     shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -94,7 +95,7 @@ int main(void)
     await(&s->ready, RANKS);
     kill(pids[0], SIGSTOP);
     CHECK(waitpid(pids[0], &status, WUNTRACED) == pids[0] && WIFSTOPPED(status), "not stopped");
-    OK(ddl__address_decode(&address, s->addresses[0], s->lengths[0]));
+    OK(ddl__address_decode(&address, ips, s->addresses[0], s->lengths[0]));
     int n = fill(&address, fds, sizeof fds / sizeof *fds);
     atomic_store(&s->full, 1);
     usleep(BLOCKED_MS * 1000);

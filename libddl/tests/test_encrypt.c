@@ -161,7 +161,9 @@ static void run_members(member *members, int size)
 static void put_between(member *members, between *b)
 {
     ddl__address address;
-    CHECK(ddl__address_decode(&address, members[1].addresses[0], members[1].lengths[0]) == DDL_OK,
+    ddl__interface ips[DDL__INTERFACES_MAX];
+    CHECK(ddl__address_decode(&address, ips, members[1].addresses[0], members[1].lengths[0]) ==
+              DDL_OK,
           "%s", ddl__message());
     b->behind = address.port;
     b->listener = ddl__listen("127.0.0.1", &b->port);

@@ -500,9 +500,10 @@ static void test_member_altered(void)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         member members[2];
         ddl__address address;
+        ddl__interface ips[DDL__INTERFACES_MAX];
         open_members(members, "secret", "secret");
         middleman b = middleman_open(members[0].endpoint, MEMBER, places[i], MESSAGES);
-        CHECK(ddl__address_decode(&address, members[1].addresses[0], members[1].lengths[0]) ==
+        CHECK(ddl__address_decode(&address, ips, members[1].addresses[0], members[1].lengths[0]) ==
                   DDL_OK,
               "%s", ddl__message());
         address.port = b.port;
@@ -544,12 +545,13 @@ static void test_other_byte_order(void)
 
     unsigned char bytes[DDL_ADDRESS_MAX];
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     size_t n = ddl__address_encode(ddl__endpoint_address(endpoint), bytes);
     uint32_t magic;
     memcpy(&magic, bytes, sizeof magic);
     magic = __builtin_bswap32(magic);
     memcpy(bytes, &magic, sizeof magic);
-    REFUSED(ddl__address_decode(&address, bytes, n), DDL_EINVAL, words);
+    REFUSED(ddl__address_decode(&address, ips, bytes, n), DDL_EINVAL, words);
     ddl_endpoint_destroy(endpoint);
 }
 

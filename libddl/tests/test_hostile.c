@@ -31,8 +31,9 @@ enum {
 
 static size_t make_address(unsigned char *bytes)
 {
-    ddl__address address = {.endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .host = "host"};
-    address.ips[0] = (ddl__interface){.family = 4, .name = "lo", .bytes = {127, 0, 0, 1}};
+    ddl__interface ip = {.family = 4, .name = "lo", .bytes = {127, 0, 0, 1}};
+    const ddl__address address = {
+        .endpoint = {{1, 2}}, .port = 3, .n_ips = 1, .ips = &ip, .host = "host"};
     return ddl__address_encode(&address, bytes);
 }
 
@@ -56,19 +57,20 @@ static void test_address(void)
                  {NAME + DDL__INTERFACE_NAME - 1, 'x'}};
     unsigned char bytes[DDL_ADDRESS_MAX];
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     size_t n = make_address(bytes);
-    CHECK(ddl__address_decode(&address, bytes, n) == DDL_OK, "%s", ddl__message());
+    CHECK(ddl__address_decode(&address, ips, bytes, n) == DDL_OK, "%s", ddl__message());
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         make_address(bytes);
         bytes[wrong[i].at] = wrong[i].value;
         ddl__message_clear();
-        CHECK(ddl__address_decode(&address, bytes, n) == DDL_EINVAL, "byte %zu as %u is accepted",
-              wrong[i].at, wrong[i].value);
+        CHECK(ddl__address_decode(&address, ips, bytes, n) == DDL_EINVAL,
+              "byte %zu as %u is accepted", wrong[i].at, wrong[i].value);
         CHECK(strstr(ddl__message(), "address"), "message \"%s\"", ddl__message());
     }
     for (size_t length = 0; length < n; length++) {
         make_address(bytes);
-        CHECK(ddl__address_decode(&address, bytes, length) == DDL_EINVAL, "%zu bytes", length);
+        CHECK(ddl__address_decode(&address, ips, bytes, length) == DDL_EINVAL, "%zu bytes", length);
     }
 }
 

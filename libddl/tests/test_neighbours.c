@@ -52,11 +52,10 @@ static void test_hops(void)
 
 static ddl__address make_address(uint64_t network, unsigned interfaces)
 {
-    ddl__address a = {.network = network, .n_ips = (uint8_t)(interfaces + 1)};
-    for (unsigned i = 0; i <= interfaces; i++)
-        a.ips[i] =
-            (ddl__interface){.family = 4, .loopback = i == 0, .name = {'e', (char)('0' + i)}};
-    return a;
+    static ddl__interface ips[] = {{.family = 4, .loopback = true, .name = "e0"},
+                                   {.family = 4, .name = "e1"},
+                                   {.family = 4, .name = "e2"}};
+    return (ddl__address){.network = network, .n_ips = (uint8_t)(interfaces + 1), .ips = ips};
 }
 
 /* Ranks 5 and 20 of 40 are no neighbours. */

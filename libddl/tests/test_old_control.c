@@ -70,6 +70,7 @@ static int member(shared *s, int rank)
     ddl_comm *comm;
     const void *bytes[RANKS];
     ddl__address addresses[RANKS];
+    ddl__interface ips[RANKS][DDL__INTERFACES_MAX];
     ddl_endpoint_config setup = {.struct_size = sizeof setup, .sockets = 2}; /* with lanes */
     ddl_comm_config config = {
         .struct_size = sizeof config, .timeout_ms = LIMIT_MS, .tag = TAG, .links = DDL_LINK_TCP};
@@ -80,7 +81,7 @@ static int member(shared *s, int rank)
         CHECK(seconds() < end, "not all come");
     for (int i = 0; i < RANKS; i++) {
         bytes[i] = s->addresses[i];
-        OK(ddl__address_decode(&addresses[i], bytes[i], s->lengths[i]));
+        OK(ddl__address_decode(&addresses[i], ips[i], bytes[i], s->lengths[i]));
     }
     dials_late = rank == 1;
     if (rank == 1) {

@@ -101,7 +101,8 @@ static void be_rank(int size, const char *secret, bool encrypts)
     int n = 0;
     for (; at && (bytes = ddl__rendezvous_list_next(&at, &left, &length)); n++) {
         ddl__address address;
-        OK(ddl__address_decode(&address, bytes, length));
+        ddl__interface ips[DDL__INTERFACES_MAX];
+        OK(ddl__address_decode(&address, ips, bytes, length));
         ddl__digest_add(&all, &address.endpoint, sizeof address.endpoint);
         CHECK(n != self ||
                   ddl__digest_equal(address.endpoint, ddl__endpoint_address(endpoint)->endpoint),

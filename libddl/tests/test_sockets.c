@@ -16,9 +16,10 @@ static ddl__address address_of(const ddl_endpoint *endpoint)
 {
     unsigned char bytes[DDL_ADDRESS_MAX];
     size_t n;
+    static ddl__interface ips[DDL__INTERFACES_MAX];
     ddl__address address;
     OK(ddl_endpoint_address(endpoint, bytes, sizeof bytes, &n));
-    OK(ddl__address_decode(&address, bytes, n));
+    OK(ddl__address_decode(&address, ips, bytes, n));
     return address;
 }
 

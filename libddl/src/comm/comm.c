@@ -547,9 +547,9 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
                             const ddl_comm_config *config, bool is_world, const ddl__until *until,
                             ddl_comm **out)
 {
-    ddl__address *decoded = calloc((size_t)size, sizeof *decoded);
+    ddl__address *decoded = ddl__members_create(size);
     if (!decoded)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+        return DDL_ENOMEM;
     ddl_status status = ddl__members_decode(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
         return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, until, out);

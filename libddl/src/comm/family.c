@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "comm/comm.h"
+#include "comm/members.h"
 #include "health/agreement.h"
 
 /* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
@@ -68,13 +69,13 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
     if (self < 0)
         return DDL_EINVAL;
     unsigned char *seen = calloc((size_t)parent->size, 1);
-    ddl__address *addresses = calloc((size_t)size, sizeof *addresses);
+    ddl__address *addresses = ddl__members_create(size);
     ddl_status status =
         seen && addresses ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
     for (int i = 0; i < size && status == DDL_OK; i++) {
         if (seen[ranks[i]]++)
             status = ddl__fail(DDL_EINVAL, "rank %d is in the list twice", ranks[i]);
-        addresses[i] = parent->addresses[ranks[i]];
+        ddl__members_copy(addresses, i, size, &parent->addresses[ranks[i]]);
     }
     free(seen);
     if (status != DDL_OK) {

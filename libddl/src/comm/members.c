@@ -30,15 +30,50 @@ static ddl_status check_distinct(const ddl__address *addresses, unsigned size)
     return status;
 }
 
+ddl__address *ddl__members_create(int size)
+{
+    const size_t each = sizeof(ddl__address) + DDL__INTERFACES_MAX * sizeof(ddl__interface);
+    ddl__address *all = calloc((size_t)size, each);
+    if (!all)
+        ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
+    return all;
+}
+
+/* Where the interfaces of this member go: behind all addresses and the interfaces before. */
+static ddl__interface *place_ips(const ddl__address *all, int rank, int size)
+{
+    return rank ? all[rank - 1].ips + all[rank - 1].n_ips : (ddl__interface *)(all + size);
+}
+
+/* Most neighbours by rank are of one host. Memory that is not needed is not touched. */
+static void share_ips(ddl__address *one, const ddl__address *before)
+{
+    if (one->n_ips == before->n_ips &&
+        !memcmp(one->ips, before->ips, one->n_ips * sizeof *one->ips))
+        one->ips = before->ips;
+}
+
+void ddl__members_copy(ddl__address *to, int rank, int size, const ddl__address *from)
+{
+    to[rank] = *from;
+    to[rank].ips = place_ips(to, rank, size);
+    memcpy(to[rank].ips, from->ips, from->n_ips * sizeof *from->ips);
+    if (rank)
+        share_ips(&to[rank], &to[rank - 1]);
+}
+
 ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *addresses,
                                const size_t *lengths, int rank, int size, ddl__address *to)
 {
     for (int i = 0; i < size; i++) {
         if (!addresses[i])
             return ddl__fail(DDL_EINVAL, "addresses[%d] is NULL", i);
-        ddl_status status = ddl__address_decode(&to[i], addresses[i], lengths[i]);
+        ddl_status status =
+            ddl__address_decode(&to[i], place_ips(to, i, size), addresses[i], lengths[i]);
         if (status != DDL_OK)
             return status;
+        if (i)
+            share_ips(&to[i], &to[i - 1]);
     }
     ddl_status status = check_distinct(to, (unsigned)size);
     if (status != DDL_OK)

@@ -5,10 +5,17 @@
 
 #include "connect/endpoint.h"
 
-/* Decode the members' addresses, by rank. DDL_EINVAL if one is damaged, if two are equal, or if
- * that of `rank` is not the endpoint's. */
+/* Memory for the addresses of so many members, in one block to free. NULL without memory (message
+ * set). It is filled by rank, from 0 on. */
+ddl__address *ddl__members_create(int size);
+
+/* Decode the members' addresses. DDL_EINVAL if one is damaged, if two are equal, or if that of
+ * `rank` is not the endpoint's. */
 ddl_status ddl__members_decode(const ddl_endpoint *endpoint, const void *const *addresses,
                                const size_t *lengths, int rank, int size, ddl__address *to);
+
+/* Copy the address of one member. */
+void ddl__members_copy(ddl__address *to, int rank, int size, const ddl__address *from);
 
 /* "rank 3 on host" for each rank, for messages, in one block to free. NULL without memory. */
 char **ddl__members_name(const ddl__address *addresses, int size);

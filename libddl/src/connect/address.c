@@ -74,7 +74,8 @@ size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes)
     return (size_t)(at - bytes);
 }
 
-ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t n)
+ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const void *bytes,
+                               size_t n)
 {
     const unsigned char *at = bytes;
     encoded_head head = {0};
@@ -91,7 +92,8 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
                               .user = head.user,
                               .shares_memory = head.flags & SHARES_MEMORY,
                               .several_sockets = head.flags & SEVERAL_SOCKETS,
-                              .n_ips = head.n_ips};
+                              .n_ips = head.n_ips,
+                              .ips = ips};
     if (head.flags > (SHARES_MEMORY | SEVERAL_SOCKETS) || head.n_ips > DDL__INTERFACES_MAX ||
         head.host >= DDL__HOST_MAX ||
         n != sizeof head + head.host + head.n_ips * sizeof(encoded_ip))
@@ -100,7 +102,7 @@ ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t 
     at += sizeof head + head.host;
     bool damaged = strlen(address->host) != head.host;
     for (unsigned i = 0; i < head.n_ips; i++, at += sizeof(encoded_ip)) {
-        ddl__interface *to = &address->ips[i];
+        ddl__interface *to = &ips[i];
         encoded_ip ip;
         memcpy(&ip, at, sizeof ip);
         damaged = damaged || !is_valid(&ip);

@@ -20,8 +20,8 @@ typedef struct ddl__address {
     bool shares_memory;   /* with members of its host, where a comm allows it */
     bool several_sockets; /* it opens several connections to each peer */
     uint8_t n_ips;
-    ddl__interface ips[DDL__INTERFACES_MAX]; /* in the order in which to try them */
-    char host[DDL__HOST_MAX];                /* for messages only */
+    ddl__interface *ips;      /* in the order in which to try them; in memory of its user */
+    char host[DDL__HOST_MAX]; /* for messages only */
 
     /* Not exchanged: its place among the members of its comm that may share its memory, and their
      * number (neighbours.h). */
@@ -29,9 +29,10 @@ typedef struct ddl__address {
 } ddl__address;
 
 /* Convert to and from the exchanged bytes. encode returns the length, at most DDL_ADDRESS_MAX;
- * decode sets the message. */
+ * decode sets the message. `ips` has room for DDL__INTERFACES_MAX, and becomes the address's. */
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes);
-ddl_status ddl__address_decode(ddl__address *address, const void *bytes, size_t n);
+ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const void *bytes,
+                               size_t n);
 
 /* Fill in a socket address for the kernel; returns its length. */
 socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockaddr_storage *to);

@@ -91,6 +91,7 @@ static bool epoll_add(int epoll, int fd, uint64_t id)
 static ddl_status listen_tcp(ddl_endpoint *endpoint, const ddl_endpoint_config *config)
 {
     ddl__address *address = &endpoint->address;
+    address->ips = endpoint->ips;
     if (config->host && config->interfaces)
         return ddl__fail(DDL_EINVAL, "host \"%s\" and interfaces \"%s\": give one of them",
                          config->host, config->interfaces);

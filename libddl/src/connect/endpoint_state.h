@@ -82,6 +82,7 @@ typedef struct ddl__counter {
 struct ddl_endpoint {
     unsigned generation; /* of the process that created it */
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX]; /* of the address */
     ddl__job job;
     unsigned sockets;
     int epoll, wake, timer, listeners, local;

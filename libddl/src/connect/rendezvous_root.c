@@ -97,6 +97,7 @@ static void root_note_refusal(rendezvous_root *root, const client *peer, int ran
 bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
 {
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     char why[sizeof record->text] = "";
     if (record->protocol != DDL__PROTOCOL)
         snprintf(why, sizeof why, "rank 0 speaks protocol %d, this one %u", DDL__PROTOCOL,
@@ -107,7 +108,7 @@ bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
         snprintf(why, sizeof why, "rank %d is outside 0 to %d", record->rank, size - 1);
     else if (record->length > DDL_ADDRESS_MAX)
         snprintf(why, sizeof why, "an address of %u bytes", record->length);
-    else if (ddl__address_decode(&address, record->address, record->length) != DDL_OK)
+    else if (ddl__address_decode(&address, ips, record->address, record->length) != DDL_OK)
         snprintf(why, sizeof why, "%s", ddl__message());
     memcpy(record->text, why, sizeof why);
     record->status = why[0] ? DDL_EREFUSED : DDL_OK;

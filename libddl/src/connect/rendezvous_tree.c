@@ -60,9 +60,11 @@ static void drop_gone(askers *a)
     const unsigned char *at = a->plan->list, *bytes;
     size_t left = a->plan->list_bytes, length;
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     for (int i = 0; i < a->plan->size; i++) {
         bytes = ddl__rendezvous_list_next(&at, &left, &length);
-        if (!bytes || !a->missing[i] || ddl__address_decode(&address, bytes, length) != DDL_OK ||
+        if (!bytes || !a->missing[i] ||
+            ddl__address_decode(&address, ips, bytes, length) != DDL_OK ||
             !is_gone(ddl__endpoint_address(a->plan->endpoint), &address))
             continue;
         a->missing[i] = false;
@@ -240,8 +242,9 @@ static ddl_status ask(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *
 static ddl_status get_list(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver)
 {
     ddl__address address;
+    ddl__interface ips[DDL__INTERFACES_MAX];
     char why[DDL__MESSAGE_MAX / 2];
-    ddl_status status = ddl__address_decode(&address, giver->address, giver->length);
+    ddl_status status = ddl__address_decode(&address, ips, giver->address, giver->length);
     if (status != DDL_OK || (status = ask(plan, giver, &address)) == DDL_OK)
         return status;
     snprintf(why, sizeof why, "%s", ddl__message());

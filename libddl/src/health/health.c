@@ -222,6 +222,7 @@ static void health_free(ddl__health *h)
     free(h->gone);
     free(h->trace_dir);
     free(h->members);
+    free(h->causes);
     free(h);
 }
 
@@ -230,8 +231,12 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     ddl__health *h = calloc(1, sizeof *h);
     ddl__detector *detector = ddl__endpoint_attach(config->endpoint, ddl__detector_create,
                                                    config->witness, ddl__detector_destroy);
-    if (!h || !detector || !(h->members = calloc((size_t)config->size, sizeof *h->members))) {
+    bool complete = h && detector &&
+                    (h->members = calloc((size_t)config->size, sizeof *h->members)) &&
+                    (h->causes = calloc((size_t)config->size, DDL__CAUSE));
+    if (!complete) {
         ddl__controls_destroy(config->controls, config->size);
+        free(h ? h->members : NULL);
         free(h);
         return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
                         : DDL_ESYSTEM;
@@ -249,6 +254,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     for (int i = 0; i < h->size; i++) {
         ddl__control_dial *dial = &h->dials[i];
         h->members[i].conn.fd = -1;
+        h->members[i].cause = h->causes + (size_t)i * DDL__CAUSE;
         if (dial->open) {
             ddl__control_conn_open(&h->members[i].conn, dial->fd, dial->seal);
             dial->fd = -1;

@@ -76,6 +76,8 @@ typedef struct ddl__stall {
     bool warned;
 } ddl__stall;
 
+enum { DDL__CAUSE = 288 };
+
 typedef struct ddl__member {
     ddl__control_conn conn;
     ddl__fate fate;
@@ -88,7 +90,7 @@ typedef struct ddl__member {
                           others, so its own end does not prove that they are gone */
     int64_t silent_ns; /* how long it has been silent */
     int64_t disconnected_at;
-    char cause[288]; /* why it is not alive */
+    char *cause; /* why it is not alive; of DDL__CAUSE bytes, which are touched only then */
     ddl__position position;
     int64_t position_at; /* when that was its position */
 
@@ -137,6 +139,7 @@ struct ddl__health {
     char *const *names;
     ddl__limits limits;
     ddl__member *members;     /* by rank; our own has no connection */
+    char *causes;             /* of the members */
     ddl__control_dial *dials; /* by rank, while the comm is created */
     bool monitored;           /* the detector's thread monitors the comm */
 

@@ -89,7 +89,7 @@ void ddl__member_confirm(ddl__health *h, int rank)
     if (member->fate != DDL__DISCONNECTED || member->may_go_on ||
         ddl__now() - member->disconnected_at > DDL__EVIDENCE_LIMIT)
         return;
-    snprintf(member->cause, sizeof member->cause, "its process ended");
+    snprintf(member->cause, DDL__CAUSE, "its process ended");
     member->fate = DDL__KILLED;
     ddl__log(DDL__INFO, "%s: the process of %s has ended: a witness saw it", h->names[h->rank],
              h->names[rank]);
@@ -134,7 +134,7 @@ void ddl__member_mark_dead(ddl__health *h, int rank, ddl__fate fate, const char 
     ddl__member *member = &h->members[rank];
     va_list args;
     va_start(args, format);
-    vsnprintf(member->cause, sizeof member->cause, format, args);
+    vsnprintf(member->cause, DDL__CAUSE, format, args);
     va_end(args);
     member->fate = fate;
     member->disconnected_at = ddl__now();
@@ -152,7 +152,7 @@ void ddl__member_leave(ddl__health *h, int rank)
 {
     ddl__member *member = &h->members[rank];
     member->fate = DDL__LEFT;
-    snprintf(member->cause, sizeof member->cause, "it left the comm");
+    snprintf(member->cause, DDL__CAUSE, "it left the comm");
     ddl__gossip_left(h, rank);
     ddl__first_use_gone(h->config.first_use, rank, DDL__LINK_LEFT);
     if (h->config.first_use)
@@ -201,7 +201,7 @@ static void mark_self_expelled(ddl__health *h, int by, const char *reason)
 {
     ddl__member *self = &h->members[h->rank];
     self->expelled = true;
-    snprintf(self->cause, sizeof self->cause, "expelled by %s: %s", h->names[by], reason);
+    snprintf(self->cause, DDL__CAUSE, "expelled by %s: %s", h->names[by], reason);
     ddl__member_mark_gone_on(h, by);
     ddl__health_end(h, DDL_EPEER, "%s was %s", h->names[h->rank], self->cause);
 }

@@ -28,7 +28,7 @@ static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
 static ddl__long_span *long_at(ddl__tcp_link *l, unsigned i)
 {
-    return &l->queues->long_spans[(l->first_long + i) % DDL__TCP_QUEUE];
+    return &l->buffers->long_spans[(l->first_long + i) % DDL__TCP_QUEUE];
 }
 
 void ddl__lanes_append(ddl__tcp_link *l, const void *payload, size_t bytes, atomic_uint *users)
@@ -207,11 +207,11 @@ void ddl__lanes_push(ddl__tcp_link *l)
 /* The loss is reported after `delay`. error 0: the connection has ended. */
 static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
-    char words[sizeof l->lost_why - DDL__LANE_NAME];
+    char words[sizeof l->buffers->lost_why - DDL__LANE_NAME];
     if (l->lost_at)
         return;
     l->lost_at = ddl__now() + delay;
-    snprintf(l->lost_why, sizeof l->lost_why, "%s%s%s", name, name[0] ? ": " : "",
+    snprintf(l->buffers->lost_why, sizeof l->buffers->lost_why, "%s%s%s", name, name[0] ? ": " : "",
              error ? ddl__seal_error(error, words, sizeof words)
                    : "the peer closed the connection within a span");
 }

@@ -155,7 +155,7 @@ static void drop_fd(ddl__lending *lending)
 }
 
 bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          uint64_t released, char reason[256])
+                          uint64_t released, char *reason)
 {
     lending->offer[lending->received++] = byte;
     if (lending->received < sizeof lending->offer)
@@ -164,7 +164,7 @@ bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_
     memcpy(&offer, lending->offer, sizeof offer);
     const char *fault = offer_fault(lending, &offer, released);
     if (fault)
-        snprintf(reason, 256, "it offered %llu bytes of memory in a file that %s",
+        snprintf(reason, DDL__LINK_REASON, "it offered %llu bytes of memory in a file that %s",
                  (unsigned long long)offer.bytes, fault);
     else
         offer_accept(lending, &offer, ours);

@@ -92,7 +92,7 @@ bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *mem
  * be, and `ours` says so. `released`: the spans of this peer that were released. False, with the
  * reason, if no honest peer makes such an offer. */
 bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          uint64_t released, char reason[256]);
+                          uint64_t released, char *reason);
 
 /* Take the descriptors that came with a message. */
 void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message);

@@ -113,6 +113,8 @@ typedef struct ddl__link_ops {
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;
 
+enum { DDL__LINK_REASON = 256 };
+
 struct ddl__link {
     const ddl__link_ops *ops;
     int fd; /* to sleep on, edge-triggered */
@@ -121,7 +123,7 @@ struct ddl__link {
     bool unflushed;       /* for its user: what was sent may still be in use */
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;
-    char reason[256]; /* ABORTED, LOST: in words */
+    char *reason; /* ABORTED, LOST: in words; of DDL__LINK_REASON bytes */
 
     /* For send_user over shared memory; set by the user of the link. NULL: memcpy. */
     ddl__link_copy_fn *copy, *copy_nontemporal;

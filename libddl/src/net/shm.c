@@ -274,7 +274,7 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     shm_link *s = shm(link);
     if (s->first && link->state == DDL__LINK_OPEN && s->first->link.state != DDL__LINK_MISMATCH) {
         link->state = s->first->link.state;
-        memcpy(link->reason, s->first->link.reason, sizeof link->reason);
+        memcpy(link->reason, s->first->link.reason, DDL__LINK_REASON);
     }
     if (link->fd < 0 && !ddl__shm_is_open(s))
         return false;
@@ -463,7 +463,7 @@ static void shm_poll(ddl__link *link)
         for (ssize_t i = 0; i < n; i++) {
             if (link->state == DDL__LINK_ABORTED) {
                 s->reason_whole = s->reason_whole || !bytes[i];
-                if (!s->reason_whole && s->reason_length + 1 < sizeof link->reason)
+                if (!s->reason_whole && s->reason_length + 1 < DDL__LINK_REASON)
                     link->reason[s->reason_length++] = bytes[i];
             } else if (s->lending.receiving) {
                 if (!ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
@@ -494,12 +494,12 @@ static void shm_close(ddl__link *link, const char *reason)
     size_t n = 1;
     if (reason) {
         text[0] = 'A';
-        n += strnlen(reason, sizeof link->reason - 1);
+        n += strnlen(reason, DDL__LINK_REASON - 1);
         memcpy(text + 1, reason, n - 1);
         text[n++] = 0;
     }
     if (shm(link)->arrival)
-        ddl__shm_arrival_close(shm(link)->arrival, text, n);
+        ddl__shm_arrival_close(shm(link), text, n);
     else
         ddl__shm_say_farewell(link->fd, text, n);
 }
@@ -533,45 +533,49 @@ static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);
 static const ddl__link_ops inproc_ops = SHM_OPS("inproc", NULL);
 
 /* Without its peer yet. */
-ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, bool inproc)
+ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *buffers, bool inproc)
 {
     if (to >= own->outlet.n_readers) {
         ddl__fail(DDL_EREFUSED, "reader %u of %u in shared memory", to, own->outlet.n_readers);
         return NULL;
     }
-    shm_link *s = calloc(2, sizeof *s), *beside = s + 1;
+    shm_link *s = calloc(1, 2 * sizeof *s + (buffers ? 0 : sizeof *buffers)), *beside = s + 1;
     if (!s) {
         ddl__fail(DDL_ENOMEM, "no memory for a link");
         return NULL;
     }
-    s->link.ops = inproc ? &inproc_ops : &shm_ops;
-    s->link.stores = s->stores;
-    s->link.fd = -1;
-    s->own = &own->outlet;
-    s->to = to;
+    s->buffers = buffers ? buffers : (ddl__shm_buffers *)(s + 2);
+    s->link.ops = beside->link.ops = inproc ? &inproc_ops : &shm_ops;
+    s->link.fd = beside->link.fd = -1;
+    s->own = beside->own = &own->outlet;
+    s->own_arena = own;
+    s->to = beside->to = to;
     s->lending.fd = beside->lending.fd = -1;
     s->fences = beside->fences = own->fences;
     s->own_fences = beside->own_fences = &own->outlet.shared->fences;
 
-    beside->link.ops = s->link.ops;
-    beside->link.stores = beside->stores;
-    beside->link.fd = -1;
     beside->first = s;
-    ddl__outlet_place_private(&beside->private_own, own, to);
-    beside->private_own.readers = &beside->private_reader;
-    beside->own = &beside->private_own;
+    for (int i = 0; i < 2; i++) {
+        s[i].link.reason = s->buffers->reasons[i];
+        s[i].link.stores = s->buffers->stores[i];
+    }
     return s;
 }
 
 void ddl__shm_attach(ddl__shm_link *s, ddl__arena *peer, unsigned from, int fd)
 {
     shm_link *beside = s + 1;
+    ddl__shm_buffers *buffers = s->buffers;
     s->peer_arena = peer;
     s->peer = &peer->outlet;
     s->from = from;
     s->peer_fences = beside->peer_fences = &peer->outlet.shared->fences;
-    ddl__outlet_place_private(&beside->private_peer, peer, from);
-    beside->peer = &beside->private_peer;
+    ddl__outlet_place_private(&buffers->private_own, s->own_arena, s->to);
+    buffers->private_own.readers = &buffers->private_reader;
+    beside->own = &buffers->private_own;
+    beside->to = 0;
+    ddl__outlet_place_private(&buffers->private_peer, peer, from);
+    beside->peer = &buffers->private_peer;
     s->link.fd = beside->link.fd = fd;
 }
 
@@ -583,7 +587,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
                   peer->outlet.n_readers);
         return NULL;
     }
-    shm_link *s = ddl__shm_create(own, to, inproc);
+    shm_link *s = ddl__shm_create(own, to, NULL, inproc);
     if (!s)
         return NULL;
     ddl__shm_attach(s, peer, from, ddl__guard(fd));

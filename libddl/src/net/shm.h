@@ -40,10 +40,16 @@ void ddl__arena_drop(ddl__arena *arena);
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
                                 int fd, bool inproc);
 
-/* The same without a peer yet: in a large comm most pairs never use their link. The driver asks for
- * it by `ask`, once. */
+/* The buffers of the links to n readers. Those of many links take no memory until they are used,
+ * since their pages are not touched. NULL without memory; free() them after the links. */
+typedef struct ddl__shm_buffers ddl__shm_buffers;
+ddl__shm_buffers *ddl__shm_buffers_create(size_t n);
+
+/* The same without a peer yet: in a large comm most pairs never use their link. Its buffers are
+ * those of number `to`. The driver asks for the peer by `ask`, once. */
 ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
-                                         void (*ask)(void *context), void *context);
+                                         ddl__shm_buffers *buffers, void (*ask)(void *context),
+                                         void *context);
 
 /* Give it its connection, and the peer's arena, which it owns then; or tell that it will get none:
  * LEFT or LOST. Once, by any thread. */

@@ -16,10 +16,16 @@
 #include "base/time_limits.h"
 #include "net/shm_link.h"
 
-ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
-                                         void (*ask)(void *context), void *context)
+ddl__shm_buffers *ddl__shm_buffers_create(size_t n)
 {
-    ddl__shm_link *s = ddl__shm_create(own, to, false);
+    return calloc(n, sizeof(ddl__shm_buffers));
+}
+
+ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned from,
+                                         ddl__shm_buffers *buffers, void (*ask)(void *context),
+                                         void *context)
+{
+    ddl__shm_link *s = ddl__shm_create(own, to, &buffers[to], false);
     ddl__shm_arrival *a = s ? calloc(1, sizeof *a) : NULL;
     if (!a) {
         free(s);
@@ -64,12 +70,13 @@ void ddl__shm_want(ddl__link *link)
 
 void ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer)
 {
-    ddl__shm_arrival *a = ddl__shm_of(link)->arrival;
+    const ddl__shm_link *s = ddl__shm_of(link);
+    ddl__shm_arrival *a = s->arrival;
     pthread_mutex_lock(&a->lock);
     a->fd = ddl__guard(fd);
     a->arena = peer;
     if (a->farewell_bytes)
-        ddl__shm_say_farewell(fd, a->farewell, a->farewell_bytes);
+        ddl__shm_say_farewell(fd, s->buffers->farewell, a->farewell_bytes);
     pthread_mutex_unlock(&a->lock);
     atomic_store_explicit(&a->state, DDL__SHM_CONNECTED, memory_order_release);
 }
@@ -102,13 +109,14 @@ void ddl__shm_adopt(ddl__shm_link *s)
     ddl__shm_attach(first, a->arena, a->from, a->fd);
 }
 
-void ddl__shm_arrival_close(ddl__shm_arrival *a, const char *text, size_t n)
+void ddl__shm_arrival_close(ddl__shm_link *first, const char *text, size_t n)
 {
+    ddl__shm_arrival *a = first->arrival;
     pthread_mutex_lock(&a->lock);
     if (a->fd >= 0) {
         ddl__shm_say_farewell(a->fd, text, n);
     } else {
-        memcpy(a->farewell, text, n);
+        memcpy(first->buffers->farewell, text, n);
         a->farewell_bytes = n;
     }
     pthread_mutex_unlock(&a->lock);

@@ -10,7 +10,7 @@
 #include "net/lending.h"
 #include "net/stores.h"
 
-enum { DDL__SHM_FAREWELL = 2 + sizeof(((ddl__link *)0)->reason) };
+enum { DDL__SHM_FAREWELL = 2 + DDL__LINK_REASON };
 
 /* How a link that was created unopened gets its connection. */
 typedef struct ddl__shm_arrival {
@@ -24,7 +24,6 @@ typedef struct ddl__shm_arrival {
     pthread_mutex_t lock; /* guards the rest, since any thread may close a link */
     int fd;               /* -1: none yet */
     ddl__arena *arena;
-    char farewell[DDL__SHM_FAREWELL];
     size_t farewell_bytes;
 } ddl__shm_arrival;
 
@@ -34,6 +33,16 @@ typedef enum ddl__shm_arrived {
     DDL__SHM_LAPSED
 } ddl__shm_arrived;
 
+/* The part of two links, beside each other, that unopened ones do not touch: large comms have many
+ * of those. */
+struct ddl__shm_buffers {
+    ddl__stores stores[2][2 * DDL__STORES]; /* to this peer; to several, this one first */
+    ddl__arena_outlet private_own, private_peer;
+    ddl__arena_reader private_reader;
+    char reasons[2][DDL__LINK_REASON];
+    char farewell[DDL__SHM_FAREWELL]; /* to be sent when the link opens */
+};
+
 typedef struct ddl__shm_link {
     ddl__link link;
     ddl__arena_outlet *own, *peer; /* reader `to` of our own, reader `from` of the peer */
@@ -42,15 +51,13 @@ typedef struct ddl__shm_link {
     const ddl__fences *fences;
     atomic_uint *own_fences, *peer_fences; /* in the headers of the two arenas */
     bool light;                            /* both pass heavy fences: see word_store */
-    ddl__stores stores[2 * DDL__STORES];   /* to this peer; to several, this one first */
 
-    /* A link beside the first one of its peer. */
-    struct ddl__shm_link *first; /* has the doorbell and the state of the peer */
-    ddl__arena_outlet private_own, private_peer;
-    ddl__arena_reader private_reader;
+    /* Of a link beside the first one of its peer: it has the doorbell and the state of the peer. */
+    struct ddl__shm_link *first;
 
     /* A first link. The link beside it follows it in memory. */
-    ddl__arena *peer_arena;
+    ddl__shm_buffers *buffers; /* of both */
+    ddl__arena *own_arena, *peer_arena;
     ddl__shm_arrival *arrival; /* NULL: it was opened when it was created */
     atomic_bool closed;
     size_t reason_length;
@@ -72,8 +79,9 @@ static inline void ddl__shm_say_farewell(int fd, const char *text, size_t n)
 
 /* ---- shm.c ---- */
 
-/* A link and the one beside it, which have no peer yet. */
-ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, bool inproc);
+/* A link and the one beside it, which have no peer yet. `buffers`: NULL: behind them. */
+ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *buffers,
+                               bool inproc);
 
 /* Give both their peer, whose reader `from` they are, and their descriptor. */
 void ddl__shm_attach(ddl__shm_link *first, ddl__arena *peer, unsigned from, int fd);
@@ -97,8 +105,8 @@ static inline bool ddl__shm_is_open(ddl__shm_link *link)
     return link->link.fd >= 0;
 }
 
-/* Send it, once there is a connection. Any thread. */
-void ddl__shm_arrival_close(ddl__shm_arrival *arrival, const char *text, size_t n);
+/* Send this farewell, once there is a connection. Any thread. */
+void ddl__shm_arrival_close(ddl__shm_link *first, const char *text, size_t n);
 
 /* Free it, with its connection and the peer's arena if there are. */
 void ddl__shm_arrival_destroy(ddl__shm_arrival *arrival);

@@ -44,7 +44,7 @@ static void link_examine(ddl__tcp_link *l)
 {
     static const char why[] = "the peer's host has not acknowledged anything for long";
     if (is_silent(l->fd))
-        ddl__tcp_lose(l, l->name, why);
+        ddl__tcp_lose(l, l->buffers->name, why);
     for (unsigned i = 0; i < l->n_lanes && l->base.state == DDL__LINK_OPEN; i++)
         if (is_silent(l->lanes[i].fd))
             ddl__tcp_lose(l, l->lanes[i].name, why);
@@ -78,12 +78,12 @@ static void tcp_close(ddl__link *link, const char *reason)
         if (reason) {
             ddl__tcp_drop(l, l->sent ? 1 : 0);
             ddl__lanes_shut(l);
-            snprintf(l->farewell, sizeof l->farewell, "%s", reason);
+            snprintf(l->buffers->farewell, sizeof l->buffers->farewell, "%s", reason);
         }
-        ddl__tcp_enqueue(l, reason ? DDL__TCP_ABORT : DDL__TCP_LEAVE, l->farewell,
-                         strlen(l->farewell), &none, NULL);
+        ddl__tcp_enqueue(l, reason ? DDL__TCP_ABORT : DDL__TCP_LEAVE, l->buffers->farewell,
+                         strlen(l->buffers->farewell), &none, NULL);
         ddl__tcp_push(l);
-        if (reason && l->queued && l->queues->frames[l->oldest].head.type == DDL__TCP_SPAN)
+        if (reason && l->queued && l->buffers->frames[l->oldest].head.type == DDL__TCP_SPAN)
             ddl__tcp_stop(l);
     }
     pthread_mutex_unlock(&l->lock);
@@ -188,15 +188,16 @@ void ddl__tcp_socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-/* `queues`: NULL: part of the link. */
-static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_queues *queues)
+/* `buffers`: NULL: behind the link. */
+static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_buffers *buffers)
 {
-    ddl__tcp_link *l = calloc(1, sizeof *l + (queues ? 0 : sizeof *queues));
+    ddl__tcp_link *l = calloc(1, sizeof *l + (buffers ? 0 : sizeof *buffers));
     if (!l) {
         ddl__fail(DDL_ENOMEM, "out of memory for a TCP link");
         return NULL;
     }
-    l->queues = queues ? queues : (ddl__tcp_queues *)(l + 1);
+    l->buffers = buffers ? buffers : (ddl__tcp_buffers *)(l + 1);
+    l->base.reason = l->buffers->reason;
     l->base.ops = &tcp_ops;
     l->base.fd = l->fd = -1;
     l->slots = slots;
@@ -212,20 +213,20 @@ ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl
         return NULL;
     l->base.fd = l->fd = ddl__guard(fd);
     l->seal = seal;
-    snprintf(l->name, sizeof l->name, "%s", name);
+    snprintf(l->buffers->name, sizeof l->buffers->name, "%s", name);
     ddl__tcp_socket_prepare(fd, false);
     return &l->base;
 }
 
-ddl__tcp_queues *ddl__tcp_queues_create(size_t n)
+ddl__tcp_buffers *ddl__tcp_buffers_create(size_t n)
 {
-    return calloc(n, sizeof(ddl__tcp_queues));
+    return calloc(n, sizeof(ddl__tcp_buffers));
 }
 
-ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_queues *queues, size_t number,
-                                         void (*ask)(void *context), void *context)
+ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *buffers,
+                                         size_t number, void (*ask)(void *context), void *context)
 {
-    ddl__tcp_link *l = link_create(slots, &queues[number]);
+    ddl__tcp_link *l = link_create(slots, &buffers[number]);
     if (!l)
         return NULL;
     l->error = ENOTCONN;
@@ -264,7 +265,7 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     size_t n = 0;
     text[0] = 0;
     for (unsigned i = 0; i < l->n_lanes || (i == 0 && !l->n_lanes); i++) {
-        const char *name = l->n_lanes ? l->lanes[i].name : l->name;
+        const char *name = l->n_lanes ? l->lanes[i].name : l->buffers->name;
         if (!strstr(text, name) && n + strlen(name) + 3 < size)
             n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", name);
     }

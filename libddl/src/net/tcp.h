@@ -16,17 +16,17 @@ enum { DDL__LANES_MAX = 64 };
  * caller. */
 ddl__link *ddl__tcp_link_create(ddl__slots *slots, int fd, const char *name, ddl__seal *seal);
 
-/* The queues of n unopened links. Those of many links take no memory until they are used, since
+/* The buffers of n unopened links. Those of many links take no memory until they are used, since
  * their pages are not touched. NULL without memory; free() them after the links. */
-typedef struct ddl__tcp_queues ddl__tcp_queues;
-ddl__tcp_queues *ddl__tcp_queues_create(size_t n);
+typedef struct ddl__tcp_buffers ddl__tcp_buffers;
+ddl__tcp_buffers *ddl__tcp_buffers_create(size_t n);
 
 /* A link without a connection, which it gets when one of the two ends first sends
- * (tcp_first_use.c). Its queue is the one of this number. It asks for it by `ask`, once, with a
+ * (tcp_first_use.c). Its buffers are those of this number. It asks for it by `ask`, once, with a
  * lock of its own held. link->fd is -1 until the driver has found the connection. NULL when out of
  * memory (message set). */
-ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_queues *queues, size_t number,
-                                         void (*ask)(void *context), void *context);
+ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *buffers,
+                                         size_t number, void (*ask)(void *context), void *context);
 
 /* Give such a link its connection, as ddl__tcp_link_create. Or say that it will never get one,
  * since the peer has left (DDL__LINK_LEFT) or is lost. Any thread; one of the two, once. */

@@ -45,7 +45,7 @@ void ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl__seal 
     ddl__tcp_socket_prepare(fd, false);
     l->arrival.fd = ddl__guard(fd);
     l->arrival.seal = seal;
-    snprintf(l->name, sizeof l->name, "%s", name);
+    snprintf(l->buffers->name, sizeof l->buffers->name, "%s", name);
     atomic_store_explicit(&l->arrival.state, DDL__ARRIVAL_CONNECTED, memory_order_release);
 }
 

@@ -110,17 +110,20 @@ typedef struct ddl__arrival {
 
 enum { DDL__ARRIVAL_NONE, DDL__ARRIVAL_CONNECTED, DDL__ARRIVAL_LAPSED };
 
-/* What waits to be sent on a link. */
-struct ddl__tcp_queues {
-    ddl__tcp_frame frames[DDL__TCP_QUEUE];
+/* The part of a link that an unopened one does not touch: large comms have many of those. */
+struct ddl__tcp_buffers {
+    ddl__tcp_frame frames[DDL__TCP_QUEUE]; /* that wait to be sent */
     ddl__long_span long_spans[DDL__TCP_QUEUE];
+    char name[DDL__LANE_NAME];
+    char reason[DDL__LINK_REASON], farewell[DDL__LINK_REASON];
+    char lost_why[160];
 };
 
 typedef struct ddl__tcp_link {
     ddl__link base;  /* base.fd: the socket; with lanes, an epoll descriptor of all sockets */
     int fd;          /* -1: unopened */
     ddl__seal *seal; /* its sending half is under the lock */
-    char name[DDL__LANE_NAME];
+    ddl__tcp_buffers *buffers;
     ddl__arrival arrival;
     bool near; /* to be shortened when it opens */
     ddl__slots *slots;
@@ -128,7 +131,7 @@ typedef struct ddl__tcp_link {
     ddl__lane *lanes; /* [DDL__LANES_MAX], made with the first */
 
     pthread_mutex_t
-        lock;    /* guards the fields down to `farewell`, and the sending halves of lanes */
+        lock;    /* guards the fields down to `long_sent`, and the sending halves of lanes */
     bool closed; /* no more frames are accepted */
     bool shut;   /* nothing more is sent */
     int error;   /* the errno that ended sending */
@@ -136,10 +139,8 @@ typedef struct ddl__tcp_link {
         failed_lane; /* the name of the lane that failed: then only the farewell is sent; or NULL */
     unsigned oldest, queued;
     size_t sent; /* bytes sent of the oldest frame */
-    ddl__tcp_queues *queues;
     unsigned first_long, n_long;
     uint64_t long_sent; /* how many so far */
-    char farewell[256];
 
     ddl__tcp_header head; /* of the frame that is being received */
     size_t got;           /* bytes received of it */
@@ -153,8 +154,7 @@ typedef struct ddl__tcp_link {
     size_t unplaced, missing; /* bytes without a chunk yet; bytes not received */
     uint64_t long_received;   /* long spans received before it */
     int64_t lost_at;          /* when to report the failure of a lane; 0: none failed */
-    char lost_why[160];
-    int64_t examined; /* when the health of the sockets was last checked */
+    int64_t examined;         /* when the health of the sockets was last checked */
 } ddl__tcp_link;
 
 static inline ddl__tcp_link *ddl__tcp_of(ddl__link *link)

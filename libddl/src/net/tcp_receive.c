@@ -23,7 +23,7 @@
 void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
 {
     l->base.state = DDL__LINK_LOST;
-    snprintf(l->base.reason, sizeof l->base.reason, "%s%s%s", name, name[0] ? ": " : "", reason);
+    snprintf(l->base.reason, DDL__LINK_REASON, "%s%s%s", name, name[0] ? ": " : "", reason);
 }
 
 /* The connection has ended, with an errno or 0. */
@@ -36,9 +36,9 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
     if (error) {
         char text[128];
-        ddl__tcp_lose(l, l->name, ddl__seal_error(error, text, sizeof text));
+        ddl__tcp_lose(l, l->buffers->name, ddl__seal_error(error, text, sizeof text));
     } else {
-        ddl__tcp_lose(l, l->name,
+        ddl__tcp_lose(l, l->buffers->name,
                       l->got ? "the peer closed the connection within a span"
                              : "the peer closed the connection without a leave message");
     }
@@ -48,7 +48,7 @@ static void lose_stream(ddl__tcp_link *l, int error)
 static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
-        ddl__tcp_lose(l, "", l->lost_why);
+        ddl__tcp_lose(l, "", l->buffers->lost_why);
     return false;
 }
 
@@ -61,7 +61,7 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
     case DDL__TCP_SPAN: return true;
     case DDL__TCP_LEAVE:
     case DDL__TCP_ABORT:
-        if (bytes >= sizeof l->base.reason || (bytes && l->head.type == DDL__TCP_LEAVE))
+        if (bytes >= DDL__LINK_REASON || (bytes && l->head.type == DDL__TCP_LEAVE))
             return false;
         if (extra > bytes)
             extra = bytes;
@@ -126,7 +126,7 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
         l->got += (size_t)k;
         if (before < sizeof l->head && l->got >= sizeof l->head &&
             !header_accept(l, into, l->got - sizeof l->head))
-            ddl__tcp_lose(l, l->name, "what came is not a libddl frame");
+            ddl__tcp_lose(l, l->buffers->name, "what came is not a libddl frame");
         return (size_t)k == want || l->event;
     }
     if (k == 0) {

@@ -20,7 +20,7 @@ enum { BATCH = 16 /* frames to one sendmsg */ };
 
 static ddl__tcp_frame *queue_at(ddl__tcp_link *l, unsigned i)
 {
-    return &l->queues->frames[(l->oldest + i) % DDL__TCP_QUEUE];
+    return &l->buffers->frames[(l->oldest + i) % DDL__TCP_QUEUE];
 }
 
 /* The bytes of the payload that go over the first connection. */
