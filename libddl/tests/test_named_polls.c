@@ -42,6 +42,7 @@ static void expect(ddl__messages *m, const int *want, int n, const char *when)
 static void test_rank(int rank)
 {
     static const int root[] = {0};
+    static const int open[] = {1, 7, 30}, loud[] = {1, 30};
     int others[SIZE], n = 0;
     ddl__link *all[SIZE];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,7 +59,17 @@ static void test_rank(int rank)
     ddl__messages_set_named(m, true, false);
     expect(m, rank ? root : others, rank ? 1 : n, "a name is announced");
     ddl__messages_set_named(m, true, true);
-    expect(m, others, n, "a named operation runs");
+    if (rank)
+        expect(m, others, n, "a named operation runs");
+    expect(m, NULL, 0, "no link is open");
+    for (int i = 0; i < 3; i++)
+        links[open[i]].fd = 0;
+    ddl__messages_links_changed(m);
+    expect(m, others, n, "links were opened");
+    expect(m, open, 3, "three links are open");
+    links[7].quiet = true;
+    expect(m, loud, 2, "one of them is quiet");
+    links[7].quiet = false;
     ddl__messages_set_named(m, false, false);
     expect(m, NULL, 0, "it has ended");
     ddl__messages_destroy(m);

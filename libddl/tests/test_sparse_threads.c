@@ -16,6 +16,13 @@ enum { SIZE = 36, ODD = 9, WORDS = 500, LARGE = 64 << 10 };
         CHECK(status_ == DDL_OK, "%d %s: %s", status_, ddl_strerror(status_), ddl_last_error());   \
     } while (0)
 
+#define REFUSED(call, want, words)                                                                 \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == (want) && strstr(ddl_last_error(), words), "%d: %s", status_,             \
+              ddl_last_error());                                                                   \
+    } while (0)
+
 typedef struct rank_thread {
     int rank;
     uint32_t links;
@@ -70,6 +77,48 @@ static void *use_all_pairs(void *argument)
     return NULL;
 }
 
+static void check_parts(const int32_t *part, int count, int from)
+{
+    for (int i = 0; i < count; i++)
+        CHECK(part[i] == 100 * from + i, "%d at %d from %d", part[i], i, from);
+}
+
+/* Rank 0 receives from any rank while operations by name run: short messages, and ones that have to
+ * be accepted. Most ranks are heard of for the first time. At last the others leave. */
+static void *receive_from_any(void *argument)
+{
+    enum { SHORT = 3, LONG = 20000, SENT = 4, TAG = 5 };
+    const rank_thread *self = argument;
+    ddl_comm *comm;
+    OK(create(self, &comm));
+    ddl_options by_name = {.struct_size = sizeof by_name, .name = "gradient"};
+    int32_t *buffer = malloc(sizeof *buffer * LONG);
+    CHECK(buffer, "memory");
+    for (int i = 0; i < LONG; i++)
+        buffer[i] = 100 * self->rank + i;
+    for (int k = 0; k < SENT; k++) {
+        int count = k % 2 ? LONG : SHORT, tag = TAG + k, from, seen[SIZE] = {0};
+        int32_t sum = self->rank;
+        ddl_work *work;
+        OK(ddl_allreduce(comm, NULL, &sum, 1, DDL_I32, DDL_SUM, &by_name, &work));
+        for (int n = 1; self->rank == 0 && n < SIZE; n++) {
+            OK(ddl_recv(comm, buffer, count, DDL_I32, DDL_ANY_SOURCE, tag, &from, NULL, NULL));
+            CHECK(!seen[from]++, "twice from %d", from);
+            check_parts(buffer, count, from);
+        }
+        if (self->rank)
+            OK(ddl_send(comm, buffer, count, DDL_I32, 0, tag, NULL, NULL));
+        OK(ddl_work_wait(work, -1));
+        CHECK(sum == SIZE * (SIZE - 1) / 2, "%d", sum);
+    }
+    if (self->rank == 0)
+        REFUSED(ddl_recv(comm, buffer, 1, DDL_I32, DDL_ANY_SOURCE, TAG, NULL, NULL, NULL),
+                DDL_EPEER, "every other rank left the comm");
+    free(buffer);
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
 /* One member does not share memory with its host, which the others count on. */
 static void *find_difference(void *argument)
 {
@@ -106,6 +155,8 @@ int main(void)
     run(use_all_pairs, DDL_LINK_SHM, DDL_LINK_SHM);
     run(use_all_pairs, DDL_LINK_TCP, DDL_LINK_TCP);
     run(use_all_pairs, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_SHM | DDL_LINK_TCP);
+    run(receive_from_any, DDL_LINK_SHM, DDL_LINK_SHM);
+    run(receive_from_any, DDL_LINK_TCP, DDL_LINK_TCP);
     run(find_difference, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_TCP);
     CHECK(named == SIZE, "%d ranks name it", named);
     return 0;

@@ -43,8 +43,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__fence_heavy();
 }
 
-/* Handle events of the links and of `wake`, waiting at most timeout_ms. */
-static void links_poll(ddl__engine *engine, int timeout_ms)
+void ddl__links_poll(ddl__engine *engine, int timeout_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(engine->epoll, events, EVENTS, timeout_ms);
@@ -145,7 +144,7 @@ static void drive(ddl__engine *engine, const ddl_work *work, int64_t deadline)
                 break;
             continue;
         }
-        links_poll(engine, sleep_ms(engine, deadline));
+        ddl__links_poll(engine, sleep_ms(engine, deadline));
         announce_sleep(engine, false);
     }
     ddl__wait_policy_reset(wait);
@@ -252,7 +251,7 @@ void ddl__engine_poll(ddl__engine *engine)
     }
     ddl__driver_start(engine);
     pthread_mutex_unlock(&engine->lock);
-    links_poll(engine, 0);
+    ddl__links_poll(engine, 0);
     ddl__check_blocked(engine);
     pthread_mutex_lock(&engine->lock);
     ddl__driver_stop(engine);
@@ -272,7 +271,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
     ddl__driver_start(engine);
     pthread_mutex_unlock(&engine->lock);
 
-    links_poll(engine, 0);
+    ddl__links_poll(engine, 0);
     streams_note_wait(engine);
     bool asleep = false, wanted = false;
     do {

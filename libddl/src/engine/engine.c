@@ -114,6 +114,7 @@ void ddl__engine_peer_died(ddl__engine *engine, int rank)
 
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
+    ddl__messages_links_changed(engine->messages);
     if (engine_watch_fd(engine, fd, link))
         return;
     ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
@@ -122,6 +123,7 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 
 void ddl__engine_wake(ddl__engine *engine)
 {
+    ddl__messages_links_changed(engine->messages);
     ddl__wake_driver(engine);
 }
 

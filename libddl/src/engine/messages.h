@@ -33,6 +33,13 @@ bool ddl__messages_run(ddl__messages *messages);
  * no frames may block it, of whichever rank. */
 void ddl__messages_set_named(ddl__messages *messages, bool named, bool runs);
 
+/* Whether messages of all peers are waited for, and whether events tell which have come: the
+ * driver then handles events before each run. */
+bool ddl__messages_go_by_events(const ddl__messages *messages);
+
+/* A link was opened, or will not be. Any thread. */
+void ddl__messages_links_changed(ddl__messages *messages);
+
 /* Send a name message to another rank, behind earlier ones; false when out of memory. */
 bool ddl__messages_send_name(ddl__messages *messages, int rank, unsigned kind, const void *payload,
                              size_t bytes);

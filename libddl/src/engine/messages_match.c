@@ -28,9 +28,7 @@ static void work_wait_for(ddl__messages *m, ddl_work *work, int rank)
     ddl__message_peer *p = &m->peers[rank];
     work->transfer.peer = rank;
     p->waiting++;
-    if (!p->listed)
-        m->active[m->n_active++] = (uint32_t)rank;
-    p->listed = true;
+    ddl__messages_activate(m, rank);
 }
 
 void ddl__messages_finish(ddl__messages *m, ddl_work *work)

@@ -15,6 +15,11 @@
  * link. The link of a peer is looked at only while a work waits for that peer. Until then nothing
  * has to be sent to it, and what it has sent without being accepted fits its credit and its link.
  *
+ * A receive from any rank, a named operation, and rank 0 while it waits for names wait for all
+ * peers. Then the peers with an open link are looked at, in a large comm over TCP without those
+ * whose link is quiet. Their list is made again when another thread has opened a link, or let one
+ * lapse.
+ *
  * Frames of a peer come in the order of its sends. In that order they are matched with receives in
  * the mailbox, or kept there.
  *
@@ -67,8 +72,11 @@ struct ddl__messages {
     int rank, size;
     char *const *names;
     ddl__message_peer *peers;
-    uint32_t *active, n_active; /* peers for which works wait, or did */
-    unsigned n_anywhere;        /* receives from any rank, not yet matched */
+    uint32_t *active, n_active;   /* peers for which works wait, or did */
+    uint32_t *reached, n_reached; /* peers with an open link */
+    atomic_bool links_changed;    /* that list is to be made again; set by any thread */
+    bool by_events;               /* events tell which of them to look at */
+    unsigned n_anywhere;          /* receives from any rank, not yet matched */
     ddl__mailbox *mailbox;
     ddl__ids ids;
     ddl_work *pending; /* all works, in no order */
@@ -105,6 +113,15 @@ static inline ddl__frame ddl__message_frame(const ddl_work *work, ddl__frame_kin
                         .dtype = work->call.dtype,
                         .count = work->call.count,
                         .tag = (uint32_t)work->call.tag};
+}
+
+/* There is something for this peer: look at it. */
+static inline void ddl__messages_activate(ddl__messages *m, int rank)
+{
+    ddl__message_peer *p = &m->peers[rank];
+    if (!p->listed)
+        m->active[m->n_active++] = (uint32_t)rank;
+    p->listed = true;
 }
 
 /* ---- messages_match.c ---- */

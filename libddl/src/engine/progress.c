@@ -33,6 +33,8 @@ static void counter_increment(atomic_ullong *counter)
 /* Messages, also those of named operations. */
 static bool advance_messages(ddl__engine *engine)
 {
+    if (ddl__messages_go_by_events(engine->messages))
+        ddl__links_poll(engine, 0);
     bool moved = ddl__messages_run(engine->messages);
     if (moved)
         counter_increment(&engine->passes);

@@ -120,6 +120,7 @@ struct ddl__link {
     int fd; /* to sleep on, edge-triggered */
     ddl__link_state state;
     bool borrowed;        /* a result is to be given back */
+    bool quiet;           /* an event will tell when something comes */
     bool unflushed;       /* for its user: what was sent may still be in use */
     ddl__signature found; /* MISMATCH: what came instead */
     size_t found_bytes;

@@ -122,6 +122,7 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
     ddl__piece_add(pieces, &message.msg_iovlen, into, bytes, &skip);
     size_t before = l->got, want = sizeof l->head + bytes - before;
     ssize_t k = ddl__seal_recv(l->seal, l->fd, &message);
+    l->base.quiet = false;
     if (k > 0) {
         l->got += (size_t)k;
         if (before < sizeof l->head && l->got >= sizeof l->head &&
@@ -133,6 +134,7 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
         lose_stream(l, 0);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         l->event = false;
+        l->base.quiet = true;
         return false;
     } else if (l->fd < 0) {
         return ddl__tcp_adopt(l);
@@ -208,6 +210,7 @@ void ddl__tcp_look(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     l->event = true;
+    link->quiet = false;
     for (unsigned i = 0; i < l->n_lanes; i++)
         l->lanes[i].event = true;
     if (l->broken)
