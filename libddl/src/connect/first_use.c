@@ -65,9 +65,9 @@ struct ddl__first_use {
     pthread_cond_t changed;
     pthread_t thread;
     bool started, stop;
-    ddl__tcp_buffers *buffers; /* of TCP links, by the same number as `uses` */
-    ddl__shm_buffers *shared;  /* of those that share memory, by rank */
-    link_use **asked;          /* in order; a link is asked for once */
+    ddl__tcp_buffers *tcp_buffers; /* of TCP links, by the same number as `uses` */
+    ddl__shm_buffers *shm_buffers; /* of those that share memory, by rank */
+    link_use **asked;              /* in order; a link is asked for once */
     unsigned first_asked, n_asked;
     link_use uses[]; /* [2 * rank + (1 for messages)] */
 };
@@ -82,19 +82,19 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
     size_t n = 2 * (size_t)wireup->size;
     ddl__first_use *use = calloc(1, sizeof *use + n * sizeof *use->uses);
     link_use **asked = calloc(n, sizeof(link_use *));
-    ddl__tcp_buffers *buffers = ddl__tcp_buffers_create(n);
-    ddl__shm_buffers *shared = ddl__shm_buffers_create(n / 2);
-    if (!use || !asked || !buffers || !shared) {
+    ddl__tcp_buffers *tcp_buffers = ddl__tcp_buffers_create(n);
+    ddl__shm_buffers *shm_buffers = ddl__shm_buffers_create(n / 2);
+    if (!use || !asked || !tcp_buffers || !shm_buffers) {
         free(use);
         free(asked);
-        free(buffers);
-        free(shared);
+        free(tcp_buffers);
+        free(shm_buffers);
         ddl__fail(DDL_ENOMEM, "no memory for %zu links", n);
         return NULL;
     }
     use->asked = asked;
-    use->buffers = buffers;
-    use->shared = shared;
+    use->tcp_buffers = tcp_buffers;
+    use->shm_buffers = shm_buffers;
     use->wireup = (ddl__wireup){.endpoint = wireup->endpoint,
                                 .slot = wireup->slot,
                                 .comm = wireup->comm,
@@ -120,8 +120,8 @@ void ddl__first_use_destroy(ddl__first_use *use)
     pthread_cond_destroy(&use->changed);
     pthread_mutex_destroy(&use->lock);
     free(use->asked);
-    free(use->buffers);
-    free(use->shared);
+    free(use->tcp_buffers);
+    free(use->shm_buffers);
     free(use);
 }
 
@@ -144,9 +144,9 @@ bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__l
 {
     link_use *u = &use->uses[2 * peer];
     size_t number = 2 * (size_t)peer;
-    *link = ddl__tcp_link_create_unopened(slots, use->buffers, number, link_asks, &u[0]);
+    *link = ddl__tcp_link_create_unopened(slots, use->tcp_buffers, number, link_asks, &u[0]);
     *messages =
-        *link ? ddl__tcp_link_create_unopened(slots, use->buffers, number + 1, link_asks, &u[1])
+        *link ? ddl__tcp_link_create_unopened(slots, use->tcp_buffers, number + 1, link_asks, &u[1])
               : NULL;
     if (*link && !*messages) {
         (*link)->ops->destroy(*link);
@@ -165,8 +165,8 @@ bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
 {
     link_use *u = &use->uses[2 * peer];
     const ddl__wireup *w = &use->wireup;
-    *link = ddl__shm_link_create_unopened(w->arena, (unsigned)peer, (unsigned)w->rank, use->shared,
-                                          link_asks, u);
+    *link = ddl__shm_link_create_unopened(w->arena, (unsigned)peer, (unsigned)w->rank,
+                                          use->shm_buffers, link_asks, u);
     if (!*link)
         return false;
     *messages = ddl__shm_link_beside(*link);

@@ -53,7 +53,7 @@ static bool run_active(ddl__messages *m)
     bool moved = false;
     for (uint32_t k = 0; k < m->n_active;) {
         ddl__message_peer *p = &m->peers[m->active[k]];
-        if (p->waiting || p->owed >= DDL__CREDIT_BATCH || p->name_messages.first) {
+        if (p->waiting || p->owed >= DDL__CREDIT_BATCH || p->name_messages.first || p->unsent) {
             moved = peer_run(m, (int)m->active[k]) || moved;
             k++;
         } else {
@@ -163,6 +163,8 @@ ddl_work *ddl__messages_drop(ddl__messages *m)
     for (int i = 0; i < m->size; i++) {
         ddl__message_peer *p = &m->peers[i];
         ddl__name_messages_clear(&p->name_messages);
+        p->names_leaving = 0;
+        p->unsent = false;
         p->waiting = 0;
         p->listed = false;
         p->sends = p->accepted = p->leaving = p->accepting = (ddl__queue){NULL, NULL};

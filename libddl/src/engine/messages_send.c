@@ -16,6 +16,7 @@ enum {
 
 static void peer_count_flight(ddl__message_peer *p, size_t bytes)
 {
+    p->unsent = p->link->ops->zero_copy;
     p->flight_bytes += bytes;
     p->flight_frames++;
 }
@@ -40,6 +41,17 @@ static bool peer_send_frame(ddl__message_peer *p, const ddl__frame *f, const voi
     return true;
 }
 
+/* Whether frames are still with the link, perhaps since it is unopened. */
+static bool peer_is_sending(ddl__messages *m, ddl__message_peer *p)
+{
+    p->unsent = p->unsent && p->link->ops->flush(p->link) == DDL__LINK_SENDING;
+    if (!p->unsent && p->names_leaving) {
+        atomic_fetch_sub_explicit(m->names_unsent, p->names_leaving, memory_order_relaxed);
+        p->names_leaving = 0;
+    }
+    return p->unsent;
+}
+
 static bool peer_send_name(ddl__messages *m, ddl__message_peer *p)
 {
     const ddl__name_message *message = p->name_messages.first;
@@ -52,7 +64,8 @@ static bool peer_send_name(ddl__messages *m, ddl__message_peer *p)
     p->link->ops->publish(&p->link, 1, span, message->bytes, &signature);
     peer_count_flight(p, message->bytes);
     free(ddl__name_messages_take(&p->name_messages));
-    atomic_fetch_sub_explicit(m->names_unsent, 1, memory_order_relaxed);
+    p->names_leaving++;
+    peer_is_sending(m, p);
     return true;
 }
 
@@ -130,16 +143,10 @@ static bool peer_send_part(ddl__message_peer *p)
     return true;
 }
 
-/* Whether user memory is still with the link. */
-static bool peer_is_sending(const ddl__message_peer *p)
-{
-    return p->link->ops->zero_copy && p->link->ops->flush(p->link) == DDL__LINK_SENDING;
-}
-
 bool ddl__messages_send(ddl__messages *m, ddl__message_peer *p)
 {
     bool moved = false;
-    for (unsigned n = 0; n < DDL__MESSAGE_SLICE && !peer_is_sending(p); n++) {
+    for (unsigned n = 0; n < DDL__MESSAGE_SLICE && !peer_is_sending(m, p); n++) {
         for (ddl_work *work; (work = ddl__queue_pop(&p->leaving)); moved = true)
             ddl__messages_finish(m, work);
         if (!peer_leaves_room(m, p) || (!peer_send_name(m, p) && !peer_send_answer(m, p) &&

@@ -59,6 +59,8 @@ typedef struct ddl__message_peer {
     int64_t spent;                    /* by the peer, and not returned */
     int64_t owed;                     /* of that: already received, to be returned */
     ddl__name_messages name_messages; /* to be sent */
+    unsigned names_leaving;           /* with the link, which has yet to send them */
+    bool unsent;                      /* the link may have frames that it has yet to send */
     size_t flight_bytes;              /* sent since the link was last seen empty */
     unsigned flight_frames;
 } ddl__message_peer;

@@ -20,7 +20,7 @@ typedef struct ddl__runner {
     const ddl__kernels *kernels;
     ddl__regions *regions; /* of the endpoint; NULL: nothing is lent */
     atomic_ullong lent;    /* bytes of spans without bytes; any thread may read it */
-    ddl__link **unflushed; /* links that may still send user memory: room for size */
+    ddl__link **unflushed; /* links that may have yet to send what this sent: room for size */
     unsigned n_unflushed;
     ddl__link **targets; /* room for size links */
     void **returns;      /* where targets want a result: room for size */

@@ -272,7 +272,8 @@ static bool has_come(const shm_link *s, ddl__arena_entry *e, unsigned ahead)
 static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     shm_link *s = shm(link);
-    if (s->first && link->state == DDL__LINK_OPEN && s->first->link.state != DDL__LINK_MISMATCH) {
+    if (s->first && link->state == DDL__LINK_OPEN && s->first->link.state != DDL__LINK_OPEN &&
+        s->first->link.state != DDL__LINK_MISMATCH) {
         link->state = s->first->link.state;
         memcpy(link->reason, s->first->link.reason, DDL__LINK_REASON);
     }
@@ -532,7 +533,6 @@ static void shm_destroy(ddl__link *link)
 static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);
 static const ddl__link_ops inproc_ops = SHM_OPS("inproc", NULL);
 
-/* Without its peer yet. */
 ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *buffers, bool inproc)
 {
     if (to >= own->outlet.n_readers) {

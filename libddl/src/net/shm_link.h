@@ -33,8 +33,8 @@ typedef enum ddl__shm_arrived {
     DDL__SHM_LAPSED
 } ddl__shm_arrived;
 
-/* The part of two links, beside each other, that unopened ones do not touch: large comms have many
- * of those. */
+/* The part of two links, beside each other, that unopened ones do not touch before they are closed:
+ * large comms have many of those. */
 struct ddl__shm_buffers {
     ddl__stores stores[2][2 * DDL__STORES]; /* to this peer; to several, this one first */
     ddl__arena_outlet private_own, private_peer;

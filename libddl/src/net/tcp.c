@@ -56,6 +56,8 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
     ddl__tcp_link *l = ddl__tcp_of(link);
     if (!asleep || link->state != DDL__LINK_OPEN || l->fd < 0)
         return;
+    if (l->lost_at) /* the reason may have come, or not in time */
+        ddl__tcp_look(link);
     int64_t now = ddl__now();
     if (now < l->examined + DDL__UNACKNOWLEDGED_POLL)
         return;
@@ -198,6 +200,8 @@ static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_buffers *buffers)
     }
     l->buffers = buffers ? buffers : (ddl__tcp_buffers *)(l + 1);
     l->base.reason = l->buffers->reason;
+    if (l->buffers->farewell[0]) /* buffers are used again after a link that failed */
+        l->buffers->farewell[0] = 0;
     l->base.ops = &tcp_ops;
     l->base.fd = l->fd = -1;
     l->slots = slots;

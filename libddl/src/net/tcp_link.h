@@ -110,11 +110,12 @@ typedef struct ddl__arrival {
 
 enum { DDL__ARRIVAL_NONE, DDL__ARRIVAL_CONNECTED, DDL__ARRIVAL_LAPSED };
 
-/* The part of a link that an unopened one does not touch: large comms have many of those. */
+/* The part of a link that an unopened one does not touch before it is closed: large comms have many
+ * of those. */
 struct ddl__tcp_buffers {
     ddl__tcp_frame frames[DDL__TCP_QUEUE]; /* that wait to be sent */
     ddl__long_span long_spans[DDL__TCP_QUEUE];
-    char name[DDL__LANE_NAME];
+    char name[DDL__LANE_NAME]; /* published with arrival.state, if the link was unopened */
     char reason[DDL__LINK_REASON], farewell[DDL__LINK_REASON];
     char lost_why[160];
 };
@@ -130,11 +131,11 @@ typedef struct ddl__tcp_link {
     unsigned n_lanes;
     ddl__lane *lanes; /* [DDL__LANES_MAX], made with the first */
 
-    pthread_mutex_t
-        lock;    /* guards the fields down to `long_sent`, and the sending halves of lanes */
-    bool closed; /* no more frames are accepted */
-    bool shut;   /* nothing more is sent */
-    int error;   /* the errno that ended sending */
+    pthread_mutex_t lock; /* guards the fields down to `long_sent`, what waits to be sent, and the
+                      sending halves of lanes */
+    bool closed;          /* no more frames are accepted */
+    bool shut;            /* nothing more is sent */
+    int error;            /* the errno that ended sending */
     const char *
         failed_lane; /* the name of the lane that failed: then only the farewell is sent; or NULL */
     unsigned oldest, queued;
