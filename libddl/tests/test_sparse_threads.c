@@ -8,7 +8,7 @@
 #include "check.h"
 #include "ddl/ddl.h"
 
-enum { SIZE = 36, ODD = 9, WORDS = 500, LARGE = 64 << 10 };
+enum { SIZE = 36, ODD = 9, MISSING = 13, WORDS = 500, LARGE = 64 << 10 };
 
 #define OK(call)                                                                                   \
     do {                                                                                           \
@@ -33,6 +33,7 @@ static ddl_endpoint *endpoints[SIZE];
 static unsigned char addresses[SIZE][DDL_ADDRESS_MAX];
 static size_t lengths[SIZE];
 static atomic_int named; /* ranks whose error names what differs */
+static int limit_ms = 60000;
 
 static ddl_status create(const rank_thread *self, ddl_comm **comm)
 {
@@ -40,7 +41,7 @@ static ddl_status create(const rank_thread *self, ddl_comm **comm)
     for (int i = 0; i < SIZE; i++)
         all[i] = addresses[i];
     ddl_comm_config config = {
-        .struct_size = sizeof config, .links = self->links, .timeout_ms = 60000};
+        .struct_size = sizeof config, .links = self->links, .timeout_ms = limit_ms};
     return ddl_comm_create(endpoints[self->rank], all, lengths, self->rank, SIZE, &config, comm);
 }
 
@@ -73,6 +74,21 @@ static void *use_all_pairs(void *argument)
     OK(ddl_allreduce(comm, NULL, all, 4 * LARGE, DDL_I32, DDL_SUM, NULL, NULL));
     CHECK(all[1] == SIZE, "%d", all[1]);
     free(all);
+    ddl_comm_destroy(comm);
+    return NULL;
+}
+
+/* Rank 0 has its part of an operation by name done before all others have begun, and leaves. */
+static void *order_and_leave(void *argument)
+{
+    const rank_thread *self = argument;
+    ddl_comm *comm;
+    OK(create(self, &comm));
+    ddl_options by_name = {.struct_size = sizeof by_name, .name = "loss", .timeout_ms = 3000};
+    int32_t sum = self->rank;
+    OK(ddl_reduce(comm, NULL, &sum, 1, DDL_I32, DDL_SUM, 1, &by_name, NULL));
+    if (self->rank == 1)
+        CHECK(sum == SIZE * (SIZE - 1) / 2, "%d", sum);
     ddl_comm_destroy(comm);
     return NULL;
 }
@@ -131,6 +147,19 @@ static void *find_difference(void *argument)
     return NULL;
 }
 
+/* One member never comes. All others say so, also those that are not its neighbours. */
+static void *miss_one(void *argument)
+{
+    const rank_thread *self = argument;
+    ddl_comm *comm;
+    if (self->rank == MISSING)
+        return NULL;
+    ddl_status status = create(self, &comm);
+    const char *found = strstr(ddl_last_error(), "13 on ");
+    CHECK(status != DDL_OK && found, "rank %d: %d %s", self->rank, status, ddl_last_error());
+    return NULL;
+}
+
 static void run(void *(*main)(void *), uint32_t links, uint32_t odd)
 {
     static rank_thread threads[SIZE];
@@ -155,9 +184,15 @@ int main(void)
     run(use_all_pairs, DDL_LINK_SHM, DDL_LINK_SHM);
     run(use_all_pairs, DDL_LINK_TCP, DDL_LINK_TCP);
     run(use_all_pairs, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_SHM | DDL_LINK_TCP);
+    for (int i = 0; i < 3; i++)
+        run(order_and_leave, DDL_LINK_TCP, DDL_LINK_TCP);
+    run(order_and_leave, DDL_LINK_SHM, DDL_LINK_SHM);
     run(receive_from_any, DDL_LINK_SHM, DDL_LINK_SHM);
     run(receive_from_any, DDL_LINK_TCP, DDL_LINK_TCP);
     run(find_difference, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_TCP);
     CHECK(named == SIZE, "%d ranks name it", named);
+    limit_ms = 2000;
+    run(miss_one, DDL_LINK_SHM, DDL_LINK_SHM);
+    run(miss_one, DDL_LINK_TCP, DDL_LINK_TCP);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. So a
- * rank waits only for lower ranks, and no cycle of waiting ranks can arise. Locality is proven:
+ * rank waits only for lower ranks, and no cycle of waiting ranks can arise. One that waits long for
+ * a lower rank accepts higher ones meanwhile. Locality is proven:
  * only a rank of this host can be reached over the peer's abstract unix socket
  * (docs/ARCHITECTURE.md).
  *
@@ -160,6 +161,22 @@ static ddl_status make_late_pairs(const ddl__wireup *w)
     return DDL_OK;
 }
 
+/* This rank has failed while it waited for a lower one. Complete the connections that have been
+ * answered since: the others are told the reason over them. */
+static ddl_status join_rest(const ddl__wireup *w, ddl__peer_dial *all, int first, ddl_status status)
+{
+    char why[DDL__MESSAGE_MAX];
+    ddl__wireup later = *w;
+    ddl__reason ignored = *w->peer_reason;
+    later.deadline = ddl__now() + DDL__CREATE_FAILURE_EACH;
+    later.peer_reason = &ignored;
+    snprintf(why, sizeof why, "%s", ddl__message());
+    for (int peer = first; peer < w->rank; peer++)
+        if (!is_late(w, peer))
+            peer_dial_join(&later, peer, &all[peer]);
+    return ddl__fail(status, "%s", why);
+}
+
 /* Dial all lower ranks, and then complete the connections one by one. */
 static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
 {
@@ -168,8 +185,8 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
         if (!is_late(w, peer))
             peer_dial_start(w, peer, &all[peer]);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
-        if (!is_late(w, peer))
-            status = peer_dial_join(w, peer, &all[peer]);
+        if (!is_late(w, peer) && (status = peer_dial_join(w, peer, &all[peer])) != DDL_OK)
+            status = join_rest(w, all, peer + 1, status);
     bool checked = false;
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++) {
         if (!all[peer].tcp || all[peer].first_use)
@@ -214,9 +231,11 @@ static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
         if (status != DDL_OK)
             return status;
         if (ddl__now() >= end)
-            return lost;
+            break;
         poll(NULL, 0, 1);
     }
+    /* Its time was up a little before ours: it is not the one that all wait for. */
+    return end == w->deadline ? ddl__wireup_fail_late(w, lost) : lost;
 }
 
 ddl_status ddl__wireup_run(const ddl__wireup *w)

@@ -127,29 +127,40 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
     return false;
 }
 
+/* Accept the next connection. False if none comes in time; `pair`: it was the last of its pair. */
+static bool accept_next(const ddl__wireup *w, int64_t deadline, bool *pair)
+{
+    ddl__accepted accepted;
+    if (!ddl__endpoint_accept(w->endpoint, w->slot, false, deadline, &accepted))
+        return false;
+    *pair = accept_member(w, &accepted);
+    ddl__session_end(&accepted.session);
+    return true;
+}
+
+void ddl__wireup_accept_waiting(const ddl__wireup *w)
+{
+    bool pair;
+    while (accept_next(w, 0, &pair))
+        ;
+}
+
 ddl_status ddl__wireup_accept_higher(const ddl__wireup *w)
 {
-    char missing[DDL__MISSING_TEXT];
     int left = 0;
+    bool pair;
     for (int peer = w->rank + 1; peer < w->size; peer++)
-        left += !w->links[peer] || !w->controls || !w->controls[peer].late;
+        left += !ddl__wireup_is_connected(w, peer);
     while (left > 0) {
-        ddl__accepted accepted;
-        if (ddl__endpoint_accept(w->endpoint, w->slot, false,
-                                 ddl__wireup_within(w, DDL__MEMBERS_POLL), &accepted)) {
-            left -= accept_member(w, &accepted);
-            ddl__session_end(&accepted.session);
+        if (accept_next(w, ddl__wireup_within(w, DDL__MEMBERS_POLL), &pair)) {
+            left -= pair;
             continue;
         }
         ddl_status status = ddl__wireup_check_members(w);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= w->deadline) {
-            ddl__wireup_describe_missing(w, missing);
-            return ddl__fail(DDL_ETIMEDOUT,
-                             "rank %d waited for ranks that did not connect in time: %s", w->rank,
-                             missing);
-        }
+        if (ddl__now() >= w->deadline)
+            return ddl__wireup_fail_late(w, DDL_OK);
     }
     return DDL_OK;
 }

@@ -96,6 +96,16 @@ int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TE
     return named;
 }
 
+ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise)
+{
+    char missing[DDL__MISSING_TEXT];
+    int named = ddl__wireup_describe_missing(w, missing);
+    if (!named && otherwise != DDL_OK)
+        return otherwise;
+    return ddl__fail(DDL_ETIMEDOUT, "rank %d waited for ranks that did not connect in time: %s",
+                     w->rank, missing);
+}
+
 /* Warn, once, about missing ranks. */
 static void warn_missing(const ddl__wireup *w)
 {
@@ -145,9 +155,10 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
         return status;
     for (int i = 0; i < w->size; i++) {
         ddl__link *link = w->links[i];
-        if (!link || link->fd < 0) /* nothing comes over one that is unopened */
+        if (!link)
             continue;
-        link->ops->poll(link);
+        if (link->fd >= 0) /* nothing comes over one that is unopened */
+            link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
             *w->peer_reason = reason;
             if (reason.from >= 0)
@@ -163,7 +174,8 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     return DDL_OK;
 }
 
-/* Wait for the answer of the peer's comm while all members are still there. */
+/* Wait for the answer of the peer's comm while all members are still there. Higher ranks are
+ * answered meanwhile: they would else count this rank as the one that does not come. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl_status status;
@@ -172,6 +184,7 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     do {
         if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
             return DDL_OK;
+        ddl__wireup_accept_waiting(w);
         status = ddl__wireup_check_members(w);
     } while (status == DDL_OK && ddl__now() < w->deadline);
     return status;

@@ -81,6 +81,10 @@ bool ddl__wireup_is_connected(const ddl__wireup *w, int peer);
 enum { DDL__MISSING_TEXT = 400 };
 int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TEXT]);
 
+/* The time is up: name the ranks that are missing. If none is, return `otherwise`, whose message is
+ * set; DDL_OK: none. */
+ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise);
+
 /* Fail if waiting is in vain (until.h), or if a member has sent that it cannot create the comm. */
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w);
 
@@ -108,6 +112,10 @@ ddl_status ddl__wireup_join_messages(const ddl__wireup *w, int peer, ddl__peer_d
 
 /* ---- wireup_accept.c ---- */
 
+/* Wait for all higher ranks. */
 ddl_status ddl__wireup_accept_higher(const ddl__wireup *w);
+
+/* Accept those that wait. */
+void ddl__wireup_accept_waiting(const ddl__wireup *w);
 
 #endif

@@ -154,25 +154,38 @@ void ddl__abort_execute(ddl__engine *engine)
     ddl__fail_all(engine, engine->abort_status, "%s", engine->abort_text);
 }
 
-static bool rank_is_lost(const ddl__engine *engine, int rank)
+static bool has_link_in(const ddl__engine *engine, int rank, ddl__link_state state)
 {
     const ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
-    return (link && link->state == DDL__LINK_LOST) || (other && other->state == DDL__LINK_LOST);
+    return (link && link->state == state) || (other && other->state == state);
 }
 
-/* Whether a link is lost and it is not yet known whether its peer has died. */
+/* Whether the end of a link has to be explained: it is lost, and may have failed or its peer have
+ * died; or the peer has left while the comm was created, since it could not create it. */
+static bool is_unexplained(const ddl__engine *engine, int rank)
+{
+    return has_link_in(engine, rank, DDL__LINK_LOST) ||
+           (has_link_in(engine, rank, DDL__LINK_LEFT) &&
+            !atomic_load_explicit(&engine->created, memory_order_relaxed));
+}
+
+/* Whether an explanation may still come. */
 static bool has_unconfirmed_loss(ddl__engine *engine)
 {
     int64_t now = ddl__now();
     engine->unconfirmed_until = 0;
     for (int rank = 0; rank < engine->config.size; rank++) {
         ddl__loss *loss = &engine->losses[rank];
-        if (!rank_is_lost(engine, rank) || atomic_load_explicit(&loss->ended, memory_order_acquire))
+        if (!is_unexplained(engine, rank) ||
+            atomic_load_explicit(&loss->ended, memory_order_acquire))
             continue;
         if (!loss->noticed)
             loss->noticed = now;
-        if (now - loss->noticed < DDL__UNCONFIRMED_LIMIT)
-            engine->unconfirmed_until = loss->noticed + DDL__UNCONFIRMED_LIMIT;
+        int64_t limit =
+            loss->noticed + (has_link_in(engine, rank, DDL__LINK_LOST) ? DDL__UNCONFIRMED_LIMIT
+                                                                       : DDL__EVIDENCE_LIMIT);
+        if (now < limit)
+            engine->unconfirmed_until = limit;
     }
     return engine->unconfirmed_until;
 }
