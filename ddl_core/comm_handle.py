@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddl_core import fork_guard, options
 from ddl_core._lib import FastPath, check, ffi, lib, work_destroy, work_test
-from ddl_core.arguments import Call
+from ddl_core.arguments import OPS, Call
 from ddl_core.errors import InvalidState
 from ddl_core.work import SLICE_MS, Work
 
@@ -35,7 +35,7 @@ class CommHandle:
         self._handle = handle
         self._fork_count = fork_guard.count
         self._dropped: list[tuple[int, object]] = []  # dropped while pending: works, their arrays
-        self._fast_path = FastPath(address(handle), self._dropped)  # counts the handle's users
+        self._fast_path = FastPath(address(handle), self._dropped, OPS)  # counts the users
         self._queue_lock = threading.Lock()  # while a queued work starts
         self._queued: dict[int, Work[Any]] = {}  # not yet reported
         self._groups: weakref.WeakSet[GroupHandle] = weakref.WeakSet()

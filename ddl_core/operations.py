@@ -7,11 +7,11 @@ calls, and wrong ones, go the general way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from ddl_core import arguments, blocks
-from ddl_core.arguments import OPS, Call
+from ddl_core.arguments import Call
 from ddl_core.order import Order
 from ddl_core.order import allreduce_ordered as order_call
 
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 Array = TypeVar("Array")
 Result = TypeVar("Result")
 Numbers = Sequence[SupportsIndex]
-
-
-def only_named(options: Mapping[str, Any]) -> bool:
-    """Whether there is a name and nothing else."""
-    return len(options) == 1 and "name" in options
 
 
 class Operations:
@@ -62,9 +57,10 @@ class Operations:
         sum and average of complex numbers. Without recv the result replaces send.
         """
         fast = self._fast_path
-        known = fast and type(op) is str and op in OPS and (not options or only_named(options))
-        if known and fast.allreduce(send, recv, OPS[op], options.get("name")):
-            return send if recv is None else recv
+        if fast is not None:
+            result: Array | None = fast.allreduce(send, recv, op, options)
+            if result is not None:
+                return result
         return self._run(arguments.allreduce(send, recv, op), options)
 
     def reduce(
@@ -97,8 +93,8 @@ class Operations:
         op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
         lies at rank * count of send, whose other blocks stay as they were.
         """
-        fast = self._fast_path if not options and type(op) is str and op in OPS else None
-        if fast and recv is not None and fast.reduce_scatter(send, recv, OPS[op]):
+        fast = self._fast_path
+        if fast and recv is not None and not options and fast.reduce_scatter(send, recv, op):
             return recv
         return self._run(arguments.reduce_scatter(send, recv, op, self.size), options)
 

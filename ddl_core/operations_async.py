@@ -7,8 +7,8 @@ import inspect
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, cast
 
 from ddl_core import arguments
-from ddl_core.arguments import OPS, Call
-from ddl_core.operations import Operations, only_named
+from ddl_core.arguments import Call
+from ddl_core.operations import Operations
 from ddl_core.work import Work
 
 if TYPE_CHECKING:
@@ -76,12 +76,10 @@ class AsyncOperations:
         **options: Unpack[ReduceOptions],
     ) -> Work[Array]:
         """Start `allreduce`."""
-        if type(op) is str and op in OPS and (not options or only_named(options)):
-            name = options.get("name")
-            work: Work[Array] | None
-            work = self._fast_path.allreduce_async(self, Work, send, recv, OPS[op], name)
-            if work is not None:
-                return work
+        work: Work[Array] | None
+        work = self._fast_path.allreduce_async(self, Work, send, recv, op, options)
+        if work is not None:
+            return work
         return self._start(arguments.allreduce(send, recv, op), options)
 
     allreduce_ordered_async = _starting(Operations.allreduce_ordered)

@@ -4,7 +4,8 @@
  * A FastPath counts the threads that use the handle in the library, so that closing the comm knows
  * when to free it. Its operations take NumPy arrays only, and of the options only a name. They need
  * a tenth of the time of the general way (arguments.py), which is most of the time of a short
- * operation. They decline other calls by returning False; the general way then says what is wrong.
+ * operation. They decline other calls by returning False, or None where they return an array; the
+ * general way then says what is wrong.
  *
  * Design notes. A thread increments `users` before it reads `closed`; the closing thread sets
  * `closed` before it reads `users`. Both are sequentially consistent, so one of the two sees the
@@ -25,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static PyObject *interface_name, *array_type;
+static PyObject *interface_name, *array_type, *name_option;
 
 /* ------------------------------------------------------------------------------------- arrays */
 
@@ -48,6 +49,13 @@ typedef struct plain {
     int64_t count;
     ddl_dtype dtype;
 } plain;
+
+/* What was being read is something else: leave no exception set. */
+static bool decline(void)
+{
+    PyErr_Clear();
+    return false;
+}
 
 /* 0 for the types that the array interface has no letter for, like bfloat16. */
 static ddl_dtype dtype_of(const array_interface *array)
@@ -84,8 +92,7 @@ static bool read_array(PyObject *object, bool write, plain *out)
             out->count *= array->shape[i];
     }
     Py_XDECREF(capsule);
-    PyErr_Clear();
-    return known;
+    return known || decline();
 }
 
 /* Both buffers of an operation, of one dtype; twice the same one where recv is None. */
@@ -249,21 +256,38 @@ static bool read_name(PyObject *object, ddl_options *out)
     return out->name && length && strlen(out->name) == (size_t)length;
 }
 
+/* The options of a call: none, or a name. False, with no exception set, for anything else. */
+static bool read_options(PyObject *options, ddl_options *out)
+{
+    *out = DEFAULTS;
+    Py_ssize_t n = PyDict_Size(options);
+    if (n == 0)
+        return true;
+    PyObject *name = n == 1 ? PyDict_GetItemWithError(options, name_option) : NULL;
+    return name ? read_name(name, out) : decline();
+}
+
+/* An op by its name; false, with no exception set, for anything else. */
+static bool read_op(const fast_path *path, PyObject *object, ddl_op *out)
+{
+    PyObject *value =
+        PyUnicode_CheckExact(object) ? PyDict_GetItemWithError(path->ops, object) : NULL;
+    *out = value ? (ddl_op)PyLong_AsLong(value) : 0;
+    return value || decline();
+}
+
 typedef struct reduction {
     plain from, to;
     ddl_op op;
     ddl_options options;
 } reduction;
 
-/* (send, recv, op, name) */
-static bool read_reduction(PyObject *const *args, Py_ssize_t n, reduction *out)
+/* (send, recv, op, options) */
+static bool read_reduction(const fast_path *path, PyObject *const *args, Py_ssize_t n,
+                           reduction *out)
 {
-    int op;
-    bool known = n == 4 && read_int(args[2], &op) && read_name(args[3], &out->options) &&
-                 read_pair(args[0], args[1], &out->from, &out->to) &&
-                 out->from.count == out->to.count;
-    out->op = known ? (ddl_op)op : 0;
-    return known;
+    return n == 4 && read_op(path, args[2], &out->op) && read_options(args[3], &out->options) &&
+           read_pair(args[0], args[1], &out->from, &out->to) && out->from.count == out->to.count;
 }
 
 static ddl_status reduce(fast_path *path, const reduction *r, const ddl_options *given,
@@ -273,23 +297,31 @@ static ddl_status reduce(fast_path *path, const reduction *r, const ddl_options 
                          given, work);
 }
 
+static PyObject *run_allreduce(fast_path *path, PyObject *const *args, const reduction *r)
+{
+    ddl_options options = r->options;
+    RUN(path, r->to.count, args[0], args[1], reduce(path, r, given, &work));
+}
+
+/* allreduce(send, recv, op, options): the array with the result, or None. */
 static PyObject *fast_path_allreduce(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     fast_path *path = (fast_path *)self;
     reduction r;
-    if (!read_reduction(args, n, &r))
-        Py_RETURN_FALSE;
-    ddl_options options = r.options;
-    RUN(path, r.to.count, args[0], args[1], reduce(path, &r, given, &work));
+    if (!read_reduction(path, args, n, &r))
+        Py_RETURN_NONE;
+    PyObject *taken = run_allreduce(path, args, &r);
+    PyObject *result = taken == Py_False ? Py_None : args[1] == Py_None ? args[0] : args[1];
+    Py_XDECREF(taken);
+    return taken ? Py_NewRef(result) : NULL;
 }
 
-/* allreduce_async(comm, type, send, recv, op, name): the work; None where the others return False.
- */
+/* allreduce_async(comm, type, send, recv, op, options): the work, or None. */
 static PyObject *fast_path_allreduce_async(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     fast_path *path = (fast_path *)self;
     reduction r;
-    if (n < 2 || PyList_Size(path->dropped) || !read_reduction(args + 2, n - 2, &r) ||
+    if (n < 2 || PyList_Size(path->dropped) || !read_reduction(path, args + 2, n - 2, &r) ||
         !fast_path_enter(path))
         Py_RETURN_NONE;
     ddl_work *work;
@@ -333,14 +365,13 @@ static PyObject *fast_path_reduce_scatter(PyObject *self, PyObject *const *args,
 {
     fast_path *path = (fast_path *)self;
     plain from, to;
-    int op;
-    if (n != 3 || args[1] == Py_None || !read_int(args[2], &op) ||
+    ddl_op op;
+    if (n != 3 || args[1] == Py_None || !read_op(path, args[2], &op) ||
         !read_pair(args[0], args[1], &from, &to) || to.count * path->size != from.count)
         Py_RETURN_FALSE;
     ddl_options options = DEFAULTS;
     RUN(path, from.count, args[0], args[1],
-        ddl_reduce_scatter(path->comm, from.data, to.data, to.count, to.dtype, (ddl_op)op, given,
-                           &work));
+        ddl_reduce_scatter(path->comm, from.data, to.data, to.count, to.dtype, op, given, &work));
 }
 
 static PyObject *fast_path_barrier(PyObject *self, PyObject *none)
@@ -366,12 +397,12 @@ static PyObject *fast_path_drop_work(PyObject *self, PyObject *args)
 
 /* ---------------------------------------------------------------------------------- the module */
 
-/* FastPath(handle, dropped): of the ddl_comm at this address. */
+/* FastPath(handle, dropped, ops): of the ddl_comm at this address. */
 static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *handle, *dropped;
+    PyObject *handle, *dropped, *ops;
     (void)keywords;
-    if (!PyArg_ParseTuple(args, "OO", &handle, &dropped))
+    if (!PyArg_ParseTuple(args, "OOO", &handle, &dropped, &ops))
         return NULL;
     ddl_comm *comm = PyLong_AsVoidPtr(handle);
     if (PyErr_Occurred())
@@ -382,6 +413,7 @@ static PyObject *fast_path_new(PyTypeObject *type, PyObject *args, PyObject *key
         self->comm = comm;
         self->size = ddl_comm_size(comm);
         self->dropped = Py_NewRef(dropped);
+        self->ops = Py_NewRef(ops);
         atomic_init(&self->users, 0);
         atomic_init(&self->closed, false);
     }
@@ -393,6 +425,7 @@ static void fast_path_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     Py_XDECREF(((fast_path *)self)->dropped);
+    Py_XDECREF(((fast_path *)self)->ops);
     release(self);
     Py_DECREF(type);
 }
@@ -503,7 +536,8 @@ PyMODINIT_FUNC PyInit__fast_path(void)
     PyObject *type = module ? PyType_FromSpec(&fast_path_spec) : NULL;
     array_type = type ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
     interface_name = array_type ? PyUnicode_InternFromString("__array_struct__") : NULL;
-    PyObject *pending = interface_name ? pending_type() : NULL;
+    name_option = interface_name ? PyUnicode_InternFromString("name") : NULL;
+    PyObject *pending = name_option ? pending_type() : NULL;
     Py_XDECREF(numpy);
     /* Among the first to be registered, so that it is called among the last. */
 #ifdef __GLIBC__

@@ -15,6 +15,7 @@ typedef struct fast_path {
     PyObject_HEAD ddl_comm *comm; /* for threads counted in `users` */
     int64_t size;
     PyObject *dropped; /* the comm's list of works dropped while pending, with their arrays */
+    PyObject *ops;     /* a dict: the number of an op by its name */
     atomic_long users;
     atomic_bool closed;
 } fast_path;

@@ -176,7 +176,6 @@ import threading, time
 import _testcapi
 import numpy as np
 from ddl_core import Endpoint
-from ddl_core.arguments import OPS
 from ddl_core.work import Work
 
 def start_without(allocation, comm, array):
@@ -184,7 +183,7 @@ def start_without(allocation, comm, array):
     start, missed = comm._fast_path.allreduce_async, False
     _testcapi.set_nomemory(allocation, allocation + 1)
     try:
-        start(comm, Work, array, None, OPS["sum"], None)
+        start(comm, Work, array, None, "sum", {})
     except MemoryError:
         missed = True
     _testcapi.remove_mem_hooks()
