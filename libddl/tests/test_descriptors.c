@@ -38,9 +38,11 @@ static int run_out(int told, int go)
     limit.rlim_cur = LIMIT;
     CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
     OK(ddl_endpoint_create(NULL, &endpoint));
-    const ddl__address *address = ddl__endpoint_address(endpoint);
+    unsigned char address[DDL_ADDRESS_MAX];
+    size_t length;
+    OK(ddl_endpoint_address(endpoint, address, sizeof address, &length));
     unsigned n = take_all(fds);
-    CHECK(write(told, address, sizeof *address) == sizeof *address, "write");
+    CHECK(write(told, address, length) == (ssize_t)length, "write");
     CHECK(read(go, &byte, 1) == 1, "read");
     double before = cpu_seconds();
     usleep(SHORT_MS * 1000);
@@ -69,6 +71,8 @@ int main(void)
 {
     static char said[TEXT];
     int fds[CALLERS], told[2], go[2], err[2], status;
+    unsigned char bytes[DDL_ADDRESS_MAX];
+    ddl__interface ips[DDL__INTERFACES_MAX];
     ddl__address address;
     struct sockaddr_storage to;
     setenv("DDL_LOG", "warn", 1);
@@ -79,11 +83,12 @@ int main(void)
         _exit(run_out(told[1], go[0]));
     }
     close(err[1]);
-    CHECK(read(told[0], &address, sizeof address) == sizeof address, "read");
+    ssize_t length = read(told[0], bytes, sizeof bytes);
+    OK(ddl__address_decode(&address, ips, bytes, length < 0 ? 0 : (size_t)length));
     for (int i = 0; i < CALLERS; i++) {
-        socklen_t length =
+        socklen_t size =
             i % 2 ? ddl__address_unix(&address.endpoint, &to) : ddl__address_ip(&address, 0, &to);
-        fds[i] = ddl__dial((struct sockaddr *)&to, length, ddl__deadline(LIMIT_MS));
+        fds[i] = ddl__dial((struct sockaddr *)&to, size, ddl__deadline(LIMIT_MS));
         CHECK(fds[i] >= 0, "%s", strerror(errno));
     }
     CHECK(write(go[1], "x", 1) == 1, "write");

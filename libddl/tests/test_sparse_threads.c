@@ -125,6 +125,7 @@ static void *receive_from_any(void *argument)
         if (self->rank)
             OK(ddl_send(comm, buffer, count, DDL_I32, 0, tag, NULL, NULL));
         OK(ddl_work_wait(work, -1));
+        ddl_work_destroy(work);
         CHECK(sum == SIZE * (SIZE - 1) / 2, "%d", sum);
     }
     if (self->rank == 0)
