@@ -395,7 +395,9 @@ def main(filters: list[str]) -> None:
             sys.exit(f"rank {rank}: {type(error).__name__}: {error}\n  again: {again}")
     lent = np.array([comm.report()["lent_bytes"]])
     comm.allreduce(lent)
-    assert filters or (lent[0] > 0) == (size > 1 and memory is not None), f"{lent} bytes were lent"
+    # A region is lent from the second time on. Among mixed buffers there may be no second time.
+    if not filters and BUFFERS != "mixed":
+        assert (lent[0] > 0) == (size > 1 and memory is not None), f"{lent} bytes were lent"
     if rank == 0:
         sys.stdout.write(f"{len(cases)} cases\n")
     ddl_core.finalize()
