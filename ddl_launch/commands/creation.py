@@ -30,7 +30,8 @@ class Costs:
     """Seconds of processor time, each of one of the two ranks."""
 
     rank: float = 0.1e-3  # of creation, whatever the size
-    member: float = 45e-6  # of creation: its address, name, settings
+    member: float = 13e-6  # of creation: its address, name, settings
+    meeting: float = 55e-6  # of creation, on rank 0: a rank that comes
     shared_pair: float = 55e-6  # of creation: both links, memory, control connection
     wire_pair: float = 70e-6  # its control connection
     first_use: float = 40e-6  # a link that opens
@@ -38,7 +39,8 @@ class Costs:
     heartbeat: float = 8e-6  # sent and received
     death: float = 1.2e-3  # to find a member dead and to tell others
     shrink_pair: float = 220e-6  # of the survivors' agreement, besides the next creation
-    shrink_rank: float = 3e-3  # the same where only neighbours are connected
+    shrink_rank: float = 2.2e-3  # the same where only neighbours are connected
+    shrink_wires: float = 8e-3  # the same over wires
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Membership:
 
     ranks: int
     creation: float  # from the last entry to the last return
-    processor: float  # of the busiest rank's creation
+    processor: float  # of the creation, of the busiest rank
     descriptors: int  # of one rank, before its first operation
     rendezvous: int  # bytes that rank 0 sends
     idle: float  # share of a core
@@ -63,36 +65,39 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
     large = size >= FIRST_USE_LEAST
     over_wires = size - local
     sparse = size >= SPARSE_LEAST
-    wires = min(over_wires, count_neighbours(size)) if sparse else over_wires
+    wires = min(over_wires, count_neighbours(size, local)) if sparse else over_wires
     shared = min(local - 1, count_neighbours(local)) if sparse else local - 1
-    processor = costs.rank + (size - 1) * costs.member + shared * costs.shared_pair
-    processor += wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
-    opened = min(2 * rounds, over_wires) if large else 0
-    processor += opened * costs.first_use
+    mean = costs.rank + (size - 1) * costs.member + shared * costs.shared_pair
+    mean += wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
+    opened = min(2 * (rounds - int(log2(local))), over_wires) if large else 0
+    mean += opened * costs.first_use
+    busiest = mean + (size - 1) * costs.meeting
     descriptors = OWN_DESCRIPTORS + opened + wires * (1 if large else 3)
     descriptors += ARENA_DESCRIPTORS + 2 * shared if local > 1 else 0
     latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
     trips = 4 * rounds  # meeting, settings there and back, and the barrier
     per_core = _ranks_per_core(cluster)
-    creation = per_core * processor + trips * latency
+    creation = max(per_core * mean, busiest) + trips * latency
     beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
-    agreement = costs.shrink_rank if sparse else (size - 1) * costs.shrink_pair
+    by_leader = costs.shrink_wires if over_wires else costs.shrink_rank
+    agreement = by_leader if sparse else (size - 1) * costs.shrink_pair
     return Membership(
         size,
         creation,
-        processor,
+        busiest,
         descriptors,
         _rendezvous_bytes(size, rounds),
         costs.idle + min(beats, (shared + wires) / BEAT_S) * costs.heartbeat,
         GRACE_S + per_core * costs.death + latency,
-        per_core * (processor + agreement) + (trips + 6) * latency,
+        per_core * (mean + agreement) + (trips + 6) * latency,
     )
 
 
-def count_neighbours(size: int) -> int:
-    """Ranks 1, 2, 4, 8 ... places away in the ring, on both sides."""
+def count_neighbours(size: int, local: int = 1) -> int:
+    """Ranks 1, 2, 4, 8 ... places away in the ring, on both sides: those on other hosts, for the
+    last one of `local` ranks that follow each other on its host."""
     apart = [1 << k for k in range(ceil(log2(size)))] if size > 1 else []
-    return len({*apart, *(size - each for each in apart)})
+    return len({*apart, *(size - each for each in apart if each >= local)})
 
 
 def _ranks_per_core(cluster: Cluster) -> float:
@@ -123,5 +128,5 @@ def creation_table(cluster: Cluster, found: Sequence[Membership]) -> str:
         times = [show_seconds(t) for t in (m.creation, m.processor, m.known, m.shrink)]
         numbers = [str(m.descriptors), show_bytes(m.rendezvous), f"{m.idle:.2%}"]
         rows.append([str(m.ranks), *times, *numbers])
-    notes = "processor time, descriptors, idle: of one rank; shrink: of the survivors of one death"
+    notes = "processor time: of the busiest rank; shrink: of the survivors of one death"
     return "\n".join([show_cluster(cluster), "", show(rows), "", notes])

@@ -54,7 +54,7 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> 
     ranks = [m.ranks for m in found]
     for label, values in {
         "creation": [m.creation for m in found],
-        "processor time of one rank's creation": [m.processor for m in found],
+        "processor time of creation, busiest rank": [m.processor for m in found],
         "from a death until all know": [m.known for m in found],
         "shrink of the survivors": [m.shrink for m in found],
     }.items():
