@@ -31,7 +31,7 @@ class Costs:
 
     rank: float = 0.1e-3  # of creation, whatever the size
     member: float = 13e-6  # of creation: its address, name, settings
-    meeting: float = 55e-6  # of creation, on rank 0: a rank that comes
+    rendezvous: float = 55e-6  # of creation, on rank 0: a rank that comes
     shared_pair: float = 55e-6  # of creation: both links, memory, control connection
     wire_pair: float = 70e-6  # its control connection
     first_use: float = 40e-6  # a link that opens
@@ -71,11 +71,11 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
     mean += wires * (costs.wire_pair if large else costs.wire_pair + 2 * costs.first_use)
     opened = min(2 * (rounds - int(log2(local))), over_wires) if large else 0
     mean += opened * costs.first_use
-    busiest = mean + (size - 1) * costs.meeting
+    busiest = mean + (size - 1) * costs.rendezvous
     descriptors = OWN_DESCRIPTORS + opened + wires * (1 if large else 3)
     descriptors += ARENA_DESCRIPTORS + 2 * shared if local > 1 else 0
     latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
-    trips = 4 * rounds  # meeting, settings there and back, and the barrier
+    trips = 4 * rounds  # rendezvous, settings there and back, and the barrier
     per_core = _ranks_per_core(cluster)
     creation = max(per_core * mean, busiest) + trips * latency
     beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
