@@ -5,6 +5,7 @@
  * processes. */
 #include <pthread.h>
 
+#include "connect/neighbours.h"
 #include "processes.h"
 #include "survivors.h"
 
@@ -108,6 +109,16 @@ static double run_once(uint32_t links)
     return (double)atomic_load(&b->microseconds) * 1e-6;
 }
 
+/* Between its death and the next comm, in seconds. If the first death leaves a rank one neighbour,
+ * that one's word alone does not count, and the leader waits for it (DDL__LOST_LEADER_LIMIT). */
+static double find_limit(void)
+{
+    int neighbours = 0;
+    for (int i = 0; i < SIZE; i++)
+        neighbours += i != FIRST && i != victim && ddl__are_neighbours(i, victim, SIZE);
+    return ddl__is_sparse(SIZE) && neighbours < 2 ? 2 : 1;
+}
+
 int main(int argc, char **argv)
 {
     enum { VICTIMS = sizeof victims / sizeof *victims };
@@ -129,12 +140,12 @@ int main(int argc, char **argv)
                 sum += took;
                 most = took > most ? took : most;
                 n++;
-                slow += took > 1;
+                slow += took > find_limit();
             }
             printf("%s %-14s mean %.3f s, at most %.3f s\n", links == DDL_LINK_SHM ? "shm" : "tcp",
                    moments[moment], sum / (times * VICTIMS), most);
             fflush(stdout);
         }
-    CHECK(slow * 20 <= n, "%d of %d took more than a second", slow, n);
+    CHECK(slow * 20 <= n, "%d of %d took too long", slow, n);
     return 0;
 }
