@@ -63,6 +63,7 @@ VAST_DIFFERS = ("shm", 2)  # from what is large: the steps of a wave are done in
 PARTS = [*SIGNALS, "stop", "steps", "creation", "last", "flat", "gil", "cut", "garbage"]
 
 CUT_RANKS = (2, 4)  # each on a host of its own
+CUT_MANY = 48  # most ranks beyond the cut have no connection with one on this side
 MOST_HOSTS = 4
 
 Task = Callable[[], list[Outcome]]
@@ -201,7 +202,10 @@ class Plan:
         else:
             print("resets by a firewall skipped: they need nftables")
         sizes = [*CUT_RANKS, *(size for size in self.ranks if size not in CUT_RANKS)]
-        return list(itertools.product(kinds, sizes, operations))
+        cases = list(itertools.product(kinds, sizes, operations))
+        if self.short and CUT_MANY not in sizes:
+            cases.append(("packets dropped", CUT_MANY, "large"))
+        return cases
 
 
 def run_all(plan: Plan) -> list[Outcome]:

@@ -96,6 +96,15 @@ ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d);
 
 /* ---- wireup_tcp.c ---- */
 
+/* The ends of a path to a member: from a local address, or from any (is_bound false). */
+typedef struct ddl__path_ends {
+    bool is_bound;
+    socklen_t length; /* of each */
+    struct sockaddr_storage from, to;
+} ddl__path_ends;
+
+ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path path);
+
 /* Start a handshake with the peer over a path. */
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path);

@@ -10,17 +10,21 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
+ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path path)
+{
+    ddl__path_ends ends = {.is_bound = path.ours >= 0};
+    ends.length = ddl__address_ip(&w->addresses[peer], (unsigned)path.theirs, &ends.to);
+    if (ends.is_bound)
+        ddl__address_of(&ddl__endpoint_address(w->endpoint)->ips[path.ours], 0, &ends.from);
+    return ends;
+}
+
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path)
 {
-    struct sockaddr_storage to, from;
-    struct sockaddr *own = NULL;
-    socklen_t length = ddl__address_ip(&w->addresses[peer], (unsigned)path.theirs, &to);
-    if (path.ours >= 0) {
-        ddl__address_of(&ddl__endpoint_address(w->endpoint)->ips[path.ours], 0, &from);
-        own = (struct sockaddr *)&from;
-    }
-    int fd = ddl__dial_from(own, (struct sockaddr *)&to, length,
+    ddl__path_ends ends = ddl__wireup_path_ends(w, peer, path);
+    int fd = ddl__dial_from(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
+                            (struct sockaddr *)&ends.to, ends.length,
                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
     if (fd < 0) {
         d->error = errno;

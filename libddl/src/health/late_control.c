@@ -14,7 +14,12 @@
  * A leader that cannot be reached, or does not answer, counts as dead, by this rank's own evidence.
  * The limit is shorter if others have lost it, too, or if its host refuses the connection. With it
  * counts who is on its host and was lost by others: they are behind the same network. A rank that
- * does not connect to its leader in time counts as dead for the leader. */
+ * does not connect to its leader in time counts as dead for the leader.
+ *
+ * If no answer comes from the leader's host, the network may be cut, and every rank beyond the cut
+ * would be dialed in turn, for seconds each. So the ranks that would lead next are tried as well
+ * meanwhile (connect/reach.h). Those before the first one that answers count as dead like the
+ * leader, each after its own time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -28,6 +33,7 @@
 #include "base/time_limits.h"
 #include "connect/late_dial.h"
 #include "connect/neighbours.h"
+#include "connect/reach.h"
 #include "health/health_state.h"
 #include "net/socket.h"
 
@@ -35,6 +41,8 @@ typedef struct arrival {
     struct arrival *next;
     ddl__accepted accepted;
 } arrival;
+
+enum { CANDIDATES_MAX = 256 }; /* a descriptor each, while they are tried */
 
 typedef struct ddl__late {
     ddl__health *health;
@@ -45,6 +53,12 @@ typedef struct ddl__late {
     bool accepts, started, stop; /* guarded by the detector's lock */
     int leader;                  /* that the thread dials, likewise, */
     int64_t since;               /* since then */
+
+    /* The thread's own. The ranks that would lead next, and since when each rank has been silent;
+     * 0: it is not known to be. */
+    ddl__reach *candidates;
+    int n_candidates;
+    int64_t *silent_since;
 } ddl__late;
 
 /* ------------------------------------------------------------------------------------ connections
@@ -251,6 +265,47 @@ static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
         give_up(h, late->leader, refused, ddl__message());
 }
 
+/* Under the lock: the ranks that would lead next, lowest first. */
+static void find_candidates(ddl__late *late)
+{
+    const ddl__health *h = late->health;
+    const ddl__address *addresses = h->config.addresses;
+    late->n_candidates = 0;
+    for (int i = late->leader + 1; i < h->rank && late->n_candidates < CANDIDATES_MAX; i++)
+        if (h->members[i].fate == DDL__ALIVE && h->members[i].conn.fd < 0 &&
+            !ddl__may_share_memory(&addresses[h->rank], &addresses[i]))
+            late->candidates[late->n_candidates++] = (ddl__reach){.rank = i};
+}
+
+/* Under the lock, after they were tried from `begun` on: who has been silent for too long. */
+static void settle_candidates(ddl__late *late, int64_t begun)
+{
+    ddl__health *h = late->health;
+    bool leads_next = true; /* all before it are silent */
+    for (int i = 0; i < late->n_candidates; i++) {
+        const ddl__reach *candidate = &late->candidates[i];
+        int64_t *since = &late->silent_since[candidate->rank];
+        const ddl__member *member = &h->members[candidate->rank];
+        leads_next = leads_next && candidate->reached == DDL__REACH_SILENT;
+        if (candidate->reached == DDL__REACH_ANSWERS)
+            *since = 0;
+        else if (candidate->reached == DDL__REACH_SILENT && !*since)
+            *since = begun;
+        if (leads_next && member->fate == DDL__ALIVE && member->conn.fd < 0 &&
+            ddl__now() - *since >= find_limit(h, member, DDL_EUNREACHABLE, 0))
+            give_up(h, candidate->rank, false, "nothing answers at its address");
+    }
+}
+
+static bool can_try_candidates(ddl__late *late)
+{
+    if (!late->candidates)
+        late->candidates = calloc(CANDIDATES_MAX, sizeof *late->candidates);
+    if (!late->silent_since)
+        late->silent_since = calloc((size_t)late->health->size, sizeof *late->silent_since);
+    return late->candidates && late->silent_since;
+}
+
 static void pause_until(ddl__health *h, int64_t at)
 {
     struct timespec until = {at / DDL__S, at % DDL__S};
@@ -264,21 +319,61 @@ static bool has_gone_on(const ddl__health *h)
     return !h->shrinking && self->committed && self->committed == h->attempt;
 }
 
+/* Under the lock, which is released meanwhile: dial the leader once, and if its host was silent the
+ * last time, the candidates as well. Returns whether it is silent now. */
+static bool dial_leader(ddl__late *late, bool was_silent)
+{
+    ddl__health *h = late->health;
+    const ddl__address *addresses = h->config.addresses;
+    ddl__dial_attempt d = {.fd = -1};
+    ddl__late_target target = {
+        .wireup = &late->wireup,
+        .peer = late->leader,
+        .local = ddl__may_share_memory(&addresses[h->rank], &addresses[late->leader]),
+        .kind = DDL__CONN_LATE_CONTROL,
+        .goes_on = dial_goes_on,
+        .context = late};
+    int64_t begun = ddl__now();
+    bool tries_candidates = was_silent && can_try_candidates(late);
+    if (!was_silent && late->silent_since)
+        memset(late->silent_since, 0, (size_t)h->size * sizeof *late->silent_since);
+    if (tries_candidates)
+        find_candidates(late);
+    pthread_mutex_unlock(&h->detector->lock);
+    if (tries_candidates)
+        late->n_candidates = ddl__reach_begin(&late->wireup, late->candidates, late->n_candidates);
+    ddl_status status = ddl__late_dial(&target, &d);
+    bool is_silent = status == DDL_EUNREACHABLE && d.error != ECONNREFUSED;
+    if (tries_candidates)
+        ddl__reach_end(late->candidates, late->n_candidates,
+                       is_silent ? begun + DDL__LATE_DIAL_LIMIT : begun, dial_goes_on, late);
+    pthread_mutex_lock(&h->detector->lock);
+    settle(late, status, &d);
+    if (is_silent && tries_candidates && !late->stop)
+        settle_candidates(late, begun);
+    ddl__dial_cancel(&d);
+    ddl__health_settle(h);
+    return is_silent;
+}
+
 static void *dial_leaders(void *context)
 {
     ddl__late *late = context;
     ddl__health *h = late->health;
     int64_t next_at = 0;
+    bool is_silent = false;
     late->leader = -1;
     pthread_mutex_lock(&h->detector->lock);
     while (!late->stop) {
         int leader = ddl__health_lowest_alive(h);
         if (leader == h->rank || h->members[leader].conn.fd >= 0 || has_gone_on(h)) {
+            is_silent = false;
             pthread_cond_wait(&h->detector->died, &h->detector->lock);
             continue;
         }
         if (leader != late->leader) {
-            late->since = ddl__now();
+            bool known = is_silent && late->silent_since && late->silent_since[leader];
+            late->since = known ? late->silent_since[leader] : ddl__now();
             if (late->leader >= 0 && h->members[late->leader].fate == DDL__LEFT)
                 next_at = late->since + DDL__LEFT_LEADER_PAUSE;
         }
@@ -288,21 +383,7 @@ static void *dial_leaders(void *context)
             pause_until(h, next_at);
             continue;
         }
-        ddl__dial_attempt d = {.fd = -1};
-        const ddl__address *addresses = h->config.addresses;
-        ddl__late_target target = {
-            .wireup = &late->wireup,
-            .peer = leader,
-            .local = ddl__may_share_memory(&addresses[h->rank], &addresses[leader]),
-            .kind = DDL__CONN_LATE_CONTROL,
-            .goes_on = dial_goes_on,
-            .context = late};
-        pthread_mutex_unlock(&h->detector->lock);
-        ddl_status status = ddl__late_dial(&target, &d);
-        pthread_mutex_lock(&h->detector->lock);
-        settle(late, status, &d);
-        ddl__dial_cancel(&d);
-        ddl__health_settle(h);
+        is_silent = dial_leader(late, is_silent);
         if (!late->stop && h->members[leader].fate == DDL__ALIVE && h->members[leader].conn.fd < 0)
             pause_until(h, ddl__now() + DDL__MEMBERS_POLL);
     }
@@ -376,5 +457,7 @@ void ddl__late_destroy(ddl__health *h)
         free(a);
     }
     pthread_mutex_destroy(&late->lock);
+    free(late->candidates);
+    free(late->silent_since);
     free(late);
 }

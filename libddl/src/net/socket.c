@@ -78,40 +78,56 @@ static bool is_own_end(int fd)
            !memcmp(&ends[0], &ends[1], lengths[0]);
 }
 
-/* Close without TIME_WAIT, during which nobody could listen there. */
-static void drop_connection(int fd)
+/* Without TIME_WAIT, during which nobody could listen there. */
+void ddl__drop_connection(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     close(fd);
 }
 
-int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
-                   int64_t deadline)
+int ddl__dial_error(int fd)
+{
+    int error = 0;
+    socklen_t size = sizeof error;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) ? errno : error;
+}
+
+/* A socket that connects, or has connected; -1 with errno. */
+static int dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                      int64_t deadline)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    int error = 0, late = 1;
-    socklen_t size = sizeof error;
+    int late = 1;
     /* Bind the address only: the kernel picks the port when the peer is known. */
     if (from)
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
-    if (from && bind(fd, from, length)) {
-        error = errno;
-    } else {
-        error = start_connect(fd, address, length, deadline);
-        if (error == EINPROGRESS || error == EINTR) {
-            error = 0;
-            if (!ddl__await(fd, POLLOUT, deadline))
-                error = errno;
-            else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size))
-                error = errno;
-        }
-    }
+    int error =
+        from && bind(fd, from, length) ? errno : start_connect(fd, address, length, deadline);
+    if (error == 0 || error == EINPROGRESS || error == EINTR)
+        return fd;
+    ddl__drop_connection(fd);
+    errno = error;
+    return -1;
+}
+
+int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length)
+{
+    return dial_begin(from, address, length, 0);
+}
+
+int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                   int64_t deadline)
+{
+    int fd = dial_begin(from, address, length, deadline);
+    if (fd < 0)
+        return -1;
+    int error = ddl__await(fd, POLLOUT, deadline) ? ddl__dial_error(fd) : errno;
     if (error == 0 && !is_own_end(fd))
         return fd;
-    drop_connection(fd);
+    ddl__drop_connection(fd);
     errno = error ? error : ECONNREFUSED;
     return -1;
 }

@@ -17,6 +17,14 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline);
 
+/* Begin to connect a TCP socket. Returns it, or -1 with errno. An event POLLOUT tells the end;
+ * ddl__dial_error then returns 0 or the error. */
+int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
+int ddl__dial_error(int fd);
+
+/* Close a connection at once, without the wait of TCP that keeps its port in use. */
+void ddl__drop_connection(int fd);
+
 /* A listening TCP socket at host (an IP address, or NULL for all of both families) and port (0: any
  * free), the port stored in *port. -1 with the message set. */
 int ddl__listen(const char *host, uint16_t *port);
