@@ -81,7 +81,9 @@ static void receive_own_loss(ddl__health *h, const loss *l)
 {
     ddl__member_mark_gone_on(h, l->by);
     const char *self = h->names[h->rank], *by = h->names[l->by];
-    if (l->fate == DDL__SILENT)
+    if (l->fate == DDL__SILENT && !l->silent_ms) /* its DEAD, which says why, is on its way */
+        ddl__health_end(h, DDL_EPEER, "%s cannot be reached by %s", self, by);
+    else if (l->fate == DDL__SILENT)
         ddl__health_end(h, DDL_EPEER, "%s counts as dead for %s: silent for %.1f s", self, by,
                         l->silent_ms * 1e-3);
     else
