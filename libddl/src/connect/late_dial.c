@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/time_limits.h"
+#include "connect/reach.h"
 #include "net/socket.h"
 
 /* Whether no other path, nor another attempt, leads to another answer. */
@@ -106,7 +107,7 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
     if (paths.n && !target->goes_on(target->context))
         return ddl__fail(DDL_ETIMEDOUT, "its time is up");
-    bool refused = paths.n, answers = false;
+    bool refused = paths.n, answers = false, silent = true;
     for (unsigned i = 0; i < paths.n && !is_final(status); i++) {
         if (i > 0 && !target->goes_on(target->context))
             break;
@@ -114,8 +115,9 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         d->error = 0;
         status = dial_on_path(target, &paths.path[i], d);
         refused = refused && d->error == ECONNREFUSED;
+        silent = silent && !ddl__reach_is_answer(d->error) && !ddl__reach_is_own_error(d->error);
         answers = answers || status == DDL_ETIMEDOUT;
     }
-    d->error = refused ? ECONNREFUSED : 0;
+    d->error = refused ? ECONNREFUSED : silent ? EHOSTUNREACH : 0;
     return answers && !is_final(status) ? DDL_ETIMEDOUT : status;
 }

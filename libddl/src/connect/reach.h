@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reach.h - whether members can be reached at all, asked of many at once: something at one of their
- * addresses accepts a connection, or refuses it. There is no handshake. */
+/* reach.h - whether a member can be reached at all: something at one of its addresses accepts a
+ * connection, or refuses it. There is no handshake, and no call blocks, so that many members can be
+ * tried at once. */
 #ifndef DDL_CONNECT_REACH_H
 #define DDL_CONNECT_REACH_H
 
 #include "connect/wireup_state.h"
 
-typedef enum ddl__reached {
-    DDL__REACH_UNKNOWN,
-    DDL__REACH_ANSWERS,
-    DDL__REACH_SILENT
-} ddl__reached;
-
 typedef struct ddl__reach {
     int rank;
-    ddl__reached reached;
-    int n_fds, fds[2 * DDL__INTERFACES_MAX]; /* one for each path; -1: it has failed */
+    bool answers;
+    int64_t since; /* it has been tried since then; 0: not yet */
+    ddl__paths paths;
+    int fds[2 * DDL__INTERFACES_MAX]; /* by path; -1: to be tried anew */
 } ddl__reach;
 
-/* Begin to connect to ranks that are not on this host, one after the other in `reach`. Returns for
- * how many it has begun: fewer than `n` if there are no more descriptors. */
-int ddl__reach_begin(const ddl__wireup *wireup, ddl__reach *reach, int n);
+/* Begin to try its rank, which is not on this host. */
+void ddl__reach_begin(const ddl__wireup *wireup, ddl__reach *reach);
 
-/* Wait until all have answered, or until the deadline; it is asked often whether that still has a
- * point. Then close all connections. Who has not answered is silent at the deadline, and unknown
- * before. */
-void ddl__reach_end(ddl__reach *reach, int n, int64_t deadline, bool (*goes_on)(void *context),
-                    void *context);
+/* Look for an answer. What has failed without one is tried anew. While this process has no
+ * descriptors to spare, nothing is known, and `since` is now. */
+void ddl__reach_poll(const ddl__wireup *wireup, ddl__reach *reach);
+
+/* Close its connections. */
+void ddl__reach_end(ddl__reach *reach);
+
+/* Whether an error of connect is an answer; whether it tells nothing about the peer. */
+bool ddl__reach_is_answer(int error);
+bool ddl__reach_is_own_error(int error);
 
 #endif

@@ -18,8 +18,8 @@
  *
  * If no answer comes from the leader's host, the network may be cut, and every rank beyond the cut
  * would be dialed in turn, for seconds each. So the ranks that would lead next are tried as well
- * meanwhile (connect/reach.h). Those before the first one that answers count as dead like the
- * leader, each after its own time. */
+ * meanwhile (connect/reach.h), more and more of them as long as none answers. Those before the
+ * first one that answers count as dead like the leader, each after its own time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -42,7 +42,9 @@ typedef struct arrival {
     ddl__accepted accepted;
 } arrival;
 
-enum { CANDIDATES_MAX = 256 }; /* a descriptor each, while they are tried */
+/* How many of those that would lead next are tried: at first; in each round as many times more. The
+ * most: a descriptor each, for each of its networks. */
+enum { CANDIDATES_FIRST = 8, CANDIDATES_MORE = 4, CANDIDATES_MAX = 256 };
 
 typedef struct ddl__late {
     ddl__health *health;
@@ -54,11 +56,10 @@ typedef struct ddl__late {
     int leader;                  /* that the thread dials, likewise, */
     int64_t since;               /* since then */
 
-    /* The thread's own. The ranks that would lead next, and since when each rank has been silent;
-     * 0: it is not known to be. */
-    ddl__reach *candidates;
-    int n_candidates;
-    int64_t *silent_since;
+    /* The thread's own. */
+    int64_t silent_since;   /* nothing has answered at the leader's addresses since then */
+    ddl__reach *candidates; /* the ranks that would lead next, lowest first; or NULL */
+    int n_candidates, wanted;
 } ddl__late;
 
 /* ------------------------------------------------------------------------------------ connections
@@ -212,24 +213,46 @@ static bool dial_goes_on(void *context)
     return goes_on;
 }
 
-/* Under the lock: the leader counts as dead, and so do others of its host that are lost. */
-static void give_up(ddl__health *h, int leader, bool refused, const char *why)
+/* Under the lock: this rank counts as dead. */
+static void give_up(ddl__health *h, int rank, bool refused, const char *why)
 {
-    const ddl__address *addresses = h->config.addresses;
-    ddl__member_mark_dead(h, leader, refused ? DDL__DISCONNECTED : DDL__SILENT,
+    ddl__member_mark_dead(h, rank, refused ? DDL__DISCONNECTED : DDL__SILENT,
                           "%s cannot reach it: %s", h->names[h->rank], why);
     h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
-    ddl__gossip_lost(h, leader);
+    ddl__gossip_lost(h, rank);
+}
+
+static bool answers(const ddl__late *late, int rank)
+{
+    for (int i = 0; i < late->n_candidates; i++)
+        if (late->candidates[i].rank == rank)
+            return late->candidates[i].answers;
+    return false;
+}
+
+/* Under the lock: the leader counts as dead, and so do others of its host that are lost. */
+static void give_up_leader(ddl__late *late, bool refused, const char *why)
+{
+    ddl__health *h = late->health;
+    const ddl__address *addresses = h->config.addresses;
+    int leader = late->leader;
+    give_up(h, leader, refused, why);
     for (int i = leader + 1; !refused && i < h->size; i++) {
         ddl__member *member = &h->members[i];
         if (member->fate != DDL__ALIVE || member->conn.fd >= 0 || !member->n_reporters ||
             i == h->rank || !addresses[i].network ||
-            addresses[i].network != addresses[leader].network)
+            addresses[i].network != addresses[leader].network || answers(late, i))
             continue;
         ddl__member_mark_dead(h, i, DDL__SILENT, "its host cannot be reached, and %s has lost it",
                               h->names[member->reporters[0]]);
         ddl__gossip_lost(h, i);
     }
+}
+
+/* Whether nothing has answered. */
+static bool is_silent(ddl_status status, const ddl__dial_attempt *d)
+{
+    return status == DDL_EUNREACHABLE && d->error == EHOSTUNREACH;
 }
 
 /* Under the lock: what an attempt has led to. */
@@ -261,49 +284,81 @@ static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
         return;
     }
     bool refused = status == DDL_EUNREACHABLE && d->error == ECONNREFUSED;
-    if (ddl__now() - late->since >= find_limit(h, leader, status, d->error))
-        give_up(h, late->leader, refused, ddl__message());
+    int64_t since = is_silent(status, d) ? late->silent_since : late->since;
+    if (ddl__now() - since >= find_limit(h, leader, status, d->error))
+        give_up_leader(late, refused, ddl__message());
 }
 
-/* Under the lock: the ranks that would lead next, lowest first. */
-static void find_candidates(ddl__late *late)
+static void drop_candidates(ddl__late *late)
+{
+    for (int i = 0; i < late->n_candidates; i++)
+        ddl__reach_end(&late->candidates[i]);
+    late->n_candidates = 0;
+}
+
+/* Under the lock: the member may be a candidate, which is to be dialed. */
+static bool is_candidate(const ddl__late *late, int rank)
+{
+    const ddl__member *member = &late->health->members[rank];
+    return rank > late->leader && member->fate == DDL__ALIVE && member->conn.fd < 0;
+}
+
+/* Under the lock: drop the candidates that are none any more, and those behind one that answers. If
+ * none does, find more. */
+static void update_candidates(ddl__late *late)
 {
     const ddl__health *h = late->health;
     const ddl__address *addresses = h->config.addresses;
-    late->n_candidates = 0;
-    for (int i = late->leader + 1; i < h->rank && late->n_candidates < CANDIDATES_MAX; i++)
-        if (h->members[i].fate == DDL__ALIVE && h->members[i].conn.fd < 0 &&
-            !ddl__may_share_memory(&addresses[h->rank], &addresses[i]))
-            late->candidates[late->n_candidates++] = (ddl__reach){.rank = i};
+    int n = 0, next = late->leader + 1;
+    bool answer = false;
+    for (int i = 0; i < late->n_candidates; i++) {
+        ddl__reach *candidate = &late->candidates[i];
+        next = candidate->rank + 1;
+        if (answer || !is_candidate(late, candidate->rank)) {
+            ddl__reach_end(candidate);
+            continue;
+        }
+        answer = candidate->answers;
+        late->candidates[n++] = *candidate;
+    }
+    late->n_candidates = n;
+    if (answer)
+        return;
+    for (; late->n_candidates < late->wanted && next < h->rank; next++) {
+        if (h->members[next].fate != DDL__ALIVE)
+            continue;
+        if (!is_candidate(late, next) ||
+            ddl__may_share_memory(&addresses[h->rank], &addresses[next]))
+            break; /* it leads next, and is reached */
+        late->candidates[late->n_candidates++] = (ddl__reach){.rank = next};
+    }
+    late->wanted *= CANDIDATES_MORE;
+    late->wanted = late->wanted < CANDIDATES_MAX ? late->wanted : CANDIDATES_MAX;
 }
 
-/* Under the lock, after they were tried from `begun` on: who has been silent for too long. */
-static void settle_candidates(ddl__late *late, int64_t begun)
+/* Under the lock: those that have been silent for too long, up to the first one that has not. */
+static void settle_candidates(ddl__late *late)
 {
     ddl__health *h = late->health;
-    bool leads_next = true; /* all before it are silent */
     for (int i = 0; i < late->n_candidates; i++) {
         const ddl__reach *candidate = &late->candidates[i];
-        int64_t *since = &late->silent_since[candidate->rank];
-        const ddl__member *member = &h->members[candidate->rank];
-        leads_next = leads_next && candidate->reached == DDL__REACH_SILENT;
-        if (candidate->reached == DDL__REACH_ANSWERS)
-            *since = 0;
-        else if (candidate->reached == DDL__REACH_SILENT && !*since)
-            *since = begun;
-        if (leads_next && member->fate == DDL__ALIVE && member->conn.fd < 0 &&
-            ddl__now() - *since >= find_limit(h, member, DDL_EUNREACHABLE, 0))
-            give_up(h, candidate->rank, false, "nothing answers at its address");
+        if (!is_candidate(late, candidate->rank))
+            continue;
+        if (candidate->answers ||
+            ddl__now() - candidate->since <
+                find_limit(h, &h->members[candidate->rank], DDL_EUNREACHABLE, EHOSTUNREACH))
+            break;
+        give_up(h, candidate->rank, false, "nothing answers at its address");
     }
 }
 
-static bool can_try_candidates(ddl__late *late)
+/* Under the lock: from when on the leader has been silent, if nothing answers it either. */
+static int64_t find_silence(const ddl__late *late)
 {
-    if (!late->candidates)
-        late->candidates = calloc(CANDIDATES_MAX, sizeof *late->candidates);
-    if (!late->silent_since)
-        late->silent_since = calloc((size_t)late->health->size, sizeof *late->silent_since);
-    return late->candidates && late->silent_since;
+    for (int i = 0; i < late->n_candidates; i++)
+        if (late->candidates[i].rank == late->leader && !late->candidates[i].answers)
+            return late->candidates[i].since;
+    return ddl__now();
 }
 
 static void pause_until(ddl__health *h, int64_t at)
@@ -320,7 +375,7 @@ static bool has_gone_on(const ddl__health *h)
 }
 
 /* Under the lock, which is released meanwhile: dial the leader once, and if its host was silent the
- * last time, the candidates as well. Returns whether it is silent now. */
+ * last time, try the candidates as well. Returns whether it is silent now. */
 static bool dial_leader(ddl__late *late, bool was_silent)
 {
     ddl__health *h = late->health;
@@ -333,27 +388,29 @@ static bool dial_leader(ddl__late *late, bool was_silent)
         .kind = DDL__CONN_LATE_CONTROL,
         .goes_on = dial_goes_on,
         .context = late};
-    int64_t begun = ddl__now();
-    bool tries_candidates = was_silent && can_try_candidates(late);
-    if (!was_silent && late->silent_since)
-        memset(late->silent_since, 0, (size_t)h->size * sizeof *late->silent_since);
-    if (tries_candidates)
-        find_candidates(late);
+    if (was_silent && !late->candidates)
+        late->candidates = calloc(CANDIDATES_MAX, sizeof *late->candidates);
+    if (!was_silent) {
+        drop_candidates(late);
+        late->wanted = CANDIDATES_FIRST;
+        late->silent_since = ddl__now();
+    } else if (late->candidates) {
+        update_candidates(late);
+    }
     pthread_mutex_unlock(&h->detector->lock);
-    if (tries_candidates)
-        late->n_candidates = ddl__reach_begin(&late->wireup, late->candidates, late->n_candidates);
+    for (int i = 0; i < late->n_candidates; i++)
+        if (!late->candidates[i].since)
+            ddl__reach_begin(&late->wireup, &late->candidates[i]);
     ddl_status status = ddl__late_dial(&target, &d);
-    bool is_silent = status == DDL_EUNREACHABLE && d.error != ECONNREFUSED;
-    if (tries_candidates)
-        ddl__reach_end(late->candidates, late->n_candidates,
-                       is_silent ? begun + DDL__LATE_DIAL_LIMIT : begun, dial_goes_on, late);
+    for (int i = 0; i < late->n_candidates; i++)
+        ddl__reach_poll(&late->wireup, &late->candidates[i]);
     pthread_mutex_lock(&h->detector->lock);
     settle(late, status, &d);
-    if (is_silent && tries_candidates && !late->stop)
-        settle_candidates(late, begun);
+    if (is_silent(status, &d) && !late->stop)
+        settle_candidates(late);
     ddl__dial_cancel(&d);
     ddl__health_settle(h);
-    return is_silent;
+    return is_silent(status, &d);
 }
 
 static void *dial_leaders(void *context)
@@ -361,32 +418,36 @@ static void *dial_leaders(void *context)
     ddl__late *late = context;
     ddl__health *h = late->health;
     int64_t next_at = 0;
-    bool is_silent = false;
+    bool silent = false;
     late->leader = -1;
     pthread_mutex_lock(&h->detector->lock);
     while (!late->stop) {
         int leader = ddl__health_lowest_alive(h);
         if (leader == h->rank || h->members[leader].conn.fd >= 0 || has_gone_on(h)) {
-            is_silent = false;
+            silent = false;
+            drop_candidates(late);
             pthread_cond_wait(&h->detector->died, &h->detector->lock);
             continue;
         }
         if (leader != late->leader) {
-            bool known = is_silent && late->silent_since && late->silent_since[leader];
-            late->since = known ? late->silent_since[leader] : ddl__now();
-            if (late->leader >= 0 && h->members[late->leader].fate == DDL__LEFT)
+            late->since = ddl__now();
+            if (late->leader >= 0 && h->members[late->leader].fate == DDL__LEFT) {
                 next_at = late->since + DDL__LEFT_LEADER_PAUSE;
+                silent = false;
+            }
+            late->leader = leader;
+            late->silent_since = find_silence(late);
         }
-        late->leader = leader;
         if (!h->shrinking && ddl__now() < next_at) {
             late->since = next_at;
             pause_until(h, next_at);
             continue;
         }
-        is_silent = dial_leader(late, is_silent);
+        silent = dial_leader(late, silent);
         if (!late->stop && h->members[leader].fate == DDL__ALIVE && h->members[leader].conn.fd < 0)
             pause_until(h, ddl__now() + DDL__MEMBERS_POLL);
     }
+    drop_candidates(late);
     pthread_mutex_unlock(&h->detector->lock);
     return NULL;
 }
@@ -458,6 +519,5 @@ void ddl__late_destroy(ddl__health *h)
     }
     pthread_mutex_destroy(&late->lock);
     free(late->candidates);
-    free(late->silent_since);
     free(late);
 }

@@ -79,10 +79,15 @@ static bool is_own_end(int fd)
 }
 
 /* Without TIME_WAIT, during which nobody could listen there. */
-void ddl__drop_connection(int fd)
+void ddl__linger_not(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+static void drop_connection(int fd)
+{
+    ddl__linger_not(fd);
     close(fd);
 }
 
@@ -93,41 +98,45 @@ int ddl__dial_error(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) ? errno : error;
 }
 
-/* A socket that connects, or has connected; -1 with errno. */
+/* A socket that has connected, or will (*error is EINPROGRESS); -1 with *error. */
 static int dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
-                      int64_t deadline)
+                      int64_t deadline, int *error)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int late = 1;
+    *error = errno;
     if (fd < 0)
         return -1;
-    int late = 1;
     /* Bind the address only: the kernel picks the port when the peer is known. */
     if (from)
         setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
-    int error =
-        from && bind(fd, from, length) ? errno : start_connect(fd, address, length, deadline);
-    if (error == 0 || error == EINPROGRESS || error == EINTR)
+    *error = from && bind(fd, from, length) ? errno : start_connect(fd, address, length, deadline);
+    if (*error == EINTR)
+        *error = EINPROGRESS;
+    if (*error == 0 || *error == EINPROGRESS)
         return fd;
-    ddl__drop_connection(fd);
-    errno = error;
+    drop_connection(fd);
     return -1;
 }
 
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length)
 {
-    return dial_begin(from, address, length, 0);
+    int error, fd = dial_begin(from, address, length, 0, &error);
+    if (fd < 0)
+        errno = error;
+    return fd;
 }
 
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline)
 {
-    int fd = dial_begin(from, address, length, deadline);
-    if (fd < 0)
-        return -1;
-    int error = ddl__await(fd, POLLOUT, deadline) ? ddl__dial_error(fd) : errno;
+    int error, fd = dial_begin(from, address, length, deadline, &error);
+    if (error == EINPROGRESS)
+        error = ddl__await(fd, POLLOUT, deadline) ? ddl__dial_error(fd) : errno;
     if (error == 0 && !is_own_end(fd))
         return fd;
-    ddl__drop_connection(fd);
+    if (fd >= 0)
+        drop_connection(fd);
     errno = error ? error : ECONNREFUSED;
     return -1;
 }

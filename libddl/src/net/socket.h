@@ -22,8 +22,8 @@ int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, 
 int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length);
 int ddl__dial_error(int fd);
 
-/* Close a connection at once, without the wait of TCP that keeps its port in use. */
-void ddl__drop_connection(int fd);
+/* Let close end the connection at once, without the wait of TCP that keeps its port in use. */
+void ddl__linger_not(int fd);
 
 /* A listening TCP socket at host (an IP address, or NULL for all of both families) and port (0: any
  * free), the port stored in *port. -1 with the message set. */
