@@ -48,7 +48,7 @@ void ddl__run_start(const ddl__runner *runner, ddl_work *work, const ddl__plan *
     work->wave = 0;
     work->step = 0;
     work->published = 0;
-    work->received = false;
+    work->received = work->lost = false;
     work->lands_far = plan->landing >= DDL__FAR_MINIMUM / (int64_t)work->element;
     work->interleaving = plan->waves == 1 ? DDL__INTERLEAVE_NEVER : DDL__INTERLEAVE_UNDECIDED;
     work->signature = ddl__signature_of(call, work->sequence);
@@ -333,6 +333,8 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
     unsigned done = 0, together;
+    if (work->lost)
+        return DDL__BLOCKED;
     for (; work->wave < plan->waves; work->wave++, work->step = 0) {
         for (; work->step < plan->n_steps; work->step++) {
             const ddl__step *step = &plan->steps[work->step];
@@ -383,7 +385,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     /* A peer that left or died after publishing what this step needs blocks nobody. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
-            (step->kind == DDL__TAKE ||
+            (step->kind == DDL__TAKE || work->lost ||
              !ddl__step_peek(runner, link, NULL, ddl__operand_bytes(work, step, i, length),
                              &work->signature)))
             return link;

@@ -124,9 +124,16 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     return whole;
 }
 
-/* False if what was made of the operands may be wrong: see release in link.h. */
-static inline bool ddl__release_operands(ddl__runner *runner, const ddl_work *work,
-                                         const ddl__step *step)
+/* Returns false. */
+__attribute__((cold, noinline)) static bool ddl__lose(ddl_work *work)
+{
+    work->lost = true;
+    return false;
+}
+
+/* False if what was made of the operands may be wrong: see release in link.h. The step cannot be
+ * tried again then, since the other operands are gone. */
+static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, const ddl__step *step)
 {
     const uint32_t *ranks = work->plan->ranks + step->operand;
     bool held = true;
@@ -135,7 +142,7 @@ static inline bool ddl__release_operands(ddl__runner *runner, const ddl_work *wo
         if (link)
             held = link->ops->release(link) && held;
     }
-    return held;
+    return held || ddl__lose(work);
 }
 
 #endif

@@ -100,6 +100,7 @@ struct ddl_work {
     uint32_t step;
     uint32_t published;     /* targets that this step has served */
     bool received;          /* the operands of this step are consumed */
+    bool lost;              /* some were consumed, but one may have been overwritten: it is over */
     bool lands_far;         /* the receive buffer is too long for the caches */
     bool lends;             /* some spans travel without a copy (loans.h); then: */
     ddl__region regions[2]; /* of the send buffer and the receive buffer; base NULL: none */
