@@ -6,13 +6,16 @@ The launchers themselves are not needed: they give nothing but these variables.
 
 from __future__ import annotations
 
-import socket
+import itertools
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from ddl_core.environment import SRUN_PORTS, TORCHRUN_PORT_OFFSET
 
 if TYPE_CHECKING:
     from conftest import Finished, Run
@@ -28,22 +31,28 @@ print(comm.rank, comm.size, comm.allreduce(np.full(3, comm.rank + 1)).tolist())
 
 
 def torchrun(rank: int, port: int) -> dict[str, str]:
-    rendezvous = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    master = port - TORCHRUN_PORT_OFFSET
+    rendezvous = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(master)}
     return {**rendezvous, "RANK": str(rank), "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "test"}
 
 
 def srun(rank: int, port: int) -> dict[str, str]:
-    job = {"SLURM_JOB_ID": str(port), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
+    number = next(
+        job for job in itertools.count() if SRUN_PORTS[31 * job % len(SRUN_PORTS)] == port
+    )
+    job = {"SLURM_JOB_ID": str(number), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
     return {**job, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "PMI_RANK": str(rank)}
 
 
 @pytest.mark.parametrize("launcher", [torchrun, srun])
-def test_ranks_join(launcher: object, run_program: Run, tmp_path: Path) -> None:
+def test_ranks_join(
+    launcher: object, run_program: Run, tmp_path: Path, find_port: Callable[[], int]
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    port = find_port()  # of the rendezvous
+    if launcher is srun:
+        port = SRUN_PORTS[port % len(SRUN_PORTS)]
 
     def start(rank: int) -> Finished:
         assert callable(launcher)
