@@ -17,10 +17,11 @@ from pathlib import Path
 
 # Each layer of libddl/src, and the other layers whose headers it may include.
 LAYERS = {
-    "api": {"comm", "health", "connect", "engine", "base"},
-    "comm": {"health", "connect", "engine", "topo", "net", "base"},
+    "api": {"comm", "health", "connect", "device", "engine", "base"},
+    "comm": {"health", "connect", "device", "engine", "topo", "net", "base"},
     "health": {"connect", "engine", "net", "base"},
     "connect": {"topo", "net", "base"},
+    "device": {"engine", "net", "base"},
     "engine": {"plan", "topo", "reduce", "net", "base"},
     "plan": {"topo", "base"},
     "topo": {"base"},

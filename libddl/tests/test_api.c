@@ -158,8 +158,8 @@ static void calls(ddl_comm *comm, void *argument)
     REFUSED(ddl_broadcast(comm, a, 1, DDL_F32, ddl_comm_size(comm), NULL, NULL), DDL_EINVAL,
             "root is 2, size is 2");
     REFUSED(ddl_broadcast(comm, a, 1, DDL_F32, -1, NULL, NULL), DDL_EINVAL, "root is -1");
-    ddl_options options = {.struct_size = sizeof options, .memory = 1};
-    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EUNSUPPORTED, "memory is 1");
+    ddl_options options = {.struct_size = sizeof options, .memory = 2};
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "memory is 2");
     options = (ddl_options){.struct_size = sizeof options, .queued = 1};
     REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "work is NULL");
     options = (ddl_options){.struct_size = sizeof options, .timeout_ms = -1};

@@ -59,6 +59,7 @@ VALUE(DDL_LOGICAL_AND, 9);
 VALUE(DDL_LOGICAL_OR, 10);
 
 VALUE(DDL_MEMORY_HOST, 0);
+VALUE(DDL_MEMORY_CUDA, 1);
 VALUE(DDL_LINK_INPROC, 1);
 VALUE(DDL_LINK_SHM, 2);
 VALUE(DDL_LINK_TCP, 4);
@@ -114,4 +115,5 @@ FIELD(ddl_options, name, 32, 8); /* from here on: 0.2 */
 FIELD(ddl_options, prescale, 40, 8);
 FIELD(ddl_options, postscale, 48, 8);
 FIELD(ddl_options, group, 56, 8);
-SIZE(ddl_options, 64);
+FIELD(ddl_options, stream, 64, 8);
+SIZE(ddl_options, 72);

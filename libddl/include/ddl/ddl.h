@@ -132,7 +132,7 @@ typedef enum ddl_op {
 } ddl_op;
 
 /* Where a buffer lies. */
-typedef enum ddl_memory { DDL_MEMORY_HOST = 0 } ddl_memory;
+typedef enum ddl_memory { DDL_MEMORY_HOST = 0, DDL_MEMORY_CUDA = 1 } ddl_memory;
 
 /* How two ranks may be joined, as bits of ddl_comm_config.links. */
 typedef enum ddl_link_kind {
@@ -198,16 +198,16 @@ typedef struct ddl_options {
     uint32_t wait_ms;
     void *user; /* handed back by ddl_comm_completed; never dereferenced */
 
-    /* Match this operation by name instead of by order: see "Names" below. Borrowed for the call;
-     * at most DDL_NAME_MAX bytes with its end; NULL or "": by order. */
-    const char *name;
+    /* Match by name instead of by order (NULL or ""): see "Names" below. Borrowed for the call. */
+    const char *name; /* at most DDL_NAME_MAX bytes, with its end */
     /* Every rank's elements times its own prescale before a reduction, the result times postscale
      * after it; each product is rounded to the dtype. Floats and complex only. 0 means 1. */
     double prescale, postscale;
     /* Collect this operation for ddl_group_submit instead of submitting it: see "Groups" below. */
     ddl_group *group;
+    void *stream; /* the CUstream of buffers in DDL_MEMORY_CUDA; NULL: the default stream */
 } ddl_options;
-enum { DDL_NAME_MAX = 256 }; /* bytes of a name, with its end */
+enum { DDL_NAME_MAX = 256 };
 
 /* ----------------------------------------------------------------------------------- endpoint */
 
@@ -261,8 +261,7 @@ DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int r
 DDL_API int ddl_comm_rank(const ddl_comm *comm);
 DDL_API int ddl_comm_size(const ddl_comm *comm);
 
-/* Rank and number among the members proven to share this rank's memory; -1 for NULL.
- * Thread-safe. */
+/* The same among the members proven to share this rank's memory; -1 for NULL. Thread-safe. */
 DDL_API int ddl_comm_local_rank(const ddl_comm *comm);
 DDL_API int ddl_comm_local_size(const ddl_comm *comm);
 
@@ -310,9 +309,8 @@ DDL_API ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason);
 DDL_API ddl_status ddl_comm_shrink(ddl_comm *comm, const ddl_comm_config *config, ddl_comm **next);
 
 /* How the comm goes, as JSON: what waits and for how long, who has not come to it ("missing"), and
- * for each member whether it is alive and what it was last in. Also of a dead comm. Writes at most
- * `capacity` bytes with a NUL and stores the length without it in *length; with too small a
- * capacity returns DDL_EINVAL and still stores the length. Thread-safe. Does not block. */
+ * for each member whether it is alive and what it was last in. Also of a dead comm. Written as by
+ * ddl_endpoint_address, with a NUL that *length does not count. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_report(ddl_comm *comm, char *buffer, size_t capacity, size_t *length);
 
 /* The last 1024 operations and messages of the comm with their times, in the trace event format of
@@ -353,23 +351,20 @@ DDL_API ddl_status ddl_comm_subset(ddl_comm *comm, const int *ranks, int size,
 DDL_API ddl_status ddl_comm_duplicate(ddl_comm *comm, const ddl_comm_config *config,
                                       ddl_comm **twin);
 
-/* A descriptor that is readable while ddl_comm_completed has something to give, for poll and its
- * kin; made on the first call, then always the same. Owned by the comm: neither read nor close it.
- * Thread-safe. Does not block. */
+/* A descriptor, always the same, that is readable while ddl_comm_completed has something to give.
+ * Owned by the comm: neither read nor close it. Thread-safe. Does not block. */
 DDL_API ddl_status ddl_comm_fd(ddl_comm *comm, int *fd);
 
 /* Kill the comm everywhere: pending and later operations of all members end with DDL_EABORTED and
- * this reason (borrowed for the call). The first reason wins. May be called at any time from any
- * thread. Does not block. */
+ * this reason (borrowed for the call); the first one wins. From any thread. Does not block. */
 DDL_API ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason);
 
-/* Leave. Completes all works of the comm first (pending ones with DDL_EABORTED), tells the peers
- * leave message, frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not
- * concurrently with other calls on the same comm.
- *   The leave messages tell each member's last operation. If a member is known to have called
- * another one than this rank did in its place, and no call has told so, the log names the two, and
- * so does ddl_last_error afterwards; it is "" otherwise. Of two members, at least the later one
- * knows. */
+/* Leave. Completes all works of the comm first (pending ones with DDL_EABORTED), tells the peers,
+ * frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not concurrently with
+ * other calls on the same comm.
+ *   Members tell their last operation as they leave. If one is known to have called another one
+ * than this rank did, and no call has told so, the log and ddl_last_error name both; that is ""
+ * otherwise. Of two members, at least the later one knows. */
 DDL_API void ddl_comm_destroy(ddl_comm *comm);
 
 /* --------------------------------------------------------------------------------- operations */
@@ -393,7 +388,12 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * Names. Collective operations with options.name are matched by name: each rank may submit them in
  * an order of its own, and operations without a name are not affected. A rank cannot have two
  * operations of one name under way (DDL_EINVAL); ranks that give one name different operations end
- * with DDL_EMISMATCH. Named operations complete in one order on all ranks, which rank 0 decides. */
+ * with DDL_EMISMATCH. Named operations complete in one order on all ranks, which rank 0 decides.
+ *
+ * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers are on one GPU, the same in all
+ * operations of this rank. The operation starts after what options.stream holds by now; the stream
+ * goes on when the results are there, or it has failed. Collective operations only, not in groups
+ * and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), which is opened then. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,

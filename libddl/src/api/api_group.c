@@ -49,6 +49,9 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
                          "options.%s is for the operations of a group, not for the "
                          "whole",
                          own.group ? "group" : "prescale and postscale");
+    if (own.memory != DDL_MEMORY_HOST)
+        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is DDL_MEMORY_CUDA: not for groups so "
+                                           "far; copy the buffers to host memory");
     bool named = own.name && own.name[0];
     for (uint32_t i = 0; named && i < group->n_calls; i++)
         if (is_message(&group->calls[i]))

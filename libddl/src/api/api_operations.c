@@ -105,8 +105,12 @@ static ddl_status check_call(const ddl_comm *comm, const ddl__call *call)
 
 static ddl_status check_options(const ddl_options *options)
 {
-    if (options->memory != DDL_MEMORY_HOST)
-        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is %u: only host memory so far",
+    if (options->memory > DDL_MEMORY_CUDA)
+        return ddl__fail(DDL_EINVAL, "options.memory is %u, which is not a ddl_memory",
+                         options->memory);
+    if (options->stream && options->memory != DDL_MEMORY_CUDA)
+        return ddl__fail(DDL_EINVAL,
+                         "options.stream is set, but options.memory is %u, not DDL_MEMORY_CUDA",
                          options->memory);
     if (options->timeout_ms < 0 || options->queued > 1)
         return ddl__fail(DDL_EINVAL, "options.timeout_ms is %lld, options.queued is %u",
@@ -202,6 +206,11 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
 {
     ddl_status status = check_scales(call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
+    if (status == DDL_OK && own->memory == DDL_MEMORY_CUDA) {
+        status = ddl__submit_to_device(comm, call, own, work);
+        ddl__call_drop(call);
+        return status;
+    }
     if (status == DDL_OK && !own->group)
         return submit_to_engine(comm, call, work);
     if (status == DDL_OK)

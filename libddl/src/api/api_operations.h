@@ -44,4 +44,10 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work);
 
+/* ---- api_device.c ---- */
+
+/* The same for buffers on a GPU. The call stays the caller's. */
+ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const ddl_options *own,
+                                 ddl_work **work);
+
 #endif

@@ -77,6 +77,11 @@
 #define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process ended */
 #define DDL__WITNESS_DIAL   (200 * DDL__MS) /* for the launcher to accept a connection */
 
+/* ---- a GPU's buffers ---- */
+
+#define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a comm that is destroyed */
+#define DDL__DEVICE_LATE_LIMIT  (1 * DDL__S)  /* for the last copy, after an operation's limit */
+
 /* ---- operations that wait ---- */
 
 #define DDL__ASK_AFTER      (1 * DDL__S)    /* of waiting, before the members are asked */

@@ -580,7 +580,9 @@ ddl_status ddl__comm_destroy(ddl_comm *comm)
         ddl__endpoint_close_slot(comm->endpoint, comm->slot);
     ddl__first_use_stop(comm->first_use);
     ddl__operation_times_close(comm->times);
+    ddl__device_detach(comm->device);
     ddl__engine_destroy(comm->engine);
+    ddl__device_destroy(comm->device);
     ddl__first_use_destroy(comm->first_use);
     ddl__operation_times_destroy(comm->times);
     ddl__slots_destroy(comm->slots);

@@ -7,6 +7,7 @@
 #include "comm/layout.h"
 #include "comm/operation_times.h"
 #include "connect/endpoint.h"
+#include "device/device.h"
 #include "health/health.h"
 #include "net/shm.h"
 #include "net/tcp.h"
@@ -16,7 +17,8 @@ struct ddl_comm {
     ddl__comm_slot *slot;
     unsigned generation; /* of the process that created it */
     ddl__engine *engine;
-    ddl__health *health; /* NULL in a comm of one rank */
+    _Atomic(ddl__device *) device; /* for buffers on a GPU, from their first use on; or NULL */
+    ddl__health *health;           /* NULL in a comm of one rank */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;

@@ -27,8 +27,20 @@ void ddl__report(ddl__engine *engine)
  * status: a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
-    if (!--group->left)
+    if (!--group->left && (!group->held || status != DDL_OK))
         ddl__finish(engine, group->work, status);
+}
+
+void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status status)
+{
+    pthread_mutex_lock(&engine->lock);
+    group->held = false;
+    bool ends = group->work && !group->left;
+    if (ends)
+        ddl__finish(engine, group->work, status);
+    pthread_mutex_unlock(&engine->lock);
+    if (ends)
+        ddl__wake_driver(engine); /* which may wait for this very work */
 }
 
 /* Under the lock, before the work of the group is completed. */
@@ -39,9 +51,19 @@ static void release_group(ddl_group *group)
         ddl__group_free(group);
 }
 
+/* A named group may fail before its parts are queued: the device waits for them all the same. */
+static void end_holds(const ddl_group *group)
+{
+    for (uint32_t i = 0; i < group->n_calls; i++)
+        if (group->calls[i].hold)
+            ddl__hold_end(group->calls[i].hold);
+}
+
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
     ddl__stage_drop(work);
+    if (work->call.hold)
+        ddl__hold_end(work->call.hold);
     if (ddl__is_message(work))
         atomic_fetch_sub_explicit(&engine->n_messages, 1, memory_order_relaxed);
     if (work->group) {
@@ -50,6 +72,8 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
     }
     engine->finished++;
     ddl__call_drop(&work->call);
+    if (work->whole_of && work->name && status != DDL_OK)
+        end_holds(work->whole_of);
     if (work->whole_of)
         release_group(work->whole_of);
     if (work->name)

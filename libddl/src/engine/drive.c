@@ -72,8 +72,8 @@ void ddl__wake_driver(ddl__engine *engine)
 
 static int64_t earlier(const ddl__stream *stream, int64_t deadline)
 {
-    return stream->current && stream->current->deadline < deadline ? stream->current->deadline
-                                                                   : deadline;
+    const ddl_work *first = ddl__stream_first(stream);
+    return first && first->deadline < deadline ? first->deadline : deadline;
 }
 
 /* The timeout of a sleep: up to the next limit or the deadline. */

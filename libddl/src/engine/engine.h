@@ -74,6 +74,13 @@ ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_wo
 ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
                                     ddl_work **work);
 
+/* The results of the group's operations, which is `held`, are where the caller wants them, or will
+ * not be: then with a status other than DDL_OK. Any thread. */
+void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status status);
+
+/* Its operation may start. Any thread. */
+void ddl__engine_release_hold(ddl__engine *engine, ddl__hold *hold);
+
 /* Whether the group is submitted and not complete. */
 bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group);
 

@@ -32,6 +32,7 @@ struct ddl_group {
     /* Under the engine's lock. */
     ddl_work *work; /* the work of the current submission; NULL: none */
     uint32_t left;  /* parts that are not complete */
+    bool held;      /* it is complete when ddl__engine_release_group is called as well */
     bool destroyed; /* destroyed while under way: freed at the end */
 };
 

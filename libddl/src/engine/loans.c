@@ -12,6 +12,8 @@ bool ddl__loans_flush(const ddl__runner *runner)
 
 void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work)
 {
+    if (work->call.hold) /* a device's memory, of which nothing counts any more */
+        return;
     if (work->lends && work->plan->returns && work->regions[1].base && !ddl__loans_flush(runner))
         ddl__region_detach(runner->regions, &work->regions[1], work->out,
                            (size_t)work->call.count * work->element);

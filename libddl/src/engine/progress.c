@@ -80,6 +80,7 @@ static void stream_record(ddl__engine *engine, ddl__stream *stream)
                           &work->signature, stream->busy ? ddl__now() : work->submitted);
 }
 
+/* The next work, unless a device still copies its buffers. */
 static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->next) {
@@ -88,6 +89,8 @@ static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
         pthread_mutex_unlock(&engine->lock);
     }
     ddl_work *work = stream->next;
+    if (work && ddl__is_held(work))
+        return NULL;
     stream->next = NULL;
     return work;
 }
@@ -152,17 +155,21 @@ bool ddl__advance(ddl__engine *engine)
     return advance_stream(engine, &engine->ordered) || moved;
 }
 
-/* Fail if the current operation of the stream has run past its limit. */
+/* Fail if the current operation of the stream has run past its limit, or the next one that waits
+ * for a device. */
 static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
 {
-    const ddl_work *work = stream->current;
+    const ddl_work *work = ddl__stream_first(stream);
     if (!work || ddl__now() <= work->deadline)
         return;
     char text[DDL__CALL_MAX];
-    ddl__describe_signature(text, sizeof text, &work->signature);
-    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms",
-                  engine->config.names[engine->config.rank], text,
-                  (long long)work->call.timeout_ms);
+    bool runs = work == stream->current;
+    ddl__signature signature =
+        runs ? work->signature : ddl__signature_of(&work->call, work->sequence);
+    ddl__describe_signature(text, sizeof text, &signature);
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms%s",
+                  engine->config.names[engine->config.rank], text, (long long)work->call.timeout_ms,
+                  runs ? "" : ": the GPU has not come to it");
 }
 
 void ddl__check_limits(ddl__engine *engine)

@@ -61,6 +61,20 @@ static inline void ddl__stream_prepare(ddl__stream *stream)
         stream->next = ddl__stream_pop(stream);
 }
 
+/* Whether a device still copies the work's buffers. */
+static inline bool ddl__is_held(const ddl_work *work)
+{
+    return work->call.hold && !ddl__hold_is_ready(work->call.hold);
+}
+
+/* Called by the driver: the work that is under way, or else one that it holds; or NULL. */
+static inline const ddl_work *ddl__stream_first(const ddl__stream *stream)
+{
+    if (stream->current)
+        return stream->current;
+    return stream->next && ddl__is_held(stream->next) ? stream->next : NULL;
+}
+
 static inline bool ddl__stream_pending(const ddl__stream *stream)
 {
     return stream->current || stream->next || stream->head;

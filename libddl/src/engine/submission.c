@@ -213,6 +213,12 @@ bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group)
     return held;
 }
 
+void ddl__engine_release_hold(ddl__engine *engine, ddl__hold *hold)
+{
+    atomic_store_explicit(&hold->ready, true, memory_order_seq_cst);
+    ddl__wake_sleeper(engine);
+}
+
 void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group)
 {
     pthread_mutex_lock(&engine->lock);

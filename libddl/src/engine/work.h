@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/hold.h"
 #include "net/link.h"
 #include "net/regions.h"
 #include "plan/plan.h"
@@ -43,6 +44,7 @@ typedef struct ddl__call {
     const char *name;           /* borrowed until submission; NULL: matched by order */
     double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as one; or NULL */
+    ddl__hold *hold;            /* it starts when this is ready; borrowed; NULL: at once */
     int tag;                    /* messages only, like `sender` */
     int *sender;
 } ddl__call;

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.h - operations of one comm on buffers in the memory of a GPU. They pass through host
+ * memory, where the engine runs them; copies and operations overlap. */
+#ifndef DDL_DEVICE_DEVICE_H
+#define DDL_DEVICE_DEVICE_H
+
+#include "engine/engine.h"
+
+typedef struct ddl__device ddl__device;
+
+typedef struct ddl__device_config {
+    ddl__engine *engine;
+    int rank, size;
+    const char *name;      /* "rank 2 on host"; it outlives the device */
+    ddl__regions *regions; /* of the endpoint */
+} ddl__device_config;
+
+/* ---- device_open.c ---- */
+
+/* For the GPU that this address belongs to; NULL: the one of the calling thread's context. Opens
+ * the driver. */
+ddl_status ddl__device_create(const ddl__device_config *config, const void *address,
+                              ddl__device **out);
+
+/* Before the engine is destroyed: fail what is under way, and do not call it any more. NULL is
+ * fine. */
+void ddl__device_detach(ddl__device *device);
+
+/* After the engine was destroyed: wait until the GPU has come to the copies that were queued, and
+ * free. NULL is fine. */
+void ddl__device_destroy(ddl__device *device);
+
+/* ---- device.c ---- */
+
+/* Operations on device buffers, which are submitted as one. */
+typedef struct ddl__device_calls {
+    const ddl__call *calls; /* they stay the caller's */
+    uint32_t n;
+    void *stream;
+} ddl__device_calls;
+
+/* Queue them. They start after what `stream` holds by now, and the stream goes on when the results
+ * are in the buffers. `whole` has the limit, the name and how to complete, as for a group.
+ * Otherwise as ddl__engine_submit. */
+ddl_status ddl__device_submit(ddl__device *device, const ddl__device_calls *what,
+                              const ddl__call *whole, ddl_work **work);
+
+#endif

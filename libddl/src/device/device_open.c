@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a device begins, ends and fails: device_state.h has the design notes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "base/time_limits.h"
+#include "device/device_state.h"
+
+/* -------------------------------------------------------------------------------------- driver */
+
+bool ddl__device_is_good(const ddl__device *d, const char *call, ddl__cuda_result result)
+{
+    if (result == DDL__CUDA_SUCCESS)
+        return true;
+    char text[128];
+    ddl__cuda_describe(&d->cuda, result, text, sizeof text);
+    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s fails on GPU %d: %s", d->config.name,
+              ddl__cuda_symbol(call), d->number, text);
+    return false;
+}
+
+bool ddl__device_enter(const ddl__device *d)
+{
+    return DDL__GOOD(d, context_push, d->context);
+}
+
+void ddl__device_leave(const ddl__device *d)
+{
+    ddl__cuda_context context;
+    d->cuda.context_pop(&context);
+}
+
+/* The GPU of this address. */
+static ddl_status find_gpu(const ddl__cuda *cuda, const void *address, int *number)
+{
+    unsigned type = 0;
+    ddl__cuda_pointer pointer = ddl__cuda_address(address);
+    if (cuda->pointer_attribute(&type, DDL__CUDA_POINTER_MEMORY_TYPE, pointer) ==
+            DDL__CUDA_SUCCESS &&
+        type == DDL__CUDA_MEMORY_DEVICE &&
+        cuda->pointer_attribute(number, DDL__CUDA_POINTER_DEVICE_ORDINAL, pointer) ==
+            DDL__CUDA_SUCCESS)
+        return DDL_OK;
+    return ddl__fail(DDL_EINVAL,
+                     "options.memory is DDL_MEMORY_CUDA, but the buffer at %p is not in the memory "
+                     "of a GPU",
+                     address);
+}
+
+ddl_status ddl__device_check(const ddl__device *d, const void *address)
+{
+    int number;
+    ddl_status status = address ? find_gpu(&d->cuda, address, &number) : DDL_OK;
+    if (status != DDL_OK || !address || number == d->number)
+        return status;
+    return ddl__fail(DDL_EINVAL,
+                     "the buffer at %p is on GPU %d, but this comm's are on GPU %d: duplicate the "
+                     "comm for another GPU",
+                     address, number, d->number);
+}
+
+/* ------------------------------------------------------------------------------------- failures
+ */
+
+void ddl__device_fail(ddl__device *d, ddl_status status, const char *why)
+{
+    if (d->failed || !d->engine)
+        return;
+    d->failed = true;
+    ddl__engine_fail(d->engine, status, why);
+    for (ddl__device_operation *o = d->operations; o; o = o->next)
+        if (!o->ended)
+            ddl__engine_release_group(d->engine, o->group, status);
+}
+
+/* Under `lock`: end the comm if copies take too long. The engine checks the limit of what it runs.
+ */
+static void check_limit(ddl__device *d)
+{
+    const ddl__device_operation *o = d->operations;
+    while (o && o->ended)
+        o = o->next;
+    if (!o || ddl__now() - DDL__DEVICE_LATE_LIMIT <= o->deadline)
+        return;
+    char text[DDL__MESSAGE_MAX];
+    snprintf(text, sizeof text, "%s: GPU %d has not copied the results of an operation in time",
+             d->config.name, d->number);
+    ddl__device_fail(d, DDL_EEXPIRED, text);
+}
+
+/* Ends the comm if the GPU has failed: then its host functions are not called. */
+static void *watch(void *argument)
+{
+    ddl__device *d = argument;
+    pthread_mutex_lock(&d->lock);
+    while (!d->stop) {
+        if (!d->under_way || d->failed) {
+            pthread_cond_wait(&d->changed, &d->lock);
+            continue;
+        }
+        int64_t at = ddl__now() + DDL__PROGRESS_TICK;
+        struct timespec until = {at / DDL__S, at % DDL__S};
+        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+        pthread_mutex_unlock(&d->lock);
+        ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
+        if (ddl__device_enter(d)) {
+            results[0] = d->cuda.stream_query(d->from);
+            results[1] = d->cuda.stream_query(d->to);
+            ddl__device_leave(d);
+        }
+        pthread_mutex_lock(&d->lock);
+        for (int i = 0; i < 2; i++)
+            if (results[i] != DDL__CUDA_NOT_READY &&
+                !ddl__device_is_good(d, "stream_query", results[i]))
+                ddl__device_fail(d, DDL_EABORTED, ddl__message());
+        check_limit(d);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------------------------- creation */
+
+static ddl_status open_gpu(ddl__device *d, const void *address)
+{
+    ddl_status status = ddl__cuda_open(&d->cuda);
+    int number = 0;
+    if (status == DDL_OK && address)
+        status = find_gpu(&d->cuda, address, &number);
+    else if (status == DDL_OK && d->cuda.context_device(&number) != DDL__CUDA_SUCCESS)
+        number = 0;
+    if (status != DDL_OK)
+        return status;
+    d->number = number;
+    return DDL__GOOD(d, device_get, &d->number, number) &&
+                   DDL__GOOD(d, context_retain, &d->context, d->number)
+               ? DDL_OK
+               : DDL_ESYSTEM;
+}
+
+static bool open_memory(ddl__device *d)
+{
+    const size_t bytes = (size_t)DDL__SLOTS * DDL__SLOT_BYTES;
+    unsigned char *slots = ddl__memory_alloc(d->config.regions, bytes);
+    if (!slots || !DDL__GOOD(d, host_register, slots, bytes, DDL__CUDA_HOST_PORTABLE)) {
+        ddl__memory_free(slots);
+        return false;
+    }
+    d->slots = slots;
+    return (d->slot_words = ddl__pinned_take(d, 0, DDL__SLOTS));
+}
+
+static bool open_streams(ddl__device *d)
+{
+    bool good = DDL__GOOD(d, stream_create, &d->from, DDL__CUDA_STREAM_NON_BLOCKING) &&
+                DDL__GOOD(d, stream_create, &d->to, DDL__CUDA_STREAM_NON_BLOCKING);
+    for (int i = 0; good && i < DDL__SLOTS; i++)
+        good = DDL__GOOD(d, event_create, &d->freed[i], DDL__CUDA_EVENT_DISABLE_TIMING);
+    return good;
+}
+
+static ddl_status open_all(ddl__device *d, const void *address)
+{
+    ddl_status status = open_gpu(d, address);
+    if (status != DDL_OK)
+        return status;
+    if (!ddl__device_enter(d))
+        return DDL_ESYSTEM;
+    bool good = open_memory(d) && open_streams(d);
+    ddl__device_leave(d);
+    if (!good)
+        return DDL_ESYSTEM;
+    int error = ddl__thread_start(&d->watcher, watch, d);
+    d->started = !error;
+    return error ? ddl__fail(DDL_ESYSTEM, "no thread to watch a GPU: %s", strerror(error)) : DDL_OK;
+}
+
+ddl_status ddl__device_create(const ddl__device_config *config, const void *address,
+                              ddl__device **out)
+{
+    ddl__device *d = calloc(1, sizeof *d);
+    if (!d)
+        return ddl__fail(DDL_ENOMEM, "no memory for a GPU's buffers");
+    d->config = *config;
+    d->engine = config->engine;
+    d->last = &d->operations;
+    pthread_mutex_init(&d->order, NULL);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    ddl_status status = open_all(d, address);
+    if (status != DDL_OK) {
+        ddl__device_destroy(d);
+        return status;
+    }
+    ddl__log(DDL__INFO, "%s: buffers on GPU %d pass through %d MiB of host memory", config->name,
+             d->number, DDL__SLOTS * (DDL__SLOT_BYTES >> 20));
+    *out = d;
+    return DDL_OK;
+}
+
+/* ------------------------------------------------------------------------------------ the end */
+
+void ddl__device_detach(ddl__device *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    if (d->under_way)
+        ddl__engine_abort(d->engine, "ddl_comm_destroy while operations were pending");
+    for (ddl__device_operation *o = d->operations; o; o = o->next)
+        ddl__engine_release_group(d->engine, o->group, DDL_EABORTED);
+    d->engine = NULL;
+    pthread_mutex_unlock(&d->lock);
+}
+
+/* Wait until no host function is to be called any more. False: the GPU has not come to them. */
+static bool drain(ddl__device *d)
+{
+    int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
+    struct timespec until = {at / DDL__S, at % DDL__S};
+    pthread_mutex_lock(&d->lock);
+    while (d->under_way && !d->failed && ddl__now() < at)
+        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+    bool drained = !d->under_way;
+    d->stop = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    return drained;
+}
+
+/* In the device's context. */
+static void close_all(ddl__device *d)
+{
+    ddl__device_free_ended(d);
+    for (int i = 0; i < DDL__SLOTS; i++)
+        if (d->freed[i])
+            d->cuda.event_destroy(d->freed[i]);
+    if (d->from)
+        d->cuda.stream_destroy(d->from);
+    if (d->to)
+        d->cuda.stream_destroy(d->to);
+    if (d->slots)
+        d->cuda.host_unregister(d->slots);
+    ddl__memory_free(d->slots);
+    if (d->slot_words)
+        ddl__pinned_free(d, d->slot_words);
+    for (ddl__pinned *p; (p = d->unused);) {
+        d->unused = p->next;
+        ddl__pinned_free(d, p);
+    }
+}
+
+void ddl__device_destroy(ddl__device *d)
+{
+    if (!d)
+        return;
+    bool drained = drain(d);
+    if (d->started)
+        pthread_join(d->watcher, NULL);
+    if (!drained) {
+        ddl__log(DDL__WARN,
+                 "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
+                 "is not freed",
+                 d->config.name, d->number);
+        return;
+    }
+    if (d->context && ddl__device_enter(d)) {
+        close_all(d);
+        ddl__device_leave(d);
+        d->cuda.context_release(d->number);
+    }
+    pthread_cond_destroy(&d->changed);
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->order);
+    free(d);
+}

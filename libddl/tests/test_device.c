@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations on buffers of a GPU, on the stand-in for libcuda.so.1: they have the bits of the same
+ * operations on host memory, and run between what the caller's stream does before and after. Ranks
+ * are processes. */
+#include "base/dtype.h"
+#include "device_buffers.h"
+#include "processes.h"
+
+enum {
+    SIZE = 3,
+    KINDS = 9,
+    LONG = SANITIZED ? (4 << 20) + 68 : (9 << 20) + 68, /* more than all slots */
+    BLOCK_LONG = LONG / SIZE
+};
+
+typedef struct call {
+    const char *name;
+    int sent, received;               /* blocks; -1: one for each rank */
+    bool rooted_send, rooted_receive; /* only the root has the blocks */
+    bool reduces;
+} call;
+
+static const call calls[KINDS] = {
+    {"allreduce", 1, 1, false, false, true},   {"reduce_scatter", -1, 1, false, false, true},
+    {"allgather", 1, -1, false, false, false}, {"broadcast", 1, 1, true, false, false},
+    {"reduce", 1, 1, false, true, true},       {"gather", 1, -1, false, true, false},
+    {"scatter", -1, 1, true, false, false},    {"alltoall", -1, -1, false, false, false},
+    {"barrier", 0, 0, false, false, false}};
+
+static ddl_status run(int kind, ddl_comm *comm, const void *send, void *recv, int64_t count,
+                      ddl_dtype dtype, int root, const ddl_options *options, ddl_work **work)
+{
+    switch (kind) {
+    case 0: return ddl_allreduce(comm, send, recv, count, dtype, DDL_SUM, options, work);
+    case 1: return ddl_reduce_scatter(comm, send, recv, count, dtype, DDL_SUM, options, work);
+    case 2: return ddl_allgather(comm, send, recv, count, dtype, options, work);
+    case 3: return ddl_broadcast(comm, recv, count, dtype, root, options, work);
+    case 4: return ddl_reduce(comm, send, recv, count, dtype, DDL_SUM, root, options, work);
+    case 5: return ddl_gather(comm, send, recv, count, dtype, root, options, work);
+    case 6: return ddl_scatter(comm, send, recv, count, dtype, root, options, work);
+    case 7: return ddl_alltoall(comm, send, recv, count, dtype, options, work);
+    default: return ddl_barrier(comm, options, work);
+    }
+}
+
+static size_t bytes_of(int blocks, int size, int64_t count, ddl_dtype dtype)
+{
+    return (size_t)(blocks < 0 ? size : blocks) * (size_t)count * ddl_dtype_size(dtype);
+}
+
+/* Finite values of any dtype whose sums stay exact. */
+static void fill(void *buffer, size_t bytes, ddl_dtype dtype, int rank)
+{
+    size_t element = ddl_dtype_size(dtype);
+    for (size_t i = 0; i < bytes / element; i++) {
+        unsigned value = (unsigned)(i * 7 + (size_t)rank * 13) % 29;
+        if (dtype == DDL_F32)
+            ((float *)buffer)[i] = (float)value + 1.0F / (float)(1 + i % 5);
+        else if (dtype == DDL_F64)
+            ((double *)buffer)[i] = value * 0.1;
+        else if (dtype == DDL_BF16)
+            ((uint16_t *)buffer)[i] = (uint16_t)(0x3f80 + value * 3);
+        else
+            memset((unsigned char *)buffer + i * element, (int)value, element);
+    }
+}
+
+static const ddl_options on_device = {.struct_size = sizeof on_device, .memory = DDL_MEMORY_CUDA};
+
+/* The same operation on host memory and on the device: the same bits, also where nothing is to be
+ * written. */
+static void compare(ddl_comm *comm, int kind, ddl_dtype dtype, int64_t count, bool in_place)
+{
+    const call *c = &calls[kind];
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), root = (kind + 1) % size;
+    size_t sent = bytes_of(c->sent, size, count, dtype);
+    size_t received = bytes_of(c->received, size, count, dtype);
+    size_t longer = sent > received ? sent : received;
+    unsigned char *send = malloc(longer + 1), *recv = malloc(longer + 1);
+    fill(send, longer, dtype, rank);
+    memset(recv, 0x55, longer);
+    if (in_place || kind == 3)
+        memcpy(recv, send, longer);
+    void *device_send = device_copy(send, longer), *device_recv = device_copy(recv, longer);
+    bool roots = rank == root;
+    if (in_place && ((kind != 5 && kind != 6) || roots)) {
+        OK(run(kind, comm, kind == 6 ? recv : NULL, kind == 6 ? NULL : recv, count, dtype, root,
+               NULL, NULL));
+        OK(run(kind, comm, kind == 6 ? device_recv : NULL, kind == 6 ? NULL : device_recv, count,
+               dtype, root, &on_device, NULL));
+    } else {
+        OK(run(kind, comm, send, recv, count, dtype, root, NULL, NULL));
+        OK(run(kind, comm, device_send, device_recv, count, dtype, root, &on_device, NULL));
+    }
+    unsigned char *result = malloc(longer + 1);
+    device_read(result, device_recv, longer);
+    CHECK(!memcmp(result, recv, longer), "%s of %lld, dtype %d, %s: other bits", c->name,
+          (long long)count, dtype, in_place ? "in place" : "out of place");
+    device_read(result, device_send, longer);
+    CHECK(!memcmp(result, send, longer), "%s: its send buffer was written", c->name);
+    device_free(device_send);
+    device_free(device_recv);
+    free(send);
+    free(recv);
+    free(result);
+}
+
+/* Every operation, in and out of place. */
+static int operations(ddl_comm *comm)
+{
+    static const ddl_dtype dtypes[] = {DDL_F32, DDL_BF16, DDL_I64, DDL_U8, DDL_F64};
+    static const int64_t counts[] = {0, 1, 1000, SANITIZED ? 7001 : 70001};
+    device_start();
+    for (int kind = 0; kind < KINDS; kind++)
+        for (unsigned d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+            for (unsigned n = 0; n < sizeof counts / sizeof *counts; n++)
+                for (int in_place = 0; in_place < 2; in_place++)
+                    compare(comm, kind, dtypes[d], counts[n], in_place);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Several times as many chunks as there are slots. */
+static int many_chunks(ddl_comm *comm)
+{
+    device_start();
+    for (int kind = 0; kind < KINDS; kind += SANITIZED ? 3 : 1)
+        compare(comm, kind, DDL_F32,
+                calls[kind].sent < 0 || calls[kind].received < 0 ? BLOCK_LONG : LONG, kind % 2);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Uneven blocks with gaps between them, which stay as they were. Some are empty. */
+static int uneven(ddl_comm *comm)
+{
+    enum { GAP = 3, ROOM = 40000, KINDS_V = 5 };
+    device_start();
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    for (int kind = 0; kind < KINDS_V; kind++)
+        for (int large = 0; large < 2; large++)
+            for (int in_place = 0; in_place < 2; in_place++) {
+                int64_t counts[SIZE], displs[SIZE], same[SIZE], at = 1;
+                for (int r = 0; r < size; r++) {
+                    counts[r] = (r + kind) % 3 * (large ? 4000 : 1);
+                    displs[r] = at;
+                    at += counts[r] + GAP;
+                    same[r] = 7 + (large ? 3000 : 0);
+                }
+                bool one = in_place && (kind == 0 || kind == 1 || kind == 4);
+                int32_t *send = malloc(sizeof *send * ROOM), *recv = malloc(sizeof *recv * ROOM);
+                int32_t *seen = malloc(sizeof *seen * ROOM);
+                for (int i = 0; i < ROOM; i++) {
+                    send[i] = i * 31 + rank;
+                    recv[i] = one ? send[i] : -1;
+                }
+                void *device_send = device_copy(send, sizeof *send * ROOM);
+                void *device_recv = device_copy(recv, sizeof *recv * ROOM);
+                for (int device = 0; device < 2; device++) {
+                    void *s = device ? device_send : send, *r = device ? device_recv : recv;
+                    const ddl_options *options = device ? &on_device : NULL;
+                    void *own = one ? NULL : s;
+                    bool root = rank == 1;
+                    if (kind == 0)
+                        OK(ddl_allgatherv(comm, own, r, counts, displs, DDL_I32, options, NULL));
+                    else if (kind == 1)
+                        OK(ddl_reduce_scatterv(comm, own, r, counts, DDL_I32, DDL_SUM, options,
+                                               NULL));
+                    else if (kind == 2)
+                        OK(ddl_gatherv(comm, s, counts[rank], r, counts, displs, DDL_I32, 1,
+                                       options, NULL));
+                    else if (kind == 3)
+                        OK(ddl_scatterv(comm, root ? s : NULL, counts, displs, r, counts[rank],
+                                        DDL_I32, 1, options, NULL));
+                    else if (one)
+                        OK(ddl_alltoallv(comm, NULL, same, NULL, r, same, NULL, DDL_I32, options,
+                                         NULL));
+                    else
+                        OK(ddl_alltoallv(comm, s, same, displs, r, same, NULL, DDL_I32, options,
+                                         NULL));
+                }
+                device_read(seen, device_recv, sizeof *seen * ROOM);
+                for (int i = 0; i < ROOM; i++)
+                    CHECK(seen[i] == recv[i],
+                          "kind %d, large %d, in place %d: %d is %d on the device, %d on the host",
+                          kind, large, in_place, i, seen[i], recv[i]);
+                device_free(device_send);
+                device_free(device_recv);
+                free(send);
+                free(recv);
+                free(seen);
+            }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Ordered sums over 5 workers, of which each rank has a few that are not neighbours. */
+static int ordered(ddl_comm *comm)
+{
+    enum { WORKERS = 5, COUNT = 700000 };
+    static const int owners[WORKERS] = {0, 1, 1, 2, 0};
+    static const ddl_dtype dtypes[] = {DDL_F32, DDL_BF16, DDL_I64};
+    device_start();
+    ddl_order *order;
+    OK(ddl_order_create(owners, WORKERS, SIZE, &order));
+    for (unsigned d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (int64_t count = 0; count <= COUNT; count = count ? count * 100 : 70) {
+            ddl_dtype of_parts = dtypes[d] == DDL_BF16 ? DDL_F32 : dtypes[d];
+            size_t bytes = (size_t)count * ddl_dtype_size(of_parts);
+            size_t result_bytes = (size_t)count * ddl_dtype_size(dtypes[d]);
+            void *parts[WORKERS], *device_parts[WORKERS];
+            int n;
+            OK(ddl_order_parts(order, ddl_comm_rank(comm), NULL, NULL, 0, &n));
+            for (int k = 0; k < n; k++) {
+                parts[k] = malloc(bytes + 1);
+                fill(parts[k], bytes, of_parts, ddl_comm_rank(comm) * WORKERS + k);
+                device_parts[k] = device_copy(parts[k], bytes);
+            }
+            void *recv = malloc(result_bytes + 1), *seen = malloc(result_bytes + 1);
+            void *device_recv = device_alloc(result_bytes);
+            OK(ddl_allreduce_ordered(comm, order, (const void *const *)parts, recv, count,
+                                     dtypes[d], DDL_SUM, NULL, NULL));
+            OK(ddl_allreduce_ordered(comm, order, (const void *const *)device_parts, device_recv,
+                                     count, dtypes[d], DDL_SUM, &on_device, NULL));
+            device_read(seen, device_recv, result_bytes);
+            CHECK(!memcmp(seen, recv, result_bytes), "dtype %d, %lld elements", dtypes[d],
+                  (long long)count);
+            for (int k = 0; k < n; k++) {
+                free(parts[k]);
+                device_free(device_parts[k]);
+            }
+            device_free(device_recv);
+            free(recv);
+            free(seen);
+        }
+    ddl_order_destroy(order);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Named operations, in another order on each rank, longer than all slots. Each has a stream of its
+ * own: in one stream, a later one starts when the one before is complete. */
+static int named(ddl_comm *comm)
+{
+    enum { NAMES = 4, WORDS = SANITIZED ? 3 << 20 : 6 << 20 };
+    device_start();
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    CUstream streams[NAMES];
+    uint32_t *buffers[NAMES];
+    for (int i = 0; i < NAMES; i++)
+        streams[i] = device_stream();
+    for (int i = 0; i < NAMES; i++)
+        buffers[i] = device_alloc(sizeof *buffers[i] * WORDS);
+    for (int round = 0; round < 3; round++) {
+        ddl_work *works[NAMES];
+        ddl_options options = on_device;
+        for (int i = 0; i < NAMES; i++) {
+            int which = rank == 1 ? NAMES - 1 - i : (i + rank + round) % NAMES;
+            char name[16];
+            snprintf(name, sizeof name, "gradient %d", which);
+            options.name = name;
+            options.stream = streams[which];
+            CU(cuMemsetD32Async(device_address(buffers[which]), (unsigned)(which + rank), WORDS,
+                                streams[which]));
+            OK(ddl_allreduce(comm, NULL, buffers[which], which ? WORDS : 5, DDL_U32, DDL_SUM,
+                             &options, &works[which]));
+        }
+        for (int i = 0; i < NAMES; i++) {
+            uint32_t seen;
+            OK(ddl_work_wait(works[i], 30000));
+            ddl_work_destroy(works[i]);
+            device_read(&seen, buffers[i] + (i ? WORDS - 1 : 4), sizeof seen);
+            CHECK(seen == (uint32_t)(size * i + size * (size - 1) / 2), "%d: %u", i, seen);
+        }
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A training step: the stream computes, reduces, and goes on, while the host is ahead of it. */
+static int stream_order(ddl_comm *comm)
+{
+    enum { STEPS = 20, WORDS = 300000 };
+    device_start();
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    CUstream streams[2] = {device_stream(), device_stream()};
+    uint32_t *send = device_alloc(sizeof *send * WORDS), *recv = device_alloc(sizeof *recv * WORDS);
+    uint32_t *seen = device_alloc(sizeof *seen * STEPS);
+    CUevent handed_over;
+    CU(cuEventCreate(&handed_over, CU_EVENT_DISABLE_TIMING));
+    ddl_work *works[STEPS];
+    for (int step = 0; step < STEPS; step++) {
+        CUstream stream = streams[step % 2];
+        ddl_options options = on_device;
+        options.stream = stream;
+        CU(cuStreamWaitEvent(stream, handed_over, 0));
+        CU(cuMemsetD32Async(device_address(send), (unsigned)(rank + step), WORDS, stream));
+        OK(ddl_allreduce(comm, send, recv, WORDS, DDL_U32, DDL_SUM, &options, &works[step]));
+        CU(cuMemsetD32Async(device_address(send), 12345, WORDS, stream)); /* it was read */
+        CU(cuMemcpyDtoDAsync_v2(device_address(seen + step), device_address(recv + WORDS - 1),
+                                sizeof *seen, stream));
+        CU(cuEventRecord(handed_over, stream));
+        if (step % 3 == 0) { /* on the host, in the same order */
+            int32_t one = 1;
+            OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+            CHECK(one == size, "host: %d", one);
+        }
+    }
+    uint32_t host[STEPS];
+    CU(cuStreamSynchronize(streams[(STEPS - 1) % 2]));
+    device_read(host, seen, sizeof host);
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t expected = (uint32_t)(size * step + size * (size - 1) / 2);
+        CHECK(host[step] == expected, "step %d: %u, not %u", step, host[step], expected);
+        OK(ddl_work_wait(works[step], 10000));
+        ddl_work_destroy(works[step]);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* The ways in which a call may be waited for. */
+static int completion(ddl_comm *comm)
+{
+    device_start();
+    enum { N = 5, WORDS = 1 << 20 };
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    ddl_options options = on_device;
+    ddl_work *work, *taken;
+    void *user;
+    int n;
+    options.queued = 1;
+    for (uintptr_t i = 1; i <= N; i++) {
+        options.user = (void *)i;
+        OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
+    }
+    for (uintptr_t i = 1; i <= N; i++) {
+        OK(ddl_comm_completed(comm, &taken, &user, 1, 20000, &n));
+        CHECK(n == 1 && (uintptr_t)user == i, "%d: %p", n, user);
+        ddl_work_destroy(taken);
+    }
+    options.queued = 0;
+    options.wait_ms = 20000;
+    OK(ddl_allreduce(comm, NULL, buffer, 1, DDL_U32, DDL_SUM, &options, &work));
+    CHECK(!work, "it has a work");
+    options.wait_ms = 1;
+    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
+    if (work)
+        OK(ddl_work_wait(work, 20000));
+    ddl_work_destroy(work);
+    options.wait_ms = 0;
+    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
+    ddl_work_destroy(work); /* given up */
+    OK(ddl_barrier(comm, &on_device, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+#define REFUSED(call, want, words)                                                                 \
+    do {                                                                                           \
+        ddl_status status_ = (call);                                                               \
+        CHECK(status_ == (want) && strstr(ddl_last_error(), words), "%d %s", status_,              \
+              ddl_last_error());                                                                   \
+    } while (0)
+
+static int refusals(ddl_comm *comm)
+{
+    device_start();
+    float host[4] = {0}, *device = device_alloc(sizeof host);
+    ddl_options options = on_device;
+    ddl_group *group;
+    REFUSED(ddl_allreduce(comm, host, device, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "is not in the memory of a GPU");
+    REFUSED(ddl_allreduce(comm, device, host, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "is not in the memory of a GPU");
+    REFUSED(ddl_send(comm, device, 4, DDL_F32, 0, 0, &options, NULL), DDL_EUNSUPPORTED, "messages");
+    OK(ddl_group_create(comm, &group));
+    options.group = group;
+    REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL),
+            DDL_EUNSUPPORTED, "operations of a group");
+    REFUSED(ddl_group_submit(group, &on_device, NULL), DDL_EUNSUPPORTED, "groups");
+    ddl_group_destroy(group);
+    options = (ddl_options){.struct_size = sizeof options, .stream = host};
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.stream is set");
+    options = (ddl_options){.struct_size = sizeof options, .memory = 2};
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.memory is 2");
+    OK(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &on_device, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static void run_both(const char *name, process_fn *fn, unsigned dead)
+{
+    process_test test = {name, fn, dead, false};
+    run_process_test(&test, SIZE, DDL_LINK_SHM);
+    run_process_test(&test, SIZE, DDL_LINK_TCP);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        process_fn *fn;
+    } tests[] = {{"operations", operations}, {"many chunks", many_chunks},
+                 {"uneven", uneven},         {"ordered", ordered},
+                 {"named", named},           {"stream order", stream_order},
+                 {"completion", completion}, {"refusals", refusals}};
+    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (argc < 2 || !strcmp(argv[1], tests[i].name))
+            run_both(tests[i].name, tests[i].fn, 0);
+    return 0;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures while buffers of a GPU are under way, on the stand-in for libcuda.so.1: the members are
+ * told, and the caller's streams go on. Ranks are processes. */
+#include "device_buffers.h"
+#include "processes.h"
+#include "survivors.h"
+
+enum { SIZE = 3, VICTIM = 1, WORDS = 3 << 20, CALLS = 12 };
+
+static const ddl_options on_device = {.struct_size = sizeof on_device, .memory = DDL_MEMORY_CUDA};
+static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
+
+static void await_stream(CUstream stream, const char *what)
+{
+    double end = seconds() + 10;
+    CUresult result;
+    while ((result = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY && seconds() < end)
+        usleep(1000);
+    CHECK(result == CUDA_SUCCESS, "%s: the stream gives %d", what, (int)result);
+}
+
+/* The next comm works, with the same buffer. */
+static void go_on(ddl_comm *comm, uint32_t *buffer, CUstream stream)
+{
+    ddl_comm *next = survivors_shrink(comm, &config);
+    uint32_t host = 0;
+    ddl_options options = on_device;
+    options.stream = stream;
+    CHECK(next, "in the minority");
+    ddl_comm_destroy(comm);
+    CU(cuMemsetD32Async(device_address(buffer), 7, WORDS, stream));
+    OK(ddl_allreduce(next, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL));
+    device_read(&host, buffer + WORDS - 1, sizeof host);
+    CHECK(host == 7 * (SIZE - 1), "%u", host);
+    ddl_comm_destroy(next);
+}
+
+/* A rank is killed while operations are under way. */
+static int death(ddl_comm *comm)
+{
+    device_start();
+    CUstream stream = device_stream();
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    ddl_options options = on_device;
+    options.stream = stream;
+    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL));
+    ddl_work *works[CALLS];
+    int n = 0;
+    double start = seconds();
+    if (ddl_comm_rank(comm) == VICTIM) {
+        OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &works[0]));
+        usleep((unsigned)getpid() * 7919 % 20000);
+        raise(SIGKILL);
+    }
+    while (n < CALLS && ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options,
+                                      &works[n]) == DDL_OK)
+        n++;
+    ddl_status last = DDL_OK;
+    for (int i = 0; i < n; i++) {
+        last = ddl_work_wait(works[i], 20000);
+        CHECK(last == DDL_OK || last == DDL_EPEER, "%d %s", last, ddl_last_error());
+        ddl_work_destroy(works[i]);
+    }
+    CHECK(n < CALLS || last == DDL_EPEER, "the last one: %d", last);
+    CHECK(seconds() - start < 10, "told after %.1f s", seconds() - start);
+    await_stream(stream, "after the death");
+    go_on(comm, buffer, stream);
+    return 0;
+}
+
+/* A rank is killed while the others wait for it with a named operation. */
+static int named_death(ddl_comm *comm)
+{
+    device_start();
+    CUstream stream = device_stream();
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    ddl_options options = on_device;
+    options.stream = stream;
+    options.name = "together";
+    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL));
+    if (ddl_comm_rank(comm) == VICTIM) {
+        usleep(100000);
+        raise(SIGKILL);
+    }
+    options.name = "without it";
+    ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+    await_stream(stream, "after the death");
+    go_on(comm, buffer, stream);
+    return 0;
+}
+
+/* A stream that does not come to the operation in time: the comm ends, and when the stream comes to
+ * it after all, it goes on. */
+static int limit(ddl_comm *comm)
+{
+    device_start();
+    CUstream stream = device_stream();
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    atomic_uint *word;
+    CUdeviceptr device_word;
+    CU(cuMemHostAlloc((void **)&word, sizeof *word, CU_MEMHOSTALLOC_DEVICEMAP));
+    CU(cuMemHostGetDevicePointer_v2(&device_word, word, 0));
+    atomic_store(word, 0);
+    ddl_options options = on_device;
+    options.stream = stream;
+    options.timeout_ms = 300;
+    bool late = ddl_comm_rank(comm) == VICTIM;
+    if (late)
+        CU(cuStreamWaitValue32_v2(stream, device_word, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
+    CHECK(status == DDL_EEXPIRED, "%d %s", status, ddl_last_error());
+    CHECK(strstr(ddl_last_error(), "ran past its limit of 300 ms"), "%s", ddl_last_error());
+    atomic_store(word, 1);
+    await_stream(stream, "after the limit");
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* The comm is destroyed while its operations are under way. */
+static int destroyed(ddl_comm *comm)
+{
+    device_start();
+    CUstream stream = device_stream();
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    ddl_options options = on_device;
+    ddl_work *works[CALLS];
+    options.stream = stream;
+    int n = 0;
+    while (n < CALLS && ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options,
+                                      &works[n]) == DDL_OK)
+        n++;
+    ddl_comm_destroy(comm);
+    for (int i = 0; i < n; i++) {
+        ddl_status status = ddl_work_test(works[i]);
+        CHECK(status == DDL_OK || status == DDL_EABORTED || status == DDL_EPEER, "%d %s", status,
+              ddl_last_error());
+        ddl_work_destroy(works[i]);
+    }
+    await_stream(stream, "after the comm");
+    return 0;
+}
+
+/* Each of the driver's functions fails once, in its first calls, on one rank. `failing` names it.
+ */
+static char failing[64];
+
+static int driver_error(ddl_comm *comm)
+{
+    bool fails = ddl_comm_rank(comm) == VICTIM;
+    if (fails)
+        setenv("DDL_STANDIN_FAIL", failing, 1);
+    CUdevice device;
+    CUcontext context;
+    if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
+        cuCtxSetCurrent(context))
+        raise(SIGKILL); /* the test itself: as if the rank had died */
+    CUstream stream;
+    CUdeviceptr memory;
+    if (cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) ||
+        cuMemAlloc_v2(&memory, sizeof(uint32_t) * WORDS))
+        raise(SIGKILL);
+    ddl_options options = on_device;
+    options.stream = stream;
+    ddl_status status = DDL_OK;
+    char text[600] = "";
+    for (int i = 0; i < CALLS / 4 && status == DDL_OK; i++) {
+        status = ddl_allreduce(comm, NULL, (void *)(uintptr_t)memory, WORDS, DDL_U32, DDL_SUM,
+                               &options, NULL);
+        snprintf(text, sizeof text, "%s", ddl_last_error());
+    }
+    if (fails && status != DDL_OK)
+        CHECK(strstr(text, "CUDA_ERROR_OUT_OF_MEMORY") ||
+                  strstr(text, "not in the memory of a GPU"),
+              "%d %s", status, text);
+    if (fails && (status == DDL_ESYSTEM || status == DDL_EUNSUPPORTED || status == DDL_EINVAL))
+        ddl_comm_abort(comm, text); /* the call was refused: the others wait for it */
+    if (!fails)
+        CHECK(status == DDL_OK || status == DDL_EPEER || status == DDL_EABORTED, "%d %s", status,
+              text);
+    if (status == DDL_EABORTED)
+        CHECK(strstr(text, "CUDA_ERROR") || strstr(text, "a GPU"), "%s", text);
+    ddl_comm_destroy(comm);
+    cuStreamSynchronize(stream);
+    return 0;
+}
+
+/* One of the driver's functions fails, in its nth call. */
+static void try_driver_error(const char *function, int nth)
+{
+    int status[PROCESSES_MAX];
+    snprintf(failing, sizeof failing, "%s:%d", function, nth);
+    run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
+    for (int rank = 0; rank < SIZE; rank++)
+        CHECK(status[rank] == 0 || (rank == VICTIM && WIFSIGNALED(status[rank])),
+              "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
+}
+
+static void try_driver_errors(void)
+{
+    static const char *const functions[] = {"cuDevicePrimaryCtxRetain",
+                                            "cuCtxPushCurrent",
+                                            "cuPointerGetAttribute",
+                                            "cuMemHostAlloc",
+                                            "cuMemHostRegister",
+                                            "cuMemHostGetDevicePointer",
+                                            "cuMemcpyDtoHAsync",
+                                            "cuMemcpyHtoDAsync",
+                                            "cuStreamCreate",
+                                            "cuStreamIsCapturing",
+                                            "cuStreamWaitEvent",
+                                            "cuStreamWaitValue32",
+                                            "cuLaunchHostFunc",
+                                            "cuEventCreate",
+                                            "cuEventRecord",
+                                            "cuStreamQuery"};
+    for (unsigned f = 0; f < sizeof functions / sizeof *functions; f++)
+        for (int nth = 1; nth < 8; nth += (SANITIZED ? 3 : 1) + f % 3)
+            try_driver_error(functions[f], nth);
+}
+
+int main(int argc, char **argv)
+{
+    static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
+                                         {"named death", named_death, 1 << VICTIM, false},
+                                         {"limit", limit, 0, false},
+                                         {"destroyed", destroyed, 0, false}};
+    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
+    if (argc > 3 && !strcmp(argv[1], "driver"))
+        try_driver_error(argv[2], atoi(argv[3]));
+    else if (argc < 2 || !strcmp(argv[1], "driver"))
+        try_driver_errors();
+    return 0;
+}
