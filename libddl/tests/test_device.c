@@ -393,7 +393,8 @@ static void run_both(const char *name, process_fn *fn, unsigned dead)
 {
     process_test test = {name, fn, dead, false};
     run_process_test(&test, SIZE, DDL_LINK_SHM);
-    run_process_test(&test, SIZE, DDL_LINK_TCP);
+    if (!SANITIZED || fn == stream_order) /* what runs between the copies is the same */
+        run_process_test(&test, SIZE, DDL_LINK_TCP);
 }
 
 int main(int argc, char **argv)
