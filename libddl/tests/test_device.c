@@ -238,41 +238,21 @@ static int ordered(ddl_comm *comm)
     return 0;
 }
 
-/* Named operations, in another order on each rank, longer than all slots. Each has a stream of its
- * own: in one stream, a later one starts when the one before is complete. */
-static int named(ddl_comm *comm)
+/* The blocks begin as far into the receive buffer as the memory for the two sides is apart. */
+static int displaced(ddl_comm *comm)
 {
-    enum { NAMES = 4, WORDS = SANITIZED ? 3 << 20 : 6 << 20 };
+    enum { COUNT = 16, ROOM = 80 };
     device_start();
-    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    CUstream streams[NAMES];
-    uint32_t *buffers[NAMES];
-    for (int i = 0; i < NAMES; i++)
-        streams[i] = device_stream();
-    for (int i = 0; i < NAMES; i++)
-        buffers[i] = device_alloc(sizeof *buffers[i] * WORDS);
-    for (int round = 0; round < 3; round++) {
-        ddl_work *works[NAMES];
-        ddl_options options = on_device;
-        for (int i = 0; i < NAMES; i++) {
-            int which = rank == 1 ? NAMES - 1 - i : (i + rank + round) % NAMES;
-            char name[16];
-            snprintf(name, sizeof name, "gradient %d", which);
-            options.name = name;
-            options.stream = streams[which];
-            CU(cuMemsetD32Async(device_address(buffers[which]), (unsigned)(which + rank), WORDS,
-                                streams[which]));
-            OK(ddl_allreduce(comm, NULL, buffers[which], which ? WORDS : 5, DDL_U32, DDL_SUM,
-                             &options, &works[which]));
-        }
-        for (int i = 0; i < NAMES; i++) {
-            uint32_t seen;
-            OK(ddl_work_wait(works[i], 30000));
-            ddl_work_destroy(works[i]);
-            device_read(&seen, buffers[i] + (i ? WORDS - 1 : 4), sizeof seen);
-            CHECK(seen == (uint32_t)(size * i + size * (size - 1) / 2), "%d: %u", i, seen);
-        }
-    }
+    int64_t counts[SIZE] = {COUNT, COUNT, COUNT}, displs[SIZE] = {COUNT, 2 * COUNT, 3 * COUNT};
+    float send[COUNT], recv[ROOM] = {0}, seen[ROOM];
+    for (int i = 0; i < COUNT; i++)
+        send[i] = (float)(i + 100 * ddl_comm_rank(comm));
+    void *device_send = device_copy(send, sizeof send),
+         *device_recv = device_copy(recv, sizeof recv);
+    OK(ddl_allgatherv(comm, send, recv, counts, displs, DDL_F32, NULL, NULL));
+    OK(ddl_allgatherv(comm, device_send, device_recv, counts, displs, DDL_F32, &on_device, NULL));
+    device_read(seen, device_recv, sizeof seen);
+    CHECK(!memcmp(seen, recv, sizeof seen), "other bits");
     ddl_comm_destroy(comm);
     return 0;
 }
@@ -374,6 +354,10 @@ static int refusals(ddl_comm *comm)
     REFUSED(ddl_allreduce(comm, device, host, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
             "is not in the memory of a GPU");
     REFUSED(ddl_send(comm, device, 4, DDL_F32, 0, 0, &options, NULL), DDL_EUNSUPPORTED, "messages");
+    options.name = "gradient";
+    REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL),
+            DDL_EUNSUPPORTED, "named operations");
+    options.name = NULL;
     OK(ddl_group_create(comm, &group));
     options.group = group;
     REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL),
@@ -404,7 +388,7 @@ int main(int argc, char **argv)
         process_fn *fn;
     } tests[] = {{"operations", operations}, {"many chunks", many_chunks},
                  {"uneven", uneven},         {"ordered", ordered},
-                 {"named", named},           {"stream order", stream_order},
+                 {"displaced", displaced},   {"stream order", stream_order},
                  {"completion", completion}, {"refusals", refusals}};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name))

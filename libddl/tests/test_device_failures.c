@@ -68,28 +68,6 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
-/* A rank is killed while the others wait for it with a named operation. */
-static int named_death(ddl_comm *comm)
-{
-    device_start();
-    CUstream stream = device_stream();
-    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
-    ddl_options options = on_device;
-    options.stream = stream;
-    options.name = "together";
-    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL));
-    if (ddl_comm_rank(comm) == VICTIM) {
-        usleep(100000);
-        raise(SIGKILL);
-    }
-    options.name = "without it";
-    ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
-    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
-    await_stream(stream, "after the death");
-    go_on(comm, buffer, stream);
-    return 0;
-}
-
 /* A stream that does not come to the operation in time: the comm ends, and when the stream comes to
  * it after all, it goes on. */
 static int limit(ddl_comm *comm)
@@ -222,7 +200,6 @@ static void try_driver_errors(void)
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
-                                         {"named death", named_death, 1 << VICTIM, false},
                                          {"limit", limit, 0, false},
                                          {"destroyed", destroyed, 0, false}};
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);

@@ -392,8 +392,8 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  *
  * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers are on one GPU, the same in all
  * operations of this rank. The operation starts after what options.stream holds by now; the stream
- * goes on when the results are there, or it has failed. Collective operations only, not in groups
- * and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), which is opened then. */
+ * goes on when the results are there, or it has failed. Collective operations only, without names,
+ * groups and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), opened then. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,

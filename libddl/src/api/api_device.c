@@ -8,7 +8,9 @@ static const char *find_unsupported(const ddl__call *call, const ddl_options *ow
 {
     if (call->kind == DDL__SEND || call->kind == DDL__RECV)
         return "messages";
-    return own->group ? "operations of a group" : NULL;
+    if (own->group)
+        return "operations of a group";
+    return call->name ? "named operations" : NULL;
 }
 
 /* The comm's device. Threads may race for the first use. */
@@ -48,12 +50,11 @@ ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const dd
     ddl_status status = find_device(comm, call->send ? call->send : call->recv, &device);
     if (status != DDL_OK)
         return status;
-    if (comm->times && !call->name)
+    if (comm->times)
         ddl__operation_times_next(comm->times);
     ddl__call whole = {.timeout_ms = call->timeout_ms,
                        .queued = call->queued,
                        .wait_ms = call->wait_ms,
-                       .user = call->user,
-                       .name = call->name};
+                       .user = call->user};
     return ddl__device_submit(device, &(ddl__device_calls){call, 1, own->stream}, &whole, work);
 }

@@ -157,10 +157,15 @@ static void find_extents(ddl__chunks *c, int rank)
         find_in_place(c, rank);
 }
 
-/* Where the receive buffer's range begins in the memory. */
+/* Where the receive buffer's range begins in the memory. The two buffers, which begin before their
+ * ranges, must not be one: that would mean in place. */
 static size_t recv_offset(const ddl__chunks *c)
 {
-    return c->is_one_range ? 0 : aligned((size_t)c->sent.count * c->element);
+    if (c->is_one_range)
+        return 0;
+    size_t offset = aligned((size_t)c->sent.count * c->element);
+    bool is_one = (int64_t)offset == (c->received.start - c->sent.start) * (int64_t)c->element;
+    return is_one ? offset + ALIGNED : offset;
 }
 
 static size_t whole_bytes(const ddl__chunks *c)

@@ -70,9 +70,9 @@ void ddl__device_free_ended(ddl__device *d)
 }
 
 /* Whether the chunks of this call pass through the slots. */
-static bool fits_slots(const ddl__chunks *chunks, const ddl__call *whole)
+static bool fits_slots(const ddl__chunks *chunks)
 {
-    return !whole->name && (!chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES);
+    return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
 /* Chunks of one call begin at cache lines. */
@@ -88,8 +88,7 @@ typedef struct needs {
     size_t bytes;         /* of those */
 } needs;
 
-static bool find_needs(const ddl__device *d, const ddl__device_calls *what, const ddl__call *whole,
-                       needs *needed)
+static bool find_needs(const ddl__device *d, const ddl__device_calls *what, needs *needed)
 {
     *needed = (needs){0};
     for (uint32_t i = 0; i < what->n; i++) {
@@ -98,7 +97,7 @@ static bool find_needs(const ddl__device *d, const ddl__device_calls *what, cons
                             &chunks))
             return false;
         needed->chunks += (uint64_t)chunks.n;
-        if (fits_slots(&chunks, whole))
+        if (fits_slots(&chunks))
             continue;
         needed->own += (uint64_t)chunks.n;
         needed->bytes += (size_t)chunks.n * stride_of(&chunks);
@@ -123,12 +122,11 @@ static void place(ddl__device *d, operation *o, chunk *c, bool in_slot, size_t s
 }
 
 /* Add the call's chunks to the group. */
-static bool add_chunks(ddl__device *d, operation *o, const ddl__call *call, const ddl__call *whole,
-                       needs *used)
+static bool add_chunks(ddl__device *d, operation *o, const ddl__call *call, needs *used)
 {
     ddl__chunks chunks;
     ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, &chunks);
-    bool in_slots = fits_slots(&chunks, whole);
+    bool in_slots = fits_slots(&chunks);
     for (int64_t k = 0; k < chunks.n; k++) {
         chunk *c = &o->chunks[used->chunks++];
         ddl__call made;
@@ -152,7 +150,7 @@ static operation *operation_create(ddl__device *d, const ddl__device_calls *what
 {
     needs needed, used = {0};
     operation *o = NULL;
-    if (!find_needs(d, what, whole, &needed)) {
+    if (!find_needs(d, what, &needed)) {
         ddl__fail(DDL_EUNSUPPORTED, "%d ranks are too many for an operation on buffers of a GPU",
                   d->config.size);
         return NULL;
@@ -173,7 +171,7 @@ static operation *operation_create(ddl__device *d, const ddl__device_calls *what
     if (good && needed.own)
         good = (o->pinned = ddl__pinned_take(d, needed.bytes, needed.own));
     for (uint32_t i = 0; good && i < what->n; i++)
-        good = add_chunks(d, o, &what->calls[i], whole, &used);
+        good = add_chunks(d, o, &what->calls[i], &used);
     if (good)
         return o;
     ddl__group_free(o->group);
@@ -307,13 +305,12 @@ ddl_status ddl__device_submit(ddl__device *d, const ddl__device_calls *what, con
     ddl__call own = *whole; /* it does not wait: first, all must be queued */
     own.wait_ms = 0;
     ddl_status status = DDL_OK;
+    if (!ddl__device_enter(d))
+        return DDL_ESYSTEM;
     for (uint32_t i = 0; i < what->n && status == DDL_OK; i++)
         status = check_buffers(d, &what->calls[i]);
-    if (status == DDL_OK && !ddl__device_enter(d))
-        status = DDL_ESYSTEM;
-    if (status != DDL_OK)
-        return status;
-    status = check_stream(d, what->stream);
+    if (status == DDL_OK)
+        status = check_stream(d, what->stream);
     if (status == DDL_OK) {
         pthread_mutex_lock(&d->order);
         status = submit(d, what, &own, own.queued ? out : &work);

@@ -40,7 +40,7 @@ typedef struct ddl__device_calls {
 } ddl__device_calls;
 
 /* Queue them. They start after what `stream` holds by now, and the stream goes on when the results
- * are in the buffers. `whole` has the limit, the name and how to complete, as for a group.
+ * are in the buffers. `whole` has the limit and how to complete, as for a group.
  * Otherwise as ddl__engine_submit. */
 ddl_status ddl__device_submit(ddl__device *device, const ddl__device_calls *what,
                               const ddl__call *whole, ddl_work **work);

@@ -26,8 +26,8 @@
  *
  * Both streams and the engine run in the order of the calls, so none waits for a later one. `order`
  * is held from the choice of the memory until all is queued, to keep the three orders equal. Named
- * operations run in an order that rank 0 decides. They have memory of their own, so that no copy
- * from the device waits for the end of another operation.
+ * operations run in an order that rank 0 decides, so they are refused: they would need streams of
+ * their own.
  *
  * A call of the driver may block until a stream has room, and the stream may have to run a host
  * function before. So host functions never take `order`. They take `lock`, which guards the list of

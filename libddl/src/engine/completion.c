@@ -27,7 +27,11 @@ void ddl__report(ddl__engine *engine)
  * status: a failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
-    if (!--group->left && (!group->held || status != DDL_OK))
+    if (--group->left)
+        return;
+    if (status == DDL_OK)
+        status = group->outcome;
+    if (!group->held || status != DDL_OK)
         ddl__finish(engine, group->work, status);
 }
 
@@ -35,6 +39,7 @@ void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status
 {
     pthread_mutex_lock(&engine->lock);
     group->held = false;
+    group->outcome = status;
     bool ends = group->work && !group->left;
     if (ends)
         ddl__finish(engine, group->work, status);
@@ -51,14 +56,6 @@ static void release_group(ddl_group *group)
         ddl__group_free(group);
 }
 
-/* A named group may fail before its parts are queued: the device waits for them all the same. */
-static void end_holds(const ddl_group *group)
-{
-    for (uint32_t i = 0; i < group->n_calls; i++)
-        if (group->calls[i].hold)
-            ddl__hold_end(group->calls[i].hold);
-}
-
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
 {
     ddl__stage_drop(work);
@@ -72,8 +69,6 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
     }
     engine->finished++;
     ddl__call_drop(&work->call);
-    if (work->whole_of && work->name && status != DDL_OK)
-        end_holds(work->whole_of);
     if (work->whole_of)
         release_group(work->whole_of);
     if (work->name)
@@ -85,7 +80,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         return;
     }
     if (status != DDL_OK) {
-        work->message = strdup(engine->message);
+        work->message = strdup(engine->message[0] ? engine->message : engine->abort_text);
         atomic_store_explicit(&engine->told, true, memory_order_relaxed);
     }
     if (work->call.queued) {

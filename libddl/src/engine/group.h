@@ -30,10 +30,11 @@ struct ddl_group {
     uint32_t n_parts;
 
     /* Under the engine's lock. */
-    ddl_work *work; /* the work of the current submission; NULL: none */
-    uint32_t left;  /* parts that are not complete */
-    bool held;      /* it is complete when ddl__engine_release_group is called as well */
-    bool destroyed; /* destroyed while under way: freed at the end */
+    ddl_work *work;     /* the work of the current submission; NULL: none */
+    uint32_t left;      /* parts that are not complete */
+    bool held;          /* it is complete when ddl__engine_release_group is called as well, ... */
+    ddl_status outcome; /* ... with this */
+    bool destroyed;     /* destroyed while under way: freed at the end */
 };
 
 /* NULL when out of memory (message set). */
