@@ -50,11 +50,10 @@ ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const dd
     ddl_status status = find_device(comm, call->send ? call->send : call->recv, &device);
     if (status != DDL_OK)
         return status;
+    status = ddl__device_check_call(device, call, own->stream);
+    if (status != DDL_OK)
+        return status;
     if (comm->times)
         ddl__operation_times_next(comm->times);
-    ddl__call whole = {.timeout_ms = call->timeout_ms,
-                       .queued = call->queued,
-                       .wait_ms = call->wait_ms,
-                       .user = call->user};
-    return ddl__device_submit(device, &(ddl__device_calls){call, 1, own->stream}, &whole, work);
+    return ddl__device_submit(device, call, own->stream, work);
 }

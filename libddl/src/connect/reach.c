@@ -25,7 +25,7 @@ static void hang_up(int *fd)
 {
     if (*fd < 0)
         return;
-    ddl__linger_not(*fd);
+    ddl__skip_time_wait(*fd);
     ddl__close_guarded(*fd);
     *fd = -1;
 }

@@ -75,108 +75,67 @@ static bool fits_slots(const ddl__chunks *chunks)
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
-/* Chunks of one call begin at cache lines. */
-static size_t stride_of(const ddl__chunks *chunks)
-{
-    size_t bytes = ddl__chunk_bytes(chunks, 0);
-    return (bytes + DDL__WORD_BYTES - 1) / DDL__WORD_BYTES * DDL__WORD_BYTES;
-}
-
-/* What the operation needs. */
-typedef struct needs {
-    uint64_t chunks, own; /* how many; and how many do not fit the slots */
-    size_t bytes;         /* of those */
-} needs;
-
-static bool find_needs(const ddl__device *d, const ddl__device_calls *what, needs *needed)
-{
-    *needed = (needs){0};
-    for (uint32_t i = 0; i < what->n; i++) {
-        ddl__chunks chunks;
-        if (!ddl__chunks_of(&what->calls[i], d->config.rank, d->config.size, DDL__SLOT_BYTES,
-                            &chunks))
-            return false;
-        needed->chunks += (uint64_t)chunks.n;
-        if (fits_slots(&chunks))
-            continue;
-        needed->own += (uint64_t)chunks.n;
-        needed->bytes += (size_t)chunks.n * stride_of(&chunks);
-    }
-    return true;
-}
-
-/* Give the chunk a slot, or the next part of the operation's own memory. */
-static void place(ddl__device *d, operation *o, chunk *c, bool in_slot, size_t stride, needs *used)
+/* Give the chunk a slot, or the operation's own memory. */
+static void place(ddl__device *d, operation *o, chunk *c)
 {
     c->operation = o;
-    c->slot = in_slot ? (int)(d->n_uses++ % DDL__SLOTS) : -1;
-    const ddl__pinned *words = in_slot ? d->slot_words : o->pinned;
-    size_t word = in_slot ? (size_t)c->slot : used->own++;
-    c->memory =
-        in_slot ? d->slots + (size_t)c->slot * DDL__SLOT_BYTES : o->pinned->memory + used->bytes;
-    used->bytes += in_slot ? 0 : stride;
+    c->slot = o->pinned ? -1 : (int)(d->n_uses++ % DDL__SLOTS);
+    const ddl__pinned *words = o->pinned ? o->pinned : d->slot_words;
+    size_t word = o->pinned ? 0 : (size_t)c->slot;
+    c->memory = o->pinned ? o->pinned->memory : d->slots + word * DDL__SLOT_BYTES;
     c->word = ddl__pinned_device_word(words, word);
     c->filled = words->filled[word];
     c->hold.word = ddl__pinned_word(words, word);
-    c->hold.value = in_slot ? (uint32_t)((d->n_uses - 1) / DDL__SLOTS) + 1 : o->pinned->uses;
+    c->hold.value = o->pinned ? o->pinned->uses : (uint32_t)((d->n_uses - 1) / DDL__SLOTS) + 1;
 }
 
-/* Add the call's chunks to the group. */
-static bool add_chunks(ddl__device *d, operation *o, const ddl__call *call, needs *used)
+/* Add the chunks to the group. */
+static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *chunks)
 {
-    ddl__chunks chunks;
-    ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, &chunks);
-    bool in_slots = fits_slots(&chunks);
-    for (int64_t k = 0; k < chunks.n; k++) {
-        chunk *c = &o->chunks[used->chunks++];
+    ddl_status status = DDL_OK;
+    for (int64_t k = 0; k < chunks->n && status == DDL_OK; k++) {
+        chunk *c = &o->chunks[k];
         ddl__call made;
-        place(d, o, c, in_slots, in_slots ? 0 : stride_of(&chunks), used);
-        if (!ddl__chunk_call(&chunks, k, c->memory, &made)) {
-            ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
-            return false;
-        }
+        place(d, o, c);
+        if (!ddl__chunk_call(chunks, k, c->memory, &made))
+            return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
         made.hold = &c->hold;
-        if (ddl__group_add(o->group, &made) != DDL_OK) {
+        status = ddl__group_add(o->group, &made);
+        if (status != DDL_OK)
             ddl__call_drop(&made);
-            return false;
-        }
     }
-    return true;
+    return status;
 }
 
-/* Under `order`, in the device's context: an operation with its chunks, not submitted. */
-static operation *operation_create(ddl__device *d, const ddl__device_calls *what,
-                                   const ddl__call *whole)
+/* Under `order`, in the device's context: make the operation, with its chunks, not submitted. */
+static ddl_status operation_create(ddl__device *d, const ddl__chunks *chunks, operation **out)
 {
-    needs needed, used = {0};
-    operation *o = NULL;
-    if (!find_needs(d, what, &needed)) {
-        ddl__fail(DDL_EUNSUPPORTED, "%d ranks are too many for an operation on buffers of a GPU",
-                  d->config.size);
-        return NULL;
-    }
-    o = calloc(1, sizeof *o + needed.chunks * sizeof *o->chunks);
-    if (!o || !(o->group = ddl__group_create(d->config.engine, whole->timeout_ms))) {
+    int64_t limit_ms = chunks->call->timeout_ms;
+    operation *o = calloc(1, sizeof *o + (size_t)chunks->n * sizeof *o->chunks);
+    if (!o || !(o->group = ddl__group_create(d->config.engine, limit_ms))) {
         free(o);
-        ddl__fail(DDL_ENOMEM, "no memory for an operation of %llu chunks",
-                  (unsigned long long)needed.chunks);
-        return NULL;
+        return ddl__fail(DDL_ENOMEM, "no memory for an operation of %lld chunks",
+                         (long long)chunks->n);
     }
     o->device = d;
-    o->n_chunks = needed.chunks;
-    o->deadline = ddl__deadline(whole->timeout_ms);
+    o->deadline = ddl__deadline(limit_ms);
     o->group->held = true;
-    bool good = DDL__GOOD(d, event_create, &o->start, DDL__CUDA_EVENT_DISABLE_TIMING) &&
-                DDL__GOOD(d, event_create, &o->end, DDL__CUDA_EVENT_DISABLE_TIMING);
-    if (good && needed.own)
-        good = (o->pinned = ddl__pinned_take(d, needed.bytes, needed.own));
-    for (uint32_t i = 0; good && i < what->n; i++)
-        good = add_chunks(d, o, &what->calls[i], &used);
-    if (good)
-        return o;
+    ddl_status status = DDL__GOOD(d, event_create, &o->start, DDL__CUDA_EVENT_DISABLE_TIMING) &&
+                                DDL__GOOD(d, event_create, &o->end, DDL__CUDA_EVENT_DISABLE_TIMING)
+                            ? DDL_OK
+                            : DDL_ESYSTEM;
+    if (status == DDL_OK && !fits_slots(chunks) &&
+        !(o->pinned = ddl__pinned_take(d, ddl__chunk_bytes(chunks, 0), 1)))
+        status = DDL_ESYSTEM;
+    if (status == DDL_OK)
+        status = add_chunks(d, o, chunks);
+    if (status == DDL_OK) {
+        *out = o;
+        return DDL_OK;
+    }
     ddl__group_free(o->group);
     operation_free(o);
-    return NULL;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------- queueing
@@ -211,19 +170,15 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
 
 /* Queue what the device does for all chunks, between what the caller's stream holds and what comes
  * after. */
-static bool queue_operation(ddl__device *d, operation *o, const ddl__device_calls *what)
+static bool queue_operation(ddl__device *d, operation *o, const ddl__chunks *chunks,
+                            ddl__cuda_stream stream)
 {
-    chunk *next = o->chunks;
-    bool good = DDL__GOOD(d, event_record, o->start, what->stream) &&
+    bool good = DDL__GOOD(d, event_record, o->start, stream) &&
                 DDL__GOOD(d, stream_wait_event, d->from, o->start, 0);
-    for (uint32_t i = 0; good && i < what->n; i++) {
-        ddl__chunks chunks;
-        ddl__chunks_of(&what->calls[i], d->config.rank, d->config.size, DDL__SLOT_BYTES, &chunks);
-        for (int64_t k = 0; good && k < chunks.n; k++)
-            good = queue_chunk(d, &chunks, k, next++);
-    }
+    for (int64_t k = 0; good && k < chunks->n; k++)
+        good = queue_chunk(d, chunks, k, &o->chunks[k]);
     return good && DDL__GOOD(d, event_record, o->end, d->to) &&
-           DDL__GOOD(d, stream_wait_event, what->stream, o->end, 0) &&
+           DDL__GOOD(d, stream_wait_event, stream, o->end, 0) &&
            DDL__GOOD(d, launch_host, d->to, end_operation, o);
 }
 
@@ -238,26 +193,30 @@ static void list_append(ddl__device *d, operation *o)
 }
 
 /* Under `order`, in the device's context. */
-static ddl_status submit(ddl__device *d, const ddl__device_calls *what, const ddl__call *whole,
+static ddl_status submit(ddl__device *d, const ddl__chunks *chunks, ddl__cuda_stream stream,
                          ddl_work **work)
 {
+    const ddl__call *call = chunks->call;
+    ddl__call whole = {.timeout_ms = call->timeout_ms, .queued = call->queued, .user = call->user};
+    operation *o = NULL;
     ddl__device_free_ended(d);
-    operation *o = operation_create(d, what, whole);
-    if (!o)
-        return DDL_ESYSTEM;
-    ddl_status status = ddl__engine_submit_group(d->config.engine, o->group, whole, work);
+    ddl_status status = operation_create(d, chunks, &o);
+    if (status != DDL_OK)
+        return status;
+    status = ddl__engine_submit_group(d->config.engine, o->group, &whole, work);
     if (status != DDL_OK) {
         ddl__group_free(o->group);
         operation_free(o);
         return status;
     }
     list_append(d, o);
-    if (queue_operation(d, o, what))
+    if (queue_operation(d, o, chunks, stream))
         return DDL_OK;
     /* Some copies may be queued, so the operation stays in the list to the end. */
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s", ddl__message());
     pthread_mutex_lock(&d->lock);
+    d->broken = true;
     ddl__device_fail(d, DDL_EABORTED, text);
     pthread_mutex_unlock(&d->lock);
     return DDL_OK; /* the work tells */
@@ -298,29 +257,35 @@ static ddl_status wait_at_once(ddl_work *work, uint32_t wait_ms, ddl_work **out)
     return status;
 }
 
-ddl_status ddl__device_submit(ddl__device *d, const ddl__device_calls *what, const ddl__call *whole,
-                              ddl_work **out)
+ddl_status ddl__device_check_call(const ddl__device *d, const ddl__call *call, void *stream)
 {
-    ddl_work *work = NULL;
-    ddl__call own = *whole; /* it does not wait: first, all must be queued */
-    own.wait_ms = 0;
-    ddl_status status = DDL_OK;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
-    for (uint32_t i = 0; i < what->n && status == DDL_OK; i++)
-        status = check_buffers(d, &what->calls[i]);
+    ddl_status status = check_buffers(d, call);
     if (status == DDL_OK)
-        status = check_stream(d, what->stream);
-    if (status == DDL_OK) {
-        pthread_mutex_lock(&d->order);
-        status = submit(d, what, &own, own.queued ? out : &work);
-        pthread_mutex_unlock(&d->order);
-    }
+        status = check_stream(d, stream);
     ddl__device_leave(d);
-    if (status != DDL_OK || own.queued)
+    return status;
+}
+
+ddl_status ddl__device_submit(ddl__device *d, const ddl__call *call, void *stream, ddl_work **out)
+{
+    ddl_work *work = NULL;
+    ddl__chunks chunks;
+    if (!ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, &chunks))
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "%d ranks are too many for an operation on buffers of a GPU",
+                         d->config.size);
+    if (!ddl__device_enter(d))
+        return DDL_ESYSTEM;
+    pthread_mutex_lock(&d->order);
+    ddl_status status = submit(d, &chunks, stream, call->queued ? out : &work);
+    pthread_mutex_unlock(&d->order);
+    ddl__device_leave(d);
+    if (status != DDL_OK || call->queued)
         return status;
-    if (!out || whole->wait_ms)
-        return wait_at_once(work, whole->wait_ms, out);
+    if (!out || call->wait_ms)
+        return wait_at_once(work, call->wait_ms, out);
     *out = work;
     return DDL_OK;
 }

@@ -32,17 +32,13 @@ void ddl__device_destroy(ddl__device *device);
 
 /* ---- device.c ---- */
 
-/* Operations on device buffers, which are submitted as one. */
-typedef struct ddl__device_calls {
-    const ddl__call *calls; /* they stay the caller's */
-    uint32_t n;
-    void *stream;
-} ddl__device_calls;
+/* Check that the buffers and the stream are of the device. */
+ddl_status ddl__device_check_call(const ddl__device *device, const ddl__call *call, void *stream);
 
-/* Queue them. They start after what `stream` holds by now, and the stream goes on when the results
- * are in the buffers. `whole` has the limit and how to complete, as for a group.
- * Otherwise as ddl__engine_submit. */
-ddl_status ddl__device_submit(ddl__device *device, const ddl__device_calls *what,
-                              const ddl__call *whole, ddl_work **work);
+/* Queue an operation that was checked; it stays the caller's. It starts after what `stream` holds
+ * by now, and the stream goes on when the results are in the buffers. Otherwise as
+ * ddl__engine_submit. */
+ddl_status ddl__device_submit(ddl__device *device, const ddl__call *call, void *stream,
+                              ddl_work **work);
 
 #endif

@@ -98,7 +98,7 @@ static void *watch(void *argument)
     ddl__device *d = argument;
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
-        if (!d->under_way || d->failed) {
+        if (!d->under_way || d->broken) {
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
@@ -115,8 +115,11 @@ static void *watch(void *argument)
         pthread_mutex_lock(&d->lock);
         for (int i = 0; i < 2; i++)
             if (results[i] != DDL__CUDA_NOT_READY &&
-                !ddl__device_is_good(d, "stream_query", results[i]))
+                !ddl__device_is_good(d, "stream_query", results[i])) {
+                d->broken = true;
+                pthread_cond_broadcast(&d->changed);
                 ddl__device_fail(d, DDL_EABORTED, ddl__message());
+            }
         check_limit(d);
     }
     pthread_mutex_unlock(&d->lock);
@@ -227,7 +230,7 @@ static bool drain(ddl__device *d)
     int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
     struct timespec until = {at / DDL__S, at % DDL__S};
     pthread_mutex_lock(&d->lock);
-    while (d->under_way && !d->failed && ddl__now() < at)
+    while (d->under_way && !d->broken && ddl__now() < at)
         pthread_cond_timedwait(&d->changed, &d->lock, &until);
     bool drained = !d->under_way;
     d->stop = true;

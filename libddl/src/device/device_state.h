@@ -81,7 +81,6 @@ typedef struct ddl__device_operation {
     int64_t deadline;
     ddl__cuda_event start, end; /* in the caller's stream; after the last copy */
     bool ended;                 /* the last host function was called */
-    uint64_t n_chunks;
     ddl__device_chunk chunks[];
 } ddl__device_operation;
 
@@ -104,7 +103,9 @@ struct ddl__device {
     ddl__engine *engine;                       /* NULL: detached */
     ddl__device_operation *operations, **last; /* oldest first */
     unsigned under_way; /* operations whose last host function is to be called */
-    bool stop, failed, started;
+    bool stop, started;
+    bool failed; /* the comm was ended */
+    bool broken; /* some host functions will never be called */
     pthread_t watcher;
 };
 
@@ -126,7 +127,7 @@ static inline ddl__cuda_pointer ddl__cuda_address(const void *pointer)
 /* Check that this is an address of the GPU; NULL is fine. */
 ddl_status ddl__device_check(const ddl__device *device, const void *address);
 
-/* Under `lock`: the GPU does not copy any more. End the comm. */
+/* Under `lock`: the GPU does not copy, or not in time. End the comm, once. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
 
 /* Under `order`: free the operations that have ended. */

@@ -3,12 +3,14 @@
 
 #include "device/device_state.h"
 
-/* Larger ones are freed when they are given back while others are unused. */
-enum { KEPT_MAX = 4 };
-
-static size_t aligned(size_t bytes)
+/* A power of two, so that memory is used again although sizes differ. It is freed only with the
+ * device: the driver may wait for the GPU then, and the GPU for this call. */
+static size_t rounded(size_t bytes)
 {
-    return (bytes + DDL__WORD_BYTES - 1) / DDL__WORD_BYTES * DDL__WORD_BYTES;
+    size_t up = DDL__WORD_BYTES;
+    while (up < bytes)
+        up *= 2;
+    return up;
 }
 
 static ddl__pinned *pinned_create(ddl__device *d, size_t bytes, size_t words)
@@ -19,7 +21,7 @@ static ddl__pinned *pinned_create(ddl__device *d, size_t bytes, size_t words)
         ddl__fail(DDL_ENOMEM, "no memory for a GPU's buffers");
         return NULL;
     }
-    p->bytes = aligned(bytes);
+    p->bytes = rounded(bytes);
     p->words = words;
     p->filled = calloc(words, sizeof *p->filled);
     if (!p->filled)
@@ -55,15 +57,8 @@ ddl__pinned *ddl__pinned_take(ddl__device *d, size_t bytes, size_t words)
 
 void ddl__pinned_give_back(ddl__device *d, ddl__pinned *p)
 {
-    int kept = 0;
     if (!p)
         return;
-    for (const ddl__pinned *other = d->unused; other; other = other->next)
-        kept++;
-    if (kept >= KEPT_MAX) {
-        ddl__pinned_free(d, p);
-        return;
-    }
     p->next = d->unused;
     d->unused = p;
 }

@@ -89,8 +89,10 @@ static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
         pthread_mutex_unlock(&engine->lock);
     }
     ddl_work *work = stream->next;
-    if (work && ddl__is_held(work))
+    if (work && ddl__is_held(work)) {
+        stream->busy = true; /* it starts later than it was submitted */
         return NULL;
+    }
     stream->next = NULL;
     return work;
 }

@@ -79,7 +79,7 @@ static bool is_own_end(int fd)
 }
 
 /* Without TIME_WAIT, during which nobody could listen there. */
-void ddl__linger_not(int fd)
+void ddl__skip_time_wait(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -87,7 +87,7 @@ void ddl__linger_not(int fd)
 
 static void drop_connection(int fd)
 {
-    ddl__linger_not(fd);
+    ddl__skip_time_wait(fd);
     close(fd);
 }
 

@@ -23,7 +23,7 @@ int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_error(int fd);
 
 /* Let close end the connection at once, without the wait of TCP that keeps its port in use. */
-void ddl__linger_not(int fd);
+void ddl__skip_time_wait(int fd);
 
 /* A listening TCP socket at host (an IP address, or NULL for all of both families) and port (0: any
  * free), the port stored in *port. -1 with the message set. */
