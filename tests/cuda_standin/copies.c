@@ -116,13 +116,10 @@ static CUresult push_copy(const copy *c, stream *s, place to, place from)
 
 static CUresult run_call(copy c, CUstream handle)
 {
-    context *current;
-    CUresult result = standin_enter_context(c.function, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(c.function, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!c.bytes)
         return standin_leave(CUDA_SUCCESS);
     int device = s->context->device;
@@ -198,13 +195,10 @@ static void run_set(work *w)
 static CUresult set(const char *function, uintptr_t to, unsigned value, size_t count, bool wide,
                     CUstream handle)
 {
-    context *current;
-    CUresult result = standin_enter_context(function, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(function, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!count)
         return standin_leave(CUDA_SUCCESS);
     size_t width = wide ? sizeof(uint32_t) : 1;

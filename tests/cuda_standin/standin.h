@@ -256,6 +256,9 @@ struct stream {
 stream *standin_stream_create(context *owner, bool blocking, int priority);
 /* No handle finds it any more. What is queued is still done; then it is freed. */
 void standin_stream_close(stream *s);
+/* Begin an exported function of a stream, as standin_enter_context. */
+CUresult standin_enter_stream(const char *function, CUstream handle, stream **s);
+
 /* The stream of a handle; NULL and 2 mean streams of the current context. NULL if there is none. */
 stream *standin_stream_of(CUstream handle, context *current);
 

@@ -46,6 +46,16 @@ stream *standin_stream_of(CUstream handle, context *current)
     return handle == CU_STREAM_PER_THREAD ? stream_of_thread(current) : standin_stream_find(handle);
 }
 
+CUresult standin_enter_stream(const char *function, CUstream handle, stream **s)
+{
+    context *current;
+    CUresult result = standin_enter_context(function, &current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *s = standin_stream_of(handle, current);
+    return *s ? CUDA_SUCCESS : standin_leave(CUDA_ERROR_INVALID_HANDLE);
+}
+
 static CUresult create(const char *function, CUstream *handle, unsigned flags, int priority)
 {
     context *current;
@@ -101,14 +111,11 @@ static CUresult newest_point(stream *s, point **newest)
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
-    context *current;
+    stream *s;
     point *newest;
-    CUresult result = standin_enter_context(__func__, &current);
+    CUresult result = standin_enter_stream(__func__, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     result = newest_point(s, &newest);
     if (newest)
         standin_point_await(newest, true);
@@ -118,37 +125,29 @@ CUresult cuStreamSynchronize(CUstream handle)
 
 CUresult cuStreamQuery(CUstream handle)
 {
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(__func__, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     return standin_leave(standin_stream_test(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(__func__, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!standin_stream_of(handle, current))
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return standin_leave(CUDA_SUCCESS);
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *owner)
 {
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(__func__, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     *owner = (CUcontext)s->context;
     return standin_leave(CUDA_SUCCESS);
 }

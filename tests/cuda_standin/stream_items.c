@@ -51,15 +51,12 @@ static void run_write_value(work *w)
 
 static CUresult push_word(const char *function, CUstream handle, work with, unsigned known_flags)
 {
-    context *current;
-    CUresult result = standin_enter_context(function, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(function, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
     if (standin_settings()->no_wait_value)
         return standin_leave(CUDA_ERROR_NOT_SUPPORTED);
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     CUmemAccess_flags wanted = with.run == run_write_value ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                            : CU_MEM_ACCESS_FLAGS_PROT_READ;
     uintptr_t at = with.with.word.at;
@@ -107,13 +104,10 @@ static void run_host(work *w)
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
+    stream *s;
+    CUresult result = standin_enter_stream(__func__, handle, &s);
     if (result != CUDA_SUCCESS)
         return result;
-    stream *s = standin_stream_of(handle, current);
-    if (!s)
-        return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!function)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
     work *w = standin_work_create(run_host);

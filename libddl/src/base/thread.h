@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - starts the library's threads. */
+/* thread.h - starts the library's threads, and lets them wait. */
 #ifndef DDL_BASE_THREAD_H
 #define DDL_BASE_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>
+
+#include "base/clock.h"
 
 /* Start a thread with all signals blocked: signals are for the program's own threads. 0, or an
  * errno. */
@@ -16,6 +18,26 @@ static inline int ddl__thread_start(pthread_t *thread, void *(*run)(void *), voi
     int error = pthread_create(thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
+}
+
+/* A condition whose waits end by the clock of ddl__now. */
+static inline void ddl__cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* Wait for a signal, at most until then. */
+static inline void ddl__cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t at)
+{
+    struct timespec until = {at / 1000000000, at % 1000000000};
+    if (at == DDL__NEVER)
+        pthread_cond_wait(cond, lock);
+    else
+        pthread_cond_timedwait(cond, lock, &until);
 }
 
 #endif

@@ -156,11 +156,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
         return ddl__fail(DDL_ENOMEM, "no memory for an endpoint");
     }
     pthread_mutex_init(&endpoint->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&endpoint->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ddl__cond_init(&endpoint->changed);
 
     ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "connect/endpoint_state.h"
 
 uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n)
@@ -57,14 +58,13 @@ void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot)
 bool ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
                           int64_t deadline, ddl__accepted *accepted)
 {
-    struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     pthread_mutex_lock(&endpoint->lock);
     bool found;
     endpoint->n_accepting++;
     while (!(found = ddl__pending_take(endpoint, slot, control, accepted)) &&
            ddl__now() < deadline) {
         if (endpoint->polled)
-            pthread_cond_timedwait(&endpoint->changed, &endpoint->lock, &until);
+            ddl__cond_wait_until(&endpoint->changed, &endpoint->lock, deadline);
         else
             ddl__pending_await(endpoint, slot->has_cores, deadline);
     }

@@ -105,11 +105,7 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
     for (size_t i = 0; i < n; i++)
         use->uses[i] = (link_use){.use = use, .peer = (int)(i / 2)};
     pthread_mutex_init(&use->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&use->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ddl__cond_init(&use->changed);
     return use;
 }
 
@@ -301,9 +297,8 @@ static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d, int
 static void use_pause(link_use *u)
 {
     int64_t at = ddl__now() + DDL__MEMBERS_POLL;
-    struct timespec until = {at / DDL__S, at % DDL__S};
     while (!u->use->stop && u->state == DIALING && ddl__now() < at)
-        pthread_cond_timedwait(&u->use->changed, &u->use->lock, &until);
+        ddl__cond_wait_until(&u->use->changed, &u->use->lock, at);
 }
 
 static void use_fail(const link_use *u)

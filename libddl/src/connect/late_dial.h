@@ -21,8 +21,7 @@ typedef struct ddl__late_target {
 /* Dial the peer over each path in turn, up to the answer of its comm. DDL_OK: *d is connected.
  * DDL_INPROGRESS, DDL_EPEER, DDL_EMINORITY and DDL_ESTATE: that is the answer. DDL_EUNREACHABLE: no
  * path leads to it; d->error is ECONNREFUSED if all refuse, and EHOSTUNREACH if nothing answers on
- * any. DDL_ETIMEDOUT: it does not answer. The
- * caller cancels *d. */
+ * any. DDL_ETIMEDOUT: it does not answer. The caller cancels *d. */
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d);
 
 #endif

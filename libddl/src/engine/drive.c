@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fences.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/time_limits.h"
 #include "engine/state.h"
 
@@ -156,12 +157,7 @@ static void await_driver(ddl__engine *engine, int64_t deadline)
 {
     unsigned before = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     atomic_store_explicit(&engine->waiters, before + 1, memory_order_relaxed);
-    if (deadline == DDL__NEVER) {
-        pthread_cond_wait(&engine->changed, &engine->lock);
-    } else {
-        struct timespec until = {deadline / 1000000000, deadline % 1000000000};
-        pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
-    }
+    ddl__cond_wait_until(&engine->changed, &engine->lock, deadline);
     before = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
     atomic_store_explicit(&engine->waiters, before - 1, memory_order_relaxed);
 }

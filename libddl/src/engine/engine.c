@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/forks.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "engine/frames.h"
 #include "engine/state.h"
 
@@ -65,11 +66,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->last = &engine->completed;
     engine->epoll = engine->wake = engine->report = -1;
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ddl__cond_init(&engine->changed);
     engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
                                             config->names, &engine->lock, &engine->names_unsent);
     if (engine->messages)

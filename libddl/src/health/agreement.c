@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "base/time_limits.h"
 #include "health/health_state.h"
 
@@ -245,8 +246,7 @@ static void pause_until(ddl__health *h, int64_t deadline)
 {
     int64_t until = ddl__now() + DDL__AGREEMENT_POLL;
     until = until < deadline ? until : deadline;
-    struct timespec t = {until / 1000000000, until % 1000000000};
-    pthread_cond_timedwait(&h->detector->changed, &h->detector->lock, &t);
+    ddl__cond_wait_until(&h->detector->changed, &h->detector->lock, until);
 }
 
 static ddl_status fail_timeout(const ddl__health *h, uint32_t attempt, int leader)

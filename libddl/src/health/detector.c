@@ -336,12 +336,8 @@ void *ddl__detector_create(const ddl__digest *endpoint, const void *witness)
     }
     detector->serial = FIRST_SERIAL;
     pthread_mutex_init(&detector->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&detector->changed, &monotonic);
-    pthread_cond_init(&detector->died, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ddl__cond_init(&detector->changed);
+    ddl__cond_init(&detector->died);
     detector->epoll = ddl__guard(epoll_create1(EPOLL_CLOEXEC));
     detector->wake = ddl__guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = WAKE};

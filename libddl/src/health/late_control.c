@@ -363,8 +363,7 @@ static int64_t find_silence(const ddl__late *late)
 
 static void pause_until(ddl__health *h, int64_t at)
 {
-    struct timespec until = {at / DDL__S, at % DDL__S};
-    pthread_cond_timedwait(&h->detector->died, &h->detector->lock, &until);
+    ddl__cond_wait_until(&h->detector->died, &h->detector->lock, at);
 }
 
 /* Whether this rank has the next comm already, and does not need a leader any more. */
