@@ -2,6 +2,8 @@
 /* Operations on buffers of a GPU, on the stand-in for libcuda.so.1: they have the bits of the same
  * operations on host memory, and run between what the caller's stream does before and after. Ranks
  * are processes. */
+#include <pthread.h>
+
 #include "base/dtype.h"
 #include "device_buffers.h"
 #include "processes.h"
@@ -373,6 +375,47 @@ static int refusals(ddl_comm *comm)
     return 0;
 }
 
+/* Calls of a thread that has no context. */
+static void *without_context(void *argument)
+{
+    ddl_comm *comm = ((void **)argument)[0];
+    uint32_t *buffer = ((void **)argument)[1];
+    OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));
+    OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));
+    return NULL;
+}
+
+/* Threads without a context, and streams and buffers of another GPU. */
+static int contexts(ddl_comm *comm)
+{
+    setenv("DDL_STANDIN_DEVICES", "2", 1);
+    device_start();
+    uint32_t words[4] = {1, 1, 1, 1}, *buffer = device_copy(words, sizeof words), *other;
+    void *argument[] = {comm, buffer};
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, without_context, argument), "thread");
+    pthread_join(thread, NULL);
+    device_read(words, buffer, sizeof words);
+    CHECK(words[3] == SIZE * SIZE, "%u", words[3]);
+
+    CUcontext first, second;
+    CU(cuCtxGetCurrent(&first));
+    CU(cuDevicePrimaryCtxRetain(&second, 1));
+    CU(cuCtxSetCurrent(second));
+    ddl_options options = on_device;
+    REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "of another CUDA context");
+    options.stream = device_stream();
+    other = device_alloc(sizeof words);
+    CU(cuCtxSetCurrent(first));
+    REFUSED(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "of another CUDA context");
+    REFUSED(ddl_allreduce(comm, NULL, other, 4, DDL_U32, DDL_SUM, &on_device, NULL), DDL_EINVAL,
+            "is on GPU 1, but this comm's are on GPU 0");
+    OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &on_device, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 static void run_both(const char *name, process_fn *fn, unsigned dead)
 {
     process_test test = {name, fn, dead, false};
@@ -386,10 +429,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         process_fn *fn;
-    } tests[] = {{"operations", operations}, {"many chunks", many_chunks},
-                 {"uneven", uneven},         {"ordered", ordered},
-                 {"displaced", displaced},   {"stream order", stream_order},
-                 {"completion", completion}, {"refusals", refusals}};
+    } tests[] = {
+        {"operations", operations},     {"many chunks", many_chunks}, {"uneven", uneven},
+        {"ordered", ordered},           {"displaced", displaced},     {"contexts", contexts},
+        {"stream order", stream_order}, {"completion", completion},   {"refusals", refusals}};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name))
             run_both(tests[i].name, tests[i].fn, 0);

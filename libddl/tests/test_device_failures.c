@@ -122,6 +122,7 @@ static int destroyed(ddl_comm *comm)
 /* Each of the driver's functions fails once, in its first calls, on one rank. `failing` names it.
  */
 static char failing[64];
+static atomic_int *n_failed; /* how often the rank has met it */
 
 static int driver_error(ddl_comm *comm)
 {
@@ -131,22 +132,34 @@ static int driver_error(ddl_comm *comm)
     CUdevice device;
     CUcontext context;
     if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
-        cuCtxSetCurrent(context))
+        cuCtxSetCurrent(context)) {
+        atomic_fetch_add(n_failed, 1);
         raise(SIGKILL); /* the test itself: as if the rank had died */
+    }
     CUstream stream;
     CUdeviceptr memory;
     if (cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) ||
-        cuMemAlloc_v2(&memory, sizeof(uint32_t) * WORDS))
+        cuMemAlloc_v2(&memory, sizeof(uint32_t) * WORDS) ||
+        cuMemsetD32Async(memory, 1, WORDS, stream)) {
+        atomic_fetch_add(n_failed, 1);
         raise(SIGKILL);
+    }
     ddl_options options = on_device;
     options.stream = stream;
     ddl_status status = DDL_OK;
     char text[600] = "";
+    uint32_t expected = 1;
     for (int i = 0; i < CALLS / 4 && status == DDL_OK; i++) {
         status = ddl_allreduce(comm, NULL, (void *)(uintptr_t)memory, WORDS, DDL_U32, DDL_SUM,
                                &options, NULL);
         snprintf(text, sizeof text, "%s", ddl_last_error());
+        uint32_t last = 0;
+        CHECK(status != DDL_OK ||
+                  (cuMemcpyDtoH_v2(&last, memory + 4 * (WORDS - 1), 4) == CUDA_SUCCESS &&
+                   last == (expected *= SIZE)),
+              "complete, and the end of the buffer has %u, not %u", last, expected);
     }
+    atomic_fetch_add(n_failed, fails && status != DDL_OK);
     if (fails && status != DDL_OK)
         CHECK(strstr(text, "CUDA_ERROR_OUT_OF_MEMORY") ||
                   strstr(text, "not in the memory of a GPU"),
@@ -167,11 +180,18 @@ static int driver_error(ddl_comm *comm)
 static void try_driver_error(const char *function, int nth)
 {
     int status[PROCESSES_MAX];
+    n_failed =
+        mmap(NULL, sizeof *n_failed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(n_failed != MAP_FAILED, "no shared memory");
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
     run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
     for (int rank = 0; rank < SIZE; rank++)
         CHECK(status[rank] == 0 || (rank == VICTIM && WIFSIGNALED(status[rank])),
               "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
+    /* Later calls may not come, and no stream is queried if all is done within 0.1 s. */
+    CHECK(nth > 1 || !strcmp(function, "cuStreamQuery") || atomic_load(n_failed),
+          "%s did not fail anything", failing);
+    munmap(n_failed, sizeof *n_failed);
 }
 
 static void try_driver_errors(void)

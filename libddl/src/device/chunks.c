@@ -271,7 +271,6 @@ size_t ddl__chunk_bytes(const ddl__chunks *c, int64_t k)
 bool ddl__chunk_call(const ddl__chunks *c, int64_t k, unsigned char *memory, ddl__call *made)
 {
     *made = *c->call;
-    made->name = NULL;
     if (c->is_whole)
         return c->call->order ? make_ordered(c, memory, made) : make_uneven(c, memory, made);
     made->count = count_of(c, k);

@@ -27,6 +27,7 @@ enum {
     DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister alike */
     DDL__CUDA_HOST_DEVICEMAP = 2,
     DDL__CUDA_STREAM_NON_BLOCKING = 1,
+    DDL__CUDA_STREAM_PER_THREAD = 2, /* the highest handle of a default stream */
     DDL__CUDA_EVENT_DISABLE_TIMING = 2,
     DDL__CUDA_WAIT_VALUE_GEQ = 0
 };
@@ -42,6 +43,7 @@ enum {
     X(context_release, cuDevicePrimaryCtxRelease_v2, (ddl__cuda_device device))                    \
     X(context_push, cuCtxPushCurrent_v2, (ddl__cuda_context context))                              \
     X(context_pop, cuCtxPopCurrent_v2, (ddl__cuda_context * context))                              \
+    X(context_current, cuCtxGetCurrent, (ddl__cuda_context * context))                             \
     X(context_device, cuCtxGetDevice, (ddl__cuda_device * device))                                 \
     X(pointer_attribute, cuPointerGetAttribute,                                                    \
       (void *value, int attribute, ddl__cuda_pointer pointer))                                     \
@@ -58,6 +60,7 @@ enum {
     X(stream_create, cuStreamCreate, (ddl__cuda_stream * stream, unsigned flags))                  \
     X(stream_destroy, cuStreamDestroy_v2, (ddl__cuda_stream stream))                               \
     X(stream_query, cuStreamQuery, (ddl__cuda_stream stream))                                      \
+    X(stream_context, cuStreamGetCtx, (ddl__cuda_stream stream, ddl__cuda_context * context))      \
     X(stream_is_capturing, cuStreamIsCapturing, (ddl__cuda_stream stream, int *capturing))         \
     X(stream_wait_event, cuStreamWaitEvent,                                                        \
       (ddl__cuda_stream stream, ddl__cuda_event event, unsigned flags))                            \

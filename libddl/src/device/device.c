@@ -225,15 +225,27 @@ static ddl_status submit(ddl__device *d, const ddl__chunks *chunks, ddl__cuda_st
 /* ------------------------------------------------------------------------------------- the call
  */
 
-static ddl_status check_stream(const ddl__device *d, ddl__cuda_stream stream)
+/* In the device's context; `own` is the one that the thread had before, to which a default stream
+ * belongs. */
+static ddl_status check_stream(const ddl__device *d, ddl__cuda_stream stream, ddl__cuda_context own)
 {
     int capturing = 0;
+    ddl__cuda_context of;
     if (!DDL__GOOD(d, stream_is_capturing, stream, &capturing))
         return DDL_EINVAL;
-    return capturing ? ddl__fail(DDL_EUNSUPPORTED,
-                                 "options.stream is being captured into a CUDA graph: operations "
-                                 "between processes cannot be part of one")
-                     : DDL_OK;
+    if (capturing)
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "options.stream is being captured into a CUDA graph: operations between "
+                         "processes cannot be part of one");
+    if (!DDL__GOOD(d, stream_context, stream, &of))
+        return DDL_EINVAL;
+    bool is_default = (uintptr_t)stream <= DDL__CUDA_STREAM_PER_THREAD;
+    if (of == d->context && (!is_default || !own || own == d->context))
+        return DDL_OK;
+    return ddl__fail(DDL_EINVAL,
+                     "options.stream is of another CUDA context than the primary one of GPU %d, "
+                     "where the buffers are",
+                     d->number);
 }
 
 static ddl_status check_buffers(const ddl__device *d, const ddl__call *call)
@@ -259,11 +271,13 @@ static ddl_status wait_at_once(ddl_work *work, uint32_t wait_ms, ddl_work **out)
 
 ddl_status ddl__device_check_call(const ddl__device *d, const ddl__call *call, void *stream)
 {
+    ddl__cuda_context own = NULL;
+    d->cuda.context_current(&own);
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
     ddl_status status = check_buffers(d, call);
     if (status == DDL_OK)
-        status = check_stream(d, stream);
+        status = check_stream(d, stream, own);
     ddl__device_leave(d);
     return status;
 }

@@ -102,9 +102,7 @@ static void *watch(void *argument)
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
-        int64_t at = ddl__now() + DDL__PROGRESS_TICK;
-        struct timespec until = {at / DDL__S, at % DDL__S};
-        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+        ddl__cond_wait_until(&d->changed, &d->lock, ddl__now() + DDL__PROGRESS_TICK);
         pthread_mutex_unlock(&d->lock);
         ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
         if (ddl__device_enter(d)) {
@@ -128,12 +126,31 @@ static void *watch(void *argument)
 
 /* ---------------------------------------------------------------------------------- creation */
 
+/* The GPU of this address. A thread that has no context may not ask; GPU 0's does for it. */
+static ddl_status find_first_gpu(ddl__device *d, const void *address, int *number)
+{
+    ddl__cuda_context current = NULL, context;
+    ddl__cuda_device any;
+    d->cuda.context_current(&current);
+    if (current)
+        return find_gpu(&d->cuda, address, number);
+    if (!DDL__GOOD(d, device_get, &any, 0) || !DDL__GOOD(d, context_retain, &context, any))
+        return DDL_ESYSTEM;
+    ddl_status status = DDL_ESYSTEM;
+    if (DDL__GOOD(d, context_push, context)) {
+        status = find_gpu(&d->cuda, address, number);
+        d->cuda.context_pop(&current);
+    }
+    d->cuda.context_release(any);
+    return status;
+}
+
 static ddl_status open_gpu(ddl__device *d, const void *address)
 {
     ddl_status status = ddl__cuda_open(&d->cuda);
     int number = 0;
     if (status == DDL_OK && address)
-        status = find_gpu(&d->cuda, address, &number);
+        status = find_first_gpu(d, address, &number);
     else if (status == DDL_OK && d->cuda.context_device(&number) != DDL__CUDA_SUCCESS)
         number = 0;
     if (status != DDL_OK)
@@ -193,11 +210,7 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
     d->last = &d->operations;
     pthread_mutex_init(&d->order, NULL);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&d->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ddl__cond_init(&d->changed);
     ddl_status status = open_all(d, address);
     if (status != DDL_OK) {
         ddl__device_destroy(d);
@@ -228,10 +241,9 @@ void ddl__device_detach(ddl__device *d)
 static bool drain(ddl__device *d)
 {
     int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
-    struct timespec until = {at / DDL__S, at % DDL__S};
     pthread_mutex_lock(&d->lock);
     while (d->under_way && !d->broken && ddl__now() < at)
-        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+        ddl__cond_wait_until(&d->changed, &d->lock, at);
     bool drained = !d->under_way;
     d->stop = true;
     pthread_cond_broadcast(&d->changed);
