@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a DLPack capsule, as far as needed to find a CPU tensor's memory.
+"""Reads a DLPack capsule, as far as needed to find a tensor's memory.
 
 NumPy's reader does not know bfloat16. The capsule is read, not consumed: it owns the tensor until
 it is collected, so the user of the memory keeps the capsule.
@@ -8,10 +8,12 @@ it is collected, so the user of the memory keeps the capsule.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_CPU = 1
+_CPU, _CUDA = 1, 2
+_NO_STREAM = -1  # the producer lets nothing wait
 _READ_ONLY, _IS_COPIED = 1, 2
 
 
@@ -59,7 +61,8 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a tensor. `owner` keeps it alive; strides are in elements, None if compact."""
+    """The memory of a tensor. `owner` keeps it alive; strides are in elements, None if compact.
+    On a GPU, `let_wait(stream)` makes a stream wait for the tensor's contents; else it is None."""
 
     address: int
     shape: tuple[int, ...]
@@ -68,20 +71,23 @@ class Memory:
     bits: int
     writable: bool
     owner: object
+    let_wait: Callable[[int], object] | None
 
 
 def read(source: Any) -> Memory:
     """The memory of `source`, which has `__dlpack__` and `__dlpack_device__`.
 
-    Raises BufferError if it is not in host memory, or `source` does not export it.
+    Raises BufferError if it is neither in host memory nor on a CUDA device, or `source` does not
+    export it.
     """
     device, number = source.__dlpack_device__()
-    if device != _CPU:
-        raise BufferError(f"lies on DLPack device type {int(device)}:{number}, not in host memory")
-    try:
-        capsule = source.__dlpack__(max_version=(1, 0))
-    except TypeError:  # made before DLPack 1.0
-        capsule = source.__dlpack__()
+    if device not in (_CPU, _CUDA):
+        raise BufferError(
+            f"lies on DLPack device type {int(device)}:{number}, neither in host memory nor on a"
+            " CUDA device"
+        )
+    on_gpu = device == _CUDA
+    capsule = _export(source, _NO_STREAM) if on_gpu else _export(source)
     name: bytes = _get_name(capsule)
     pointer = _get_pointer(capsule, name)
     flags = 0
@@ -104,4 +110,14 @@ def read(source: Any) -> Memory:
         bits=tensor.dtype.bits,
         writable=not flags & (_READ_ONLY | _IS_COPIED),
         owner=capsule,
+        let_wait=(lambda stream: _export(source, stream)) if on_gpu else None,
     )
+
+
+def _export(source: Any, stream: int | None = None) -> Any:
+    """A capsule. `stream` is one of the consumer's, which waits for the contents."""
+    given = {} if stream is None else {"stream": stream}
+    try:
+        return source.__dlpack__(max_version=(1, 0), **given)
+    except TypeError:  # made before DLPack 1.0
+        return source.__dlpack__(**given)

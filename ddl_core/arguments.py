@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, SupportsIndex, TypeVar
 
@@ -23,14 +24,16 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Call(Generic[Result]):
-    """`function(comm, *arguments, options, work)`, the array that it fills, and what to keep alive
-    until it is complete. `sender` is where a receive stores the rank of the sender."""
+    """`function(comm, *arguments, options, work)`, the array that it fills, and the memory that it
+    uses. `sender` is where a receive stores the rank of the sender. All is kept alive until it is
+    complete."""
 
     function: Any
     arguments: tuple[Any, ...]
     result: Result
-    keep: object
+    buffers: Sequence[Buffer] = ()
     sender: Any = None
+    keep: object = None  # what else it uses
 
 
 # ---- equal counts on all ranks ----
@@ -94,18 +97,17 @@ def scatter(
 ) -> Call[Array]:
     root = root_rank(root, size)
     if rank == root and recv is None:
-        buffer = as_buffer(send, "send")
+        source = buffer = as_buffer(send, "send")
         arguments = (pointer(buffer), ffi.NULL, _block("send", buffer, size))
     elif rank == root:
         source, buffer = pair(send, recv)
         expect("send", source.count, size * buffer.count, f"{size} blocks like recv")
         arguments = (*_pointers(source, buffer), buffer.count)
     else:
-        buffer = as_buffer(recv, "recv", write=True)
+        source = buffer = as_buffer(recv, "recv", write=True)
         arguments = (ffi.NULL, pointer(buffer), buffer.count)
     result: Any = send if recv is None else recv
-    keep = (buffer, send)
-    return Call(lib.ddl_scatter, (*arguments, buffer.dtype.value, root), result, keep)
+    return Call(lib.ddl_scatter, (*arguments, buffer.dtype.value, root), result, (source, buffer))
 
 
 def alltoall(send: Array, recv: Array | None, size: int) -> Call[Array]:
@@ -120,11 +122,11 @@ def broadcast(array: Array, root: SupportsIndex, size: int) -> Call[Array]:
     buffer = as_buffer(array, "array", write=True)
     root = root_rank(root, size)
     arguments = (pointer(buffer), buffer.count, buffer.dtype.value, root)
-    return Call(lib.ddl_broadcast, arguments, array, buffer)
+    return Call(lib.ddl_broadcast, arguments, array, (buffer,))
 
 
 def barrier() -> Call[None]:
-    return Call(lib.ddl_barrier, (), None, None)
+    return Call(lib.ddl_barrier, (), None)
 
 
 # ---- messages ----
@@ -133,9 +135,8 @@ def barrier() -> Call[None]:
 def send(array: Any, dest: SupportsIndex, tag: SupportsIndex, size: int) -> Call[None]:
     buffer = as_buffer(array, "array")
     where = integer(dest, "dest", 0, size - 1), integer(tag, "tag", 0, INT_MAX)
-    return Call(
-        lib.ddl_send, (pointer(buffer), buffer.count, buffer.dtype.value, *where), None, buffer
-    )
+    arguments = (pointer(buffer), buffer.count, buffer.dtype.value, *where)
+    return Call(lib.ddl_send, arguments, None, (buffer,))
 
 
 def recv(array: Array, source: SupportsIndex | None, tag: SupportsIndex, size: int) -> Call[Array]:
@@ -143,7 +144,7 @@ def recv(array: Array, source: SupportsIndex | None, tag: SupportsIndex, size: i
     where = _source(source, size), integer(tag, "tag", 0, INT_MAX)
     sender = ffi.new("int *", -1)
     arguments = (pointer(buffer), buffer.count, buffer.dtype.value, *where, sender)
-    return Call(lib.ddl_recv, arguments, array, buffer, sender)
+    return Call(lib.ddl_recv, arguments, array, (buffer,), sender)
 
 
 def sendrecv(
@@ -171,7 +172,8 @@ def sendrecv(
 
 
 def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
-    """Both buffers, of one dtype. The same one twice if recv is None: the operation is in place."""
+    """Both buffers, of one dtype and in one kind of memory. The same one twice if recv is None: the
+    operation is in place."""
     if recv is None:
         buffer = as_buffer(send, "send", write=True)
         return buffer, buffer
@@ -179,7 +181,20 @@ def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
     target = as_buffer(recv, "recv", write=True)
     if source.dtype is not target.dtype:
         raise InvalidArgument(f"recv: dtype {target.dtype.name}, but send has {source.dtype.name}")
+    expect_memory("recv", target, "send", source)
     return source, target
+
+
+def expect_memory(argument: str, buffer: Buffer, other_name: str, other: Buffer) -> None:
+    """Raise InvalidArgument unless both are in host memory, or both on a GPU."""
+    if (buffer.contents is None) != (other.contents is None):
+        raise InvalidArgument(
+            f"{argument}: {_place(buffer)}, but {other_name} is {_place(other)}; copy one of them"
+        )
+
+
+def _place(buffer: Buffer) -> str:
+    return "in host memory" if buffer.contents is None else "on a GPU"
 
 
 def expect(argument: str, count: int, expected: int, reason: str) -> None:

@@ -105,7 +105,7 @@ def scatterv(
     root = root_rank(root, size)
     arguments: tuple[Any, ...]
     if rank != root:
-        buffer = as_buffer(recv, "recv", write=True)
+        source = buffer = as_buffer(recv, "recv", write=True)
         arguments = (ffi.NULL, ffi.NULL, ffi.NULL, pointer(buffer), buffer.count)
     else:
         blocks = Blocks(counts, displs, size)
@@ -120,7 +120,7 @@ def scatterv(
         blocks.expect_in("send", source)
         arguments = (pointer(source), *blocks.pointers, target, count)
     result: Any = send if recv is None else recv
-    return Call(lib.ddl_scatterv, (*arguments, buffer.dtype.value, root), result, (buffer, send))
+    return Call(lib.ddl_scatterv, (*arguments, buffer.dtype.value, root), result, (source, buffer))
 
 
 def alltoallv(

@@ -3,12 +3,14 @@
 
 An adapter that knows the memory passes a Buffer. Other arrays are tried in this order: NumPy arrays
 (with bfloat16, which refuses the buffer protocol), the buffer protocol (bytearray, array.array,
-memoryview, ...), DLPack (PyTorch, JAX, ...), and the `__array_interface__`.
+memoryview, ...), DLPack (PyTorch, JAX, CuPy, ...), and the `__array_interface__`, or for the memory
+of a GPU the `__cuda_array_interface__` (Numba, ...).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +20,28 @@ from ddl_core import _dlpack, dtypes
 from ddl_core._lib import address
 from ddl_core.dtypes import DType
 from ddl_core.errors import InvalidArgument
+from ddl_core.gpu import Contents
 
 
 @dataclass(slots=True)
 class Buffer:
-    """C-contiguous host memory: `count` elements of `dtype` at `address`, kept alive by `owner`."""
+    """C-contiguous memory: `count` elements of `dtype` at `address`, kept alive by `owner`. On a
+    GPU if it has `contents`, else on the host."""
 
     address: int
     count: int
     dtype: DType
     writable: bool
     owner: object
+    contents: Contents | None = None
 
 
 def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
     """The memory of `array`.
 
     `argument` is its name in messages. `write` says that the memory will be written to. Raises
-    InvalidArgument if `array` is no array, is not in host memory, has an element type that libddl
-    lacks, is not C-contiguous, or is read-only and `write` is set.
+    InvalidArgument if `array` is no array, is neither in host memory nor on an NVIDIA GPU, has an
+    element type that libddl lacks, is not C-contiguous, or is read-only and `write` is set.
     """
     if isinstance(array, Buffer):
         found = array
@@ -68,6 +73,8 @@ def _find(array: Any, argument: str) -> Buffer:
             return _from_dlpack(memory, array, argument)
     if hasattr(array, "__array_interface__"):
         return _from_numpy(_as_numpy(array, array, argument), argument)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _from_cuda(array.__cuda_array_interface__, array, argument)
     reason = "; ".join(refusals) or "it has no buffer protocol, DLPack or __array_interface__"
     raise InvalidArgument(f"{argument}: cannot use {_describe(array)}: {reason}")
 
@@ -97,13 +104,37 @@ def _from_numpy(array: np.ndarray[Any, Any], argument: str) -> Buffer:
 def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:
     dtype = dtypes.from_dlpack(memory.code, memory.bits, argument)
     count = math.prod(memory.shape)
-    if memory.strides is not None and count > 0:
-        expected = 1
-        for extent, stride in zip(reversed(memory.shape), reversed(memory.strides), strict=True):
-            if extent != 1 and stride != expected:
-                raise _not_contiguous(argument, memory.shape, memory.strides, "elements")
-            expected *= extent
-    return Buffer(memory.address, count, dtype, memory.writable, (array, memory.owner))
+    if memory.strides is not None and not _is_compact(memory.shape, memory.strides, 1):
+        raise _not_contiguous(argument, memory.shape, memory.strides, "elements")
+    contents = Contents(memory.let_wait) if memory.let_wait else None
+    return Buffer(memory.address, count, dtype, memory.writable, (array, memory.owner), contents)
+
+
+def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
+    """Version 3 of the interface, or an older one, which names no stream."""
+    kind = np.dtype(interface["typestr"])
+    if not kind.isnative:
+        raise InvalidArgument(f"{argument}: dtype {kind.str} has foreign byte order")
+    if interface.get("mask") is not None:
+        raise InvalidArgument(f"{argument}: cannot use {_describe(array)}: it has a mask")
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    count, (start, is_read_only) = math.prod(shape), interface["data"]
+    if strides is not None and not _is_compact(shape, strides, kind.itemsize):
+        raise _not_contiguous(argument, shape, tuple(strides), "bytes")
+    dtype = dtypes.from_name(kind.name, argument)
+    contents = Contents(stream=interface.get("stream"))
+    return Buffer(start or 0, count, dtype, not is_read_only, array, contents)
+
+
+def _is_compact(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
+    """Whether elements follow each other in C order; `unit` is the distance of neighbours."""
+    if math.prod(shape) == 0:
+        return True
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != unit:
+            return False
+        unit *= extent
+    return True
 
 
 def _not_contiguous(

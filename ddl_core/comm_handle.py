@@ -47,12 +47,12 @@ class CommHandle:
     # ---- calls ----
 
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
-        native = options.native(given, wait_ms=SLICE_MS)
+        native = options.native(given, call.buffers, wait_ms=SLICE_MS)
         work = self._submit(call, native, queued=False)
         return call.result if work is None else work.wait()
 
     def _start(self, call: Call[Result], given: MessageOptions) -> Work[Result]:
-        native = options.native(given)
+        native = options.native(given, call.buffers)
         work = self._submit(call, native, queued=given.get("queued", False))
         assert work is not None  # only a call that waits itself can be complete without a work
         return work
@@ -60,7 +60,7 @@ class CommHandle:
     def start(self, call: Call[Result]) -> Work[Result]:
         """Start a call whose arguments were checked, as those of ddl_core.arguments are; again and
         again, each time once it is complete."""
-        work = self._submit(call, options.DEFAULTS, queued=False)
+        work = self._submit(call, options.native({}, call.buffers), queued=False)
         assert work is not None
         return work
 

@@ -94,7 +94,7 @@ class Group(Operations):
             status: int = lib.ddl_group_submit(own.handle, native, slot)
             return status
 
-        self._work = self._comm._start(Call(submit, (), None, own), options)
+        self._work = self._comm._start(Call(submit, (), None, keep=own), options)
         own.submitted(self._work)
         self._open = False
         return self._work
@@ -122,7 +122,7 @@ class Group(Operations):
         if wrong:
             raise InvalidArgument(f"{min(wrong)}: in a group, it is for submit to take")
         own = self._idle()
-        native = options.native(given, own.handle)
+        native = options.native(given, call.buffers, own.handle)
         with self._comm._held() as comm:
             check(call.function(comm, *call.arguments, native.pointer, ffi.NULL))
         own.calls.append(call)

@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from ddl_core._lib import ffi
+from ddl_core._lib import ffi, lib
 from ddl_core.config import milliseconds
 from ddl_core.errors import InvalidArgument
+from ddl_core.gpu import choose_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddl_core.buffer import Buffer
 
 
 class MessageOptions(TypedDict, total=False):
@@ -25,11 +31,16 @@ class MessageOptions(TypedDict, total=False):
 class Options(MessageOptions, total=False):
     """Of every collective operation.
 
-    name   match the operation by name instead of by order: each rank may call named operations in
-           any order, independent of those without a name. At most 255 bytes; None: by order
+    name     match the operation by name instead of by order: each rank may call named operations
+             in any order, independent of those without a name. At most 255 bytes; None: by order
+    stream   only for arrays on a GPU: the CUDA stream after whose present contents the operation
+             starts, and which goes on when the results are there. Its address as a number, or an
+             object with `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the one
+             that the arrays name by `__cuda_array_interface__`, else the default stream
     """
 
     name: str | None
+    stream: Any
 
 
 class ReduceOptions(Options, total=False):
@@ -59,8 +70,11 @@ DEFAULTS = Native(ffi.NULL, None)
 _KNOWN = frozenset(ReduceOptions.__annotations__)
 
 
-def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Native:
-    """The ddl_options for these, collected into the ddl_group `group` if there is one.
+def native(
+    options: MessageOptions, buffers: Sequence[Buffer], group: Any = None, wait_ms: int = 0
+) -> Native:
+    """The ddl_options for these and for an operation on `buffers`, collected into the ddl_group
+    `group` if there is one.
 
     wait_ms: how long the call waits itself, and then has no work if it is complete.
 
@@ -71,8 +85,11 @@ def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Nati
         raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
     if wait_ms and given.get("queued"):
         raise InvalidArgument("queued: a blocking call has no completion to report")
-    if not given and group is None and not wait_ms:
+    contents = [buffer.contents for buffer in buffers if buffer.contents is not None]
+    if not given and group is None and not wait_ms and not contents:
         return DEFAULTS
+    if not contents and "stream" in given:
+        raise InvalidArgument("stream: it is for arrays on a GPU, and these are in host memory")
     name = _name(given.get("name"))
     fields = {
         "struct_size": ffi.sizeof("ddl_options"),
@@ -84,6 +101,9 @@ def native(options: MessageOptions, group: Any = None, wait_ms: int = 0) -> Nati
         "postscale": _factor(given.get("postscale"), "postscale"),
         "group": ffi.NULL if group is None else group,
     }
+    if contents:
+        fields["memory"] = lib.DDL_MEMORY_CUDA
+        fields["stream"] = ffi.cast("void *", choose_stream(contents, given.get("stream")))
     return Native(ffi.new("ddl_options *", fields), name)
 
 

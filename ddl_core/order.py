@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from ddl_core import dtypes
 from ddl_core._lib import check, ffi, lib
-from ddl_core.arguments import Call, expect, op_value, pair, pointer
+from ddl_core.arguments import Call, expect, expect_memory, op_value, pair, pointer
 from ddl_core.buffer import as_buffer
 from ddl_core.config import integer
 from ddl_core.dtypes import DType
@@ -77,10 +77,16 @@ def allreduce_ordered(
                 f"parts[{k}]: dtype {source.dtype.name}, but a {dtype.name} recv needs {wide.name}"
             )
         expect(f"parts[{k}]", source.count, target.count, "like recv")
+        expect_memory(f"parts[{k}]", source, "recv", target)
     pointers = ffi.new("void *[]", [pointer(source) for source in sources])
     arguments = (pointers, pointer(target), target.count, dtype.value, op_value(op))
-    keep = (order, sources, target, pointers)
-    return Call(lib.ddl_allreduce_ordered, (order._handle, *arguments), recv, keep)
+    return Call(
+        lib.ddl_allreduce_ordered,
+        (order._handle, *arguments),
+        recv,
+        (*sources, target),
+        keep=(order, pointers),
+    )
 
 
 def add(dst: Array, left: Any, right: Any) -> Array:
@@ -92,6 +98,8 @@ def add(dst: Array, left: Any, right: Any) -> Array:
     """
     first, target = pair(left, dst)
     second, _ = pair(right, dst)
+    if target.contents is not None:
+        raise InvalidArgument("dst: on a GPU, but add takes arrays in host memory")
     expect("left", first.count, target.count, "like dst")
     expect("right", second.count, target.count, "like dst")
     pointers = pointer(target), pointer(first), pointer(second)

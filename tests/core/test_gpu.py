@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays on a GPU, which is the stand-in of tests/cuda_standin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "gpu.py"
+
+REFUSALS = """
+import numpy as np
+import pytest
+import standin_arrays
+from standin_arrays import CudaInterfaceArray, DLPackArray, Stream
+
+import ddl_core
+from ddl_core.errors import InvalidArgument, Unsupported
+from ddl_core.order import add
+
+comm = ddl_core.init(ddl_core.Config(operation_timeout=30))
+standin_arrays.start()
+host = np.zeros(4, np.float32)
+gpu, other = DLPackArray(host), CudaInterfaceArray(host)
+
+
+def refused(kind, text, call):
+    with pytest.raises(kind, match=text):
+        call()
+
+
+def changed(**changes):
+    array = CudaInterfaceArray(host)
+    array.changes = changes
+    return array
+
+
+refused(InvalidArgument, "recv: in host memory, but send is on a GPU; copy one of them",
+        lambda: comm.allreduce(gpu, host))
+refused(InvalidArgument, "recv: on a GPU, but send is in host memory",
+        lambda: comm.allreduce(host, gpu))
+order = comm.order([0])
+refused(InvalidArgument, r"parts\\[0\\]: in host memory, but recv is on a GPU",
+        lambda: comm.allreduce_ordered(order, [host], gpu))
+refused(InvalidArgument, "dst: on a GPU, but add takes arrays in host memory",
+        lambda: add(gpu, gpu, other))
+refused(InvalidArgument, "stream: it is for arrays on a GPU, and these are in host memory",
+        lambda: comm.allreduce(host, stream=1))
+for wrong in ("1", -1, True, 1.5):
+    refused(InvalidArgument, "stream: .* is no CUDA stream",
+            lambda: comm.allreduce(gpu, stream=wrong))
+refused(Unsupported, "not for named operations", lambda: comm.allreduce(gpu, name="a"))
+refused(Unsupported, "not for messages", lambda: comm.send(gpu, 0))
+refused(Unsupported, "not for operations of a group", lambda: comm.group().allreduce(gpu))
+refused(InvalidArgument, "array: .* is read-only",
+        lambda: comm.broadcast(changed(data=(other.address.value, True))))
+refused(InvalidArgument, r"array: shape \\(4,\\) with strides \\(8,\\) .* is not C-contiguous",
+        lambda: comm.broadcast(changed(strides=(8,))))
+comm.broadcast(changed(strides=(4,)))
+refused(InvalidArgument, "array: dtype >f4 has foreign byte order",
+        lambda: comm.broadcast(changed(typestr=">f4")))
+refused(InvalidArgument, "array: dtype .* is none of",
+        lambda: comm.broadcast(changed(typestr="|V3")))
+refused(InvalidArgument, "array: .* has a mask", lambda: comm.broadcast(changed(mask=object())))
+one, two = Stream(), Stream()
+refused(InvalidArgument, "stream: None, but the arrays are used in the streams 0x.* and 0x",
+        lambda: comm.allreduce(CudaInterfaceArray(host, one), CudaInterfaceArray(host, two)))
+comm.allreduce(CudaInterfaceArray(host, one), CudaInterfaceArray(host, two), stream=one)
+print("refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def standin_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds the stand-in, built here."""
+    folder = tmp_path_factory.mktemp("cuda_standin")
+    source = ROOT / "tests" / "cuda_standin"
+    for command in (["cmake", "-S", source, "-B", folder], ["cmake", "--build", folder, "-j2"]):
+        ended = subprocess.run(command, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    earlier = os.environ.get("LD_LIBRARY_PATH")
+    libraries = [str(folder), *([earlier] if earlier else [])]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "PYTHONPATH": str(ROOT / "tests")}
+
+
+@pytest.mark.parametrize("links", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_operations(ddlrun: Run, standin_env: dict[str, str], size: int, links: str) -> None:
+    ended = ddlrun(size, PROGRAM, env={**standin_env, "DDL_LINKS": links}).expect_success()
+    for rank in range(size):
+        assert ended.lines(rank) == [f"compared {results(rank, size)}"]
+
+
+def results(rank: int, size: int) -> int:
+    """How many the program compares."""
+    runs, ordered = 3 * (6 + 5) + 1, 3 * (4 + 4) + 1
+    each = 11 + (rank == size - 1) + 2 * (rank == 0)
+    return runs * each + ordered
+
+
+def test_refusals(ddlrun: Run, standin_env: dict[str, str]) -> None:
+    assert ddlrun(1, REFUSALS, env=standin_env).expect_success().lines(0) == ["refused"]
