@@ -107,7 +107,13 @@ def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:
     if memory.strides is not None and not _is_compact(memory.shape, memory.strides, 1):
         raise _not_contiguous(argument, memory.shape, memory.strides, "elements")
     contents = Contents(memory.let_wait) if memory.let_wait else None
-    return Buffer(memory.address, count, dtype, memory.writable, (array, memory.owner), contents)
+    writable = memory.writable and not _is_immutable(array)
+    return Buffer(memory.address, count, dtype, writable, (array, memory.owner), contents)
+
+
+def _is_immutable(array: Any) -> bool:
+    """Arrays of JAX are, but its exports do not say so."""
+    return type(array).__module__.startswith(("jax.", "jaxlib."))
 
 
 def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:

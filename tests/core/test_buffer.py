@@ -163,6 +163,17 @@ def test_read_only(wrap: Any) -> None:
         as_buffer(wrap(data), "recv", write=True)
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_arrays_of_jax_are_read_only(name: str) -> None:
+    """Without a copy they may share memory with other arrays, or with constants."""
+    from jax import numpy
+
+    data = numpy.zeros(4, name)
+    assert as_buffer(data, "send").count == 4
+    with pytest.raises(InvalidArgument, match="recv: jaxlib.*ArrayImpl is read-only"):
+        as_buffer(data, "recv", write=True)
+
+
 def test_read_only_bytes() -> None:
     with pytest.raises(InvalidArgument, match="array: bytes is read-only"):
         as_buffer(b"1234", "array", write=True)
