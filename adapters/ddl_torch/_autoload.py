@@ -117,7 +117,7 @@ def _open_set_pg_timeout(dist: Any) -> None:
         if timeout <= timedelta(0):
             raise ValueError(f"timeout: {timeout} is not positive")
         cpu_backend(own).set_timeout(timeout)
-        if any(device.type != "cpu" for device in own._device_types):
+        if any(own._get_backend(device).name() != "ddl" for device in own._device_types):
             original(timeout, group)
 
     dist.distributed_c10d._set_pg_timeout = _set_pg_timeout

@@ -145,7 +145,7 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
         Tensors column;
         for (const Tensors &list : outputs)
             column.push_back(list[i]);
-        require_host(operation.name, "inputs", inputs[i]);
+        require_dense(operation.name, "inputs", inputs[i]);
         require_each(operation.name, "outputs", column, inputs[i], size_);
         // Check all, so that what is wrong on all ranks is refused on all; then the group stays
         // usable.
@@ -250,8 +250,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
                                         const c10d::AllToAllOptions &options)
 {
     Operation operation("alltoall", "ddl:all_to_all", c10d::OpType::ALLTOALL_BASE, options);
-    require_host(operation.name, "output", output);
-    require_host(operation.name, "input", input);
+    require_dense(operation.name, "output", output);
+    require_dense(operation.name, "input", input);
     TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "ddl ", operation.name,
                      ": output is of type ", output.scalar_type(), ", input of type ",
                      input.scalar_type());

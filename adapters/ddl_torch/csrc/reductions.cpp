@@ -22,7 +22,7 @@ at::Tensor unchanged(Operation &operation, const at::Tensor &tensor)
 {
     if (operation.prescale != 0)
         return readable(tensor, operation.buffers);
-    at::Tensor copy = tensor.detach().clone(at::MemoryFormat::Contiguous);
+    at::Tensor copy = copied(tensor);
     nullify(operation.name, copy);
     operation.buffers.keep.push_back(copy);
     return copy;
@@ -62,7 +62,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
     operation.prescale = prescale;
     operation.inputs = operation.buffers.outputs = tensors;
     for (const auto &tensor : tensors) {
-        require_host(operation.name, "tensors", tensor);
+        require_dense(operation.name, "tensors", tensor);
         allreduce_part(operation, tensor, op);
     }
     return submit(std::move(operation));

@@ -2,6 +2,7 @@
 #include "tensors.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -38,15 +39,23 @@ std::optional<ddl_dtype> known_type(at::ScalarType type)
     }
 }
 
-// Elements one after the other in memory, with no operation pending on them.
+// Elements one after the other in host memory, with no operation pending on them.
 bool is_plain(const at::Tensor &tensor)
 {
-    return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+    return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 at::Tensor scratch(at::IntArrayRef sizes, const at::Tensor &like)
 {
-    return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()));
+    return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+}
+
+// On an accelerator: in this thread's present stream, as if the operation took place there.
+Copy copy_back(const at::Tensor &to, const at::Tensor &from)
+{
+    if (to.is_cpu())
+        return {to, from, std::nullopt};
+    return {to, from, c10::impl::VirtualGuardImpl(to.device().type()).getStream(to.device())};
 }
 
 const char *begin(const at::Tensor &tensor)
@@ -143,14 +152,14 @@ Cargo cargo(const at::Tensor &tensor)
     return {DDL_U8, int64_t(tensor.element_size())};
 }
 
-void require_host(const char *operation, const char *argument, const at::Tensor &tensor)
+void require_dense(const char *operation, const char *argument, const at::Tensor &tensor)
 {
     TORCH_CHECK_VALUE(tensor.defined(), "ddl ", operation, ": ", argument, " is undefined");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ddl ", operation, ": ", argument,
                       " has layout ", tensor.layout(),
                       "; it must be dense, so give its to_dense()");
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ddl ", operation, ": ", argument, " is on ",
-                      tensor.device(), "; it must be on the CPU, so give its cpu()");
+    TORCH_CHECK_VALUE(!tensor.is_meta(), "ddl ", operation, ": ", argument,
+                      " is on the device meta, so it has no values; give it some on cpu");
 }
 
 void require_rank(const char *operation, const char *argument, int64_t rank, int ranks)
@@ -163,7 +172,7 @@ at::Tensor only(const char *operation, const char *argument, const Tensors &list
 {
     TORCH_CHECK_VALUE(list.size() == 1, "ddl ", operation, ": ", argument, " has ", list.size(),
                       " tensors, but takes one");
-    require_host(operation, argument, list[0]);
+    require_dense(operation, argument, list[0]);
     return list[0];
 }
 
@@ -181,7 +190,7 @@ void require_each(const char *operation, const char *argument, const Tensors &li
     TORCH_CHECK_VALUE(list.size() == size_t(ranks), "ddl ", operation, ": ", argument, " has ",
                       list.size(), " tensors, but there are ", ranks, " ranks");
     for (size_t i = 0; i < list.size(); i++) {
-        require_host(operation, argument, list[i]);
+        require_dense(operation, argument, list[i]);
         TORCH_CHECK_TYPE(list[i].scalar_type() == model.scalar_type(), "ddl ", operation, ": ",
                          argument, "[", i, "] is of type ", list[i].scalar_type(),
                          ", the other side of type ", model.scalar_type());
@@ -198,8 +207,8 @@ void require_elements(const char *operation, const char *argument, const at::Ten
 void require_multiple(const char *operation, const char *large_name, const at::Tensor &large,
                       const char *small_name, const at::Tensor &small, int ranks)
 {
-    require_host(operation, large_name, large);
-    require_host(operation, small_name, small);
+    require_dense(operation, large_name, large);
+    require_dense(operation, small_name, small);
     TORCH_CHECK_TYPE(large.scalar_type() == small.scalar_type(), "ddl ", operation, ": ",
                      large_name, " is of type ", large.scalar_type(), ", ", small_name, " of type ",
                      small.scalar_type());
@@ -210,13 +219,15 @@ void require_multiple(const char *operation, const char *large_name, const at::T
 
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers)
 {
-    at::Tensor memory = tensor;
-    if (!is_plain(tensor)) {
-        memory = scratch(tensor.sizes(), tensor);
-        memory.copy_(tensor.detach());
-    }
-    buffers.keep.push_back(memory);
-    return memory;
+    buffers.keep.push_back(is_plain(tensor) ? tensor : copied(tensor));
+    return buffers.keep.back();
+}
+
+at::Tensor copied(const at::Tensor &tensor)
+{
+    auto copy = scratch(tensor.sizes(), tensor);
+    copy.copy_(tensor.detach());
+    return copy;
 }
 
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
@@ -228,7 +239,7 @@ at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
     auto copy = scratch(tensor.sizes(), tensor);
     if (filled)
         copy.copy_(tensor.detach());
-    buffers.copies.emplace_back(tensor, copy);
+    buffers.copies.push_back(copy_back(tensor, copy));
     return copy;
 }
 
@@ -248,7 +259,7 @@ Blocks readable_blocks(const Tensors &list, Buffers &buffers)
 Blocks writable_blocks(const Tensors &list, Buffers &buffers)
 {
     return blocks(list, buffers, [&](const at::Tensor &tensor, const at::Tensor &part) {
-        buffers.copies.emplace_back(tensor, part);
+        buffers.copies.push_back(copy_back(tensor, part));
     });
 }
 
@@ -257,7 +268,7 @@ at::Tensor separate(const at::Tensor &input, const at::Tensor &output, Buffers &
     if (begin(input) >= begin(output) + output.nbytes() ||
         begin(output) >= begin(input) + input.nbytes())
         return input;
-    buffers.keep.push_back(input.detach().clone());
+    buffers.keep.push_back(copied(input));
     return buffers.keep.back();
 }
 

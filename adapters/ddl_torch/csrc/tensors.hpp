@@ -38,8 +38,8 @@ struct Cargo {
 };
 Cargo cargo(const at::Tensor &tensor);
 
-// Check that the tensor is dense and in host memory.
-void require_host(const char *operation, const char *argument, const at::Tensor &tensor);
+// Check that the tensor is dense and has values.
+void require_dense(const char *operation, const char *argument, const at::Tensor &tensor);
 
 // Check that `rank` is one of the group's.
 void require_rank(const char *operation, const char *argument, int64_t rank, int ranks);
@@ -51,7 +51,7 @@ at::Tensor only(const char *operation, const char *argument, const Tensors &list
 const Tensors &only_list(const char *operation, const char *argument,
                          const std::vector<Tensors> &lists);
 
-// Check that the list has one tensor for each rank, on the host and of the type of `model`.
+// Check that the list has one tensor for each rank, dense and of the type of `model`.
 void require_each(const char *operation, const char *argument, const Tensors &list,
                   const at::Tensor &model, int ranks);
 
@@ -63,15 +63,18 @@ void require_elements(const char *operation, const char *argument, const at::Ten
 void require_multiple(const char *operation, const char *large_name, const at::Tensor &large,
                       const char *small_name, const at::Tensor &small, int ranks);
 
-// Contiguous memory with the elements of the tensor: its own where that is possible, else a copy.
-// It is kept in `buffers`.
+// A copy in contiguous host memory. Tensors on an accelerator are waited for.
+at::Tensor copied(const at::Tensor &tensor);
+
+// Contiguous host memory with the elements of the tensor: its own where that is possible, else a
+// copy. It is kept in `buffers`.
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers);
 
-// Contiguous memory whose elements become the tensor's at the end of the operation: its own, or
-// scratch to be copied. `filled`: it holds the tensor's elements from the start. Kept as well.
+// Contiguous host memory whose elements become the tensor's at the end of the operation: its own,
+// or scratch to be copied. `filled`: it holds the tensor's elements from the start. Kept as well.
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers);
 
-// Consecutive blocks of contiguous memory, one for each rank.
+// Consecutive blocks of contiguous host memory, one for each rank.
 struct Blocks {
     at::Tensor memory;
     std::vector<int64_t> counts; // elements

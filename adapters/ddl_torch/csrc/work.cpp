@@ -2,6 +2,7 @@
 #include "work.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Logging.h>
 #include <pybind11/pybind11.h>
 #include <sys/syscall.h>
@@ -32,6 +33,19 @@ void check_signals()
     pybind11::gil_scoped_acquire gil;
     if (PyErr_CheckSignals() != 0)
         throw pybind11::error_already_set();
+}
+
+// The devices that a future must know, in order.
+std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor> &tensors)
+{
+    std::vector<c10::Device> devices;
+    for (const auto &tensor : tensors)
+        if (!tensor.is_cpu())
+            devices.push_back(tensor.device());
+    std::sort(devices.begin(), devices.end(),
+              [](const auto &a, const auto &b) { return a.index() < b.index(); });
+    devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+    return devices;
 }
 
 } // namespace
@@ -107,8 +121,10 @@ void Work::settle()
             try {
                 // The caller's tensor may be a leaf that requires grad, or an inference tensor.
                 at::AutoDispatchBelowADInplaceOrView guard;
-                for (auto &[to, from] : buffers_.copies)
+                for (auto &[to, from, stream] : buffers_.copies) {
+                    c10::OptionalStreamGuard in_stream(stream);
                     to.copy_(from);
+                }
                 if (buffers_.finish)
                     buffers_.finish();
             } catch (...) {
@@ -170,8 +186,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 {
     std::lock_guard<std::mutex> lock(future_mutex_);
     if (!future_) {
-        future_ =
-            c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        future_ = c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()), accelerators_of(buffers_.outputs));
         if (c10d::Work::isCompleted()) {
             future_completed_ = true;
             complete_future(future_); // no callback can have been added yet

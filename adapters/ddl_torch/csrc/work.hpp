@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <atomic>
@@ -13,7 +14,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ddl/ddl.h"
@@ -23,12 +23,18 @@ namespace ddl_torch
 
 class Group;
 
+// to = from. On an accelerator in a stream, which is waited for.
+struct Copy {
+    at::Tensor to, from;
+    std::optional<c10::Stream> stream;
+};
+
 // Everything that the library reads and writes for one operation, kept until it has ended.
 struct Buffers {
-    std::vector<at::Tensor> outputs; // what the caller's tensors get; the future's value
-    std::vector<at::Tensor> keep;    // other tensors whose memory is in use
-    std::vector<std::pair<at::Tensor, at::Tensor>> copies; // first = second, when all went well
-    std::function<void()> finish;                          // then this, if set
+    std::vector<at::Tensor> outputs;           // what the caller's tensors get; the future's value
+    std::vector<at::Tensor> keep;              // other tensors whose memory is in use
+    std::vector<Copy> copies;                  // to be made when all went well
+    std::function<void()> finish;              // then this, if set
     std::vector<std::shared_ptr<int>> senders; // the ranks that sent the received messages
 };
 

@@ -47,7 +47,8 @@ def scaled(memory: Tensor, keywords: dict[str, Any]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    is_ready = not tensor.is_conj() and not tensor.is_neg()
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and is_ready
 
 
 def bytes_each(tensor: Tensor) -> int:
@@ -64,17 +65,20 @@ def as_buffer(tensor: Tensor) -> Buffer:
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    if _is_plain(tensor):
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    """The elements in contiguous host memory."""
+    return tensor if _is_plain(tensor) else _scratch(tensor.shape, tensor).copy_(tensor.detach())
+
+
+def _scratch(shape: Any, like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device="cpu")
 
 
 def writable(tensor: Tensor, copies: list[tuple[Tensor, Tensor]], filled: bool = False) -> Tensor:
     """The tensor, or scratch memory that `copies` brings to it in the end."""
     if _is_plain(tensor):
         return tensor
-    scratch = torch.empty(tensor.shape, dtype=tensor.dtype)
-    if filled:
+    scratch = _scratch(tensor.shape, tensor)
+    if filled or tensor.device.type != "cpu":  # what an accelerator still does with it comes first
         scratch.copy_(tensor.detach())
     copies.append((tensor, scratch))
     return scratch
@@ -111,7 +115,7 @@ def copy_into(to: Tensor, part: Tensor) -> None:
 def scratch_of(parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Scratch memory for all parts, which `copies` brings to them in the end."""
     counts = [part.numel() for part in parts]
-    whole = torch.empty(sum(counts), dtype=parts[0].dtype)
+    whole = _scratch(sum(counts), parts[0])
     rows = whole.split(counts)
     copies += [(part, row.view(part.shape)) for part, row in zip(parts, rows, strict=True)]
     return whole
