@@ -313,7 +313,8 @@ class Comm(CommHandle, Operations, AsyncOperations):
             self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_closing"):
+        # Without the name, the end of the interpreter has emptied this module.
+        if hasattr(self, "_closing") and suppress is not None:
             with suppress(Mismatch):  # the log has it
                 self.close()
 

@@ -140,6 +140,18 @@ def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str
     assert ended.err.count(SAID) == 3
 
 
+def test_nothing_but_the_error(ddlrun: Run) -> None:
+    """The group outlives the modules of ddl_core when an error ends the program."""
+    text = """
+import torch.distributed as dist
+dist.init_process_group("ddl")
+raise SystemError("wanted")
+"""
+    ended = ddlrun(1, text, env={"DDL_TORCH_NATIVE": "0"})
+    assert "SystemError: wanted" in ended.err
+    assert "Exception ignored" not in ended.err, ended.err
+
+
 @pytest.mark.slow
 def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
     """What is compiled around a group in Python, and what is built on it."""
