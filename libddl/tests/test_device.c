@@ -416,6 +416,31 @@ static int contexts(ddl_comm *comm)
     return 0;
 }
 
+/* A barrier comes first, which has no buffer: its stream tells the GPU, not the thread's context.
+ */
+static int first_barrier(ddl_comm *comm)
+{
+    setenv("DDL_STANDIN_DEVICES", "2", 1);
+    device_start();
+    uint32_t words[4], *buffer;
+    CUcontext first, second;
+    CU(cuCtxGetCurrent(&first));
+    CU(cuDevicePrimaryCtxRetain(&second, 1));
+    CU(cuCtxSetCurrent(second));
+    ddl_options options = on_device;
+    options.stream = device_stream();
+    buffer = device_alloc(sizeof words);
+    CU(cuMemsetD32Async(device_address(buffer), 1, 4, options.stream));
+    CU(cuCtxSetCurrent(ddl_comm_rank(comm) ? first : NULL));
+    OK(ddl_barrier(comm, &options, NULL));
+    CU(cuCtxSetCurrent(first));
+    OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &options, NULL));
+    device_read(words, buffer, sizeof words);
+    CHECK(words[3] == SIZE, "%u", words[3]);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 static void run_both(const char *name, process_fn *fn, unsigned dead)
 {
     process_test test = {name, fn, dead, false};
@@ -429,10 +454,16 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         process_fn *fn;
-    } tests[] = {
-        {"operations", operations},     {"many chunks", many_chunks}, {"uneven", uneven},
-        {"ordered", ordered},           {"displaced", displaced},     {"contexts", contexts},
-        {"stream order", stream_order}, {"completion", completion},   {"refusals", refusals}};
+    } tests[] = {{"operations", operations},
+                 {"many chunks", many_chunks},
+                 {"uneven", uneven},
+                 {"ordered", ordered},
+                 {"displaced", displaced},
+                 {"contexts", contexts},
+                 {"first barrier", first_barrier},
+                 {"stream order", stream_order},
+                 {"completion", completion},
+                 {"refusals", refusals}};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc < 2 || !strcmp(argv[1], tests[i].name))
             run_both(tests[i].name, tests[i].fn, 0);

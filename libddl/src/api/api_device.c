@@ -14,7 +14,7 @@ static const char *find_unsupported(const ddl__call *call, const ddl_options *ow
 }
 
 /* The comm's device. Threads may race for the first use. */
-static ddl_status find_device(ddl_comm *comm, const void *address, ddl__device **out)
+static ddl_status find_device(ddl_comm *comm, const void *address, void *stream, ddl__device **out)
 {
     ddl__device *made, *none = NULL;
     *out = atomic_load_explicit(&comm->device, memory_order_acquire);
@@ -25,7 +25,7 @@ static ddl_status find_device(ddl_comm *comm, const void *address, ddl__device *
                                  .size = comm->size,
                                  .name = comm->names[comm->rank],
                                  .regions = ddl__endpoint_regions(comm->endpoint)};
-    ddl_status status = ddl__device_create(&config, address, &made);
+    ddl_status status = ddl__device_create(&config, address, stream, &made);
     if (status != DDL_OK)
         return status;
     if (!atomic_compare_exchange_strong_explicit(&comm->device, &none, made, memory_order_acq_rel,
@@ -47,7 +47,8 @@ ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const dd
                          "options.memory is DDL_MEMORY_CUDA: not for %s so far; copy the buffer to "
                          "host memory",
                          what);
-    ddl_status status = find_device(comm, call->send ? call->send : call->recv, &device);
+    ddl_status status =
+        find_device(comm, call->send ? call->send : call->recv, own->stream, &device);
     if (status != DDL_OK)
         return status;
     status = ddl__device_check_call(device, call, own->stream);

@@ -17,9 +17,9 @@ typedef struct ddl__device_config {
 
 /* ---- device_open.c ---- */
 
-/* For the GPU that this address belongs to; NULL: the one of the calling thread's context. Opens
- * the driver. */
-ddl_status ddl__device_create(const ddl__device_config *config, const void *address,
+/* For the GPU that this address belongs to; NULL: the one of the stream, which of a default stream
+ * is that of the calling thread's context. Opens the driver. */
+ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
                               ddl__device **out);
 
 /* Before the engine is destroyed: fail what is under way, and do not call it any more. NULL is

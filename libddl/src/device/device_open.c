@@ -126,33 +126,51 @@ static void *watch(void *argument)
 
 /* ---------------------------------------------------------------------------------- creation */
 
-/* The GPU of this address. A thread that has no context may not ask; GPU 0's does for it. */
-static ddl_status find_first_gpu(ddl__device *d, const void *address, int *number)
+/* The GPU of the stream; of a default stream, that of the thread's context. */
+static ddl_status find_gpu_of_stream(ddl__device *d, ddl__cuda_stream stream, int *number)
+{
+    ddl__cuda_context context;
+    if ((uintptr_t)stream <= DDL__CUDA_STREAM_PER_THREAD)
+        return DDL__GOOD(d, context_device, number) ? DDL_OK : DDL_ESYSTEM;
+    if (!DDL__GOOD(d, stream_context, stream, &context) || !DDL__GOOD(d, context_push, context))
+        return DDL_ESYSTEM;
+    bool good = DDL__GOOD(d, context_device, number);
+    d->cuda.context_pop(&context);
+    return good ? DDL_OK : DDL_ESYSTEM;
+}
+
+static ddl_status find_gpu_of_call(ddl__device *d, const void *address, ddl__cuda_stream stream,
+                                   int *number)
+{
+    return address ? find_gpu(&d->cuda, address, number) : find_gpu_of_stream(d, stream, number);
+}
+
+/* A thread that has no context may not ask; GPU 0's does for it. */
+static ddl_status find_first_gpu(ddl__device *d, const void *address, ddl__cuda_stream stream,
+                                 int *number)
 {
     ddl__cuda_context current = NULL, context;
     ddl__cuda_device any;
     d->cuda.context_current(&current);
     if (current)
-        return find_gpu(&d->cuda, address, number);
+        return find_gpu_of_call(d, address, stream, number);
     if (!DDL__GOOD(d, device_get, &any, 0) || !DDL__GOOD(d, context_retain, &context, any))
         return DDL_ESYSTEM;
     ddl_status status = DDL_ESYSTEM;
     if (DDL__GOOD(d, context_push, context)) {
-        status = find_gpu(&d->cuda, address, number);
+        status = find_gpu_of_call(d, address, stream, number);
         d->cuda.context_pop(&current);
     }
     d->cuda.context_release(any);
     return status;
 }
 
-static ddl_status open_gpu(ddl__device *d, const void *address)
+static ddl_status open_gpu(ddl__device *d, const void *address, ddl__cuda_stream stream)
 {
-    ddl_status status = ddl__cuda_open(&d->cuda);
     int number = 0;
-    if (status == DDL_OK && address)
-        status = find_first_gpu(d, address, &number);
-    else if (status == DDL_OK && d->cuda.context_device(&number) != DDL__CUDA_SUCCESS)
-        number = 0;
+    ddl_status status = ddl__cuda_open(&d->cuda);
+    if (status == DDL_OK)
+        status = find_first_gpu(d, address, stream, &number);
     if (status != DDL_OK)
         return status;
     d->number = number;
@@ -183,9 +201,9 @@ static bool open_streams(ddl__device *d)
     return good;
 }
 
-static ddl_status open_all(ddl__device *d, const void *address)
+static ddl_status open_all(ddl__device *d, const void *address, ddl__cuda_stream stream)
 {
-    ddl_status status = open_gpu(d, address);
+    ddl_status status = open_gpu(d, address, stream);
     if (status != DDL_OK)
         return status;
     if (!ddl__device_enter(d))
@@ -199,7 +217,7 @@ static ddl_status open_all(ddl__device *d, const void *address)
     return error ? ddl__fail(DDL_ESYSTEM, "no thread to watch a GPU: %s", strerror(error)) : DDL_OK;
 }
 
-ddl_status ddl__device_create(const ddl__device_config *config, const void *address,
+ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
                               ddl__device **out)
 {
     ddl__device *d = calloc(1, sizeof *d);
@@ -211,7 +229,7 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
     pthread_mutex_init(&d->order, NULL);
     pthread_mutex_init(&d->lock, NULL);
     ddl__cond_init(&d->changed);
-    ddl_status status = open_all(d, address);
+    ddl_status status = open_all(d, address, stream);
     if (status != DDL_OK) {
         ddl__device_destroy(d);
         return status;
