@@ -45,10 +45,15 @@ def is_ddl(candidate: Any) -> bool:
 
 
 def cpu_backend(of: Any) -> Any:
-    """The group's c10d backend for CPU tensors, without the wrapper of TORCH_DISTRIBUTED_DEBUG."""
+    """The group's c10d backend for CPU tensors."""
     import torch
 
-    backend = of._get_backend(torch.device("cpu"))
+    return backend_of(of, torch.device("cpu"))
+
+
+def backend_of(group: Any, device: Any) -> Any:
+    """The group's c10d backend for a device, without the wrapper of TORCH_DISTRIBUTED_DEBUG."""
+    backend = group._get_backend(device)
     return getattr(backend, "wrapped_pg", backend)
 
 
@@ -117,7 +122,7 @@ def _open_set_pg_timeout(dist: Any) -> None:
         if timeout <= timedelta(0):
             raise ValueError(f"timeout: {timeout} is not positive")
         cpu_backend(own).set_timeout(timeout)
-        if any(own._get_backend(device).name() != "ddl" for device in own._device_types):
+        if any(backend_of(own, device).name() != "ddl" for device in own._device_types):
             original(timeout, group)
 
     dist.distributed_c10d._set_pg_timeout = _set_pg_timeout

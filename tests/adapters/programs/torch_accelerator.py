@@ -2,7 +2,9 @@
 """One rank: operations on tensors of an accelerator, which is the stand-in of accelerator.cpp,
 against those on the CPU, bit by bit; the stream of a result; and DistributedDataParallel.
 
-    torch_accelerator.py FOLDER     where the extension was built
+    torch_accelerator.py FOLDER PART
+
+FOLDER has the extension; PART is the part of ddl_torch that runs: native or python.
 """
 
 from __future__ import annotations
