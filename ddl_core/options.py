@@ -85,7 +85,9 @@ def native(
         raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
     if wait_ms and given.get("queued"):
         raise InvalidArgument("queued: a blocking call has no completion to report")
-    contents = [buffer.contents for buffer in buffers if buffer.contents is not None]
+    # In place both buffers are one, whose producer is asked once.
+    own = {id(b): b.contents for b in buffers if b.contents is not None}
+    contents = list(own.values())
     if not given and group is None and not wait_ms and not contents:
         return DEFAULTS
     if not contents and "stream" in given:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import array
 import ctypes
-from typing import Any
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +18,9 @@ from ddl_core import _lib
 from ddl_core.buffer import as_buffer
 from ddl_core.dtypes import TABLE
 from ddl_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from conftest import Run
 
 NUMPY_TYPES = [np.dtype(getattr(ml_dtypes, dtype.name, dtype.name)) for dtype in TABLE]
 PLAIN_TYPES = [dtype for dtype in NUMPY_TYPES if not hasattr(ml_dtypes, dtype.name)]
@@ -164,14 +170,19 @@ def test_read_only(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_arrays_of_jax_are_read_only(name: str) -> None:
-    """Without a copy they may share memory with other arrays, or with constants."""
-    from jax import numpy
-
-    data = numpy.zeros(4, name)
-    assert as_buffer(data, "send").count == 4
-    with pytest.raises(InvalidArgument, match="recv: jaxlib.*ArrayImpl is read-only"):
-        as_buffer(data, "recv", write=True)
+def test_arrays_of_jax_are_read_only(run_program: Run, tmp_path: Path, name: str) -> None:
+    """Without a copy they may share memory with other arrays, or with constants. In a process of
+    its own: where JAX was imported, other tests may not fork."""
+    text = f"""
+from jax import numpy
+from ddl_core.buffer import as_buffer
+data = numpy.zeros(4, "{name}")
+assert as_buffer(data, "send").count == 4
+as_buffer(data, "recv", write=True)
+"""
+    ended = run_program([sys.executable, "-c", text], cwd=tmp_path)
+    assert ended.code == 1
+    assert re.search("InvalidArgument: recv: jaxlib.*ArrayImpl is read-only", ended.err), ended.err
 
 
 def test_read_only_bytes() -> None:
