@@ -50,8 +50,8 @@ class Group(Operations):
     Leaving the block submits what has not been submitted yet and waits; after an exception it does
     not. All members collect the same operations in the same order. The methods are those of Comm,
     with the same errors for wrong arguments, but they only collect: the arrays that they return
-    hold the results after the submission. They take the options prescale and postscale; timeout and
-    name belong to `submit`.
+    hold the results after the submission. They take the options prescale and postscale; timeout,
+    name and stream belong to `submit`. All arrays are in host memory, or all on one GPU.
 
     A complete group may be submitted again, with what its arrays hold by then, or get further
     operations. Until then it raises InvalidState. Arrays stay alive as long as the group. Not for
@@ -81,8 +81,8 @@ class Group(Operations):
     def submit(self, **options: Unpack[Options]) -> None:
         """Run what was collected, and return when all of it is complete.
 
-        timeout holds for all together; name is for groups without messages. Raises what the
-        operations raise.
+        timeout holds for all together; name is for groups without messages; stream is for arrays on
+        a GPU, whose contents are those of the submission. Raises what the operations raise.
         """
         self.submit_async(**options).wait()
 
@@ -94,7 +94,8 @@ class Group(Operations):
             status: int = lib.ddl_group_submit(own.handle, native, slot)
             return status
 
-        self._work = self._comm._start(Call(submit, (), None, keep=own), options)
+        buffers = [buffer for call in own.calls for buffer in call.buffers]
+        self._work = self._comm._start(Call(submit, (), None, buffers, keep=own), options)
         own.submitted(self._work)
         self._open = False
         return self._work

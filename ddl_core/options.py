@@ -105,7 +105,8 @@ def native(
     }
     if contents:
         fields["memory"] = lib.DDL_MEMORY_CUDA
-        fields["stream"] = ffi.cast("void *", choose_stream(contents, given.get("stream")))
+        if group is None:  # else the group's submission has it
+            fields["stream"] = ffi.cast("void *", choose_stream(contents, given.get("stream")))
     return Native(ffi.new("ddl_options *", fields), name)
 
 

@@ -180,3 +180,20 @@ def mpirun_of() -> Callable[[str], Path]:
 def run_program() -> Run:
     """`run`, for tests outside of this file."""
     return run
+
+
+@pytest.fixture(scope="session")
+def cuda_standin(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> Path:
+    """The folder with the stand-in's libcuda.so.1 (tests/cuda_standin), built here."""
+    folder = tmp_path_factory.mktemp("cuda_standin")
+    source = Path(__file__).parent / "cuda_standin"
+    for command in (["cmake", "-S", source, "-B", folder], ["cmake", "--build", folder, "-j2"]):
+        run_program(command, cwd=folder, limit=300).expect_success()
+    return folder
+
+
+def library_path(*folders: Path) -> dict[str, str]:
+    """The variable of a process that finds shared libraries in these folders, and where it did."""
+    earlier = os.environ.get("LD_LIBRARY_PATH")
+    paths = [*map(str, folders), *([earlier] if earlier else [])]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(paths)}

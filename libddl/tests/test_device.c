@@ -301,6 +301,63 @@ static int stream_order(ddl_comm *comm)
     return 0;
 }
 
+/* Operations of all shapes as one, submitted again and again: more than there are slots, with two
+ * that have memory of their own, in one place of the stream. */
+static int group(ddl_comm *comm)
+{
+    enum { SMALL = 20, WORDS = 1000, LARGE = 700000, TIMES = 3 };
+    device_start();
+    int rank = ddl_comm_rank(comm);
+    int64_t counts[SIZE] = {LARGE, 5, 0}, displs[SIZE] = {0, LARGE, LARGE + 5};
+    uint32_t *small[SMALL], *large = device_alloc(sizeof *large * LARGE);
+    uint32_t *uneven[2] = {device_alloc(sizeof **uneven * LARGE),
+                           device_alloc(sizeof **uneven * (LARGE + 5))};
+    ddl_group *operations, *empty;
+    ddl_options options = on_device;
+    OK(ddl_group_create(comm, &operations));
+    options.group = operations;
+    for (int i = 0; i < SMALL; i++) {
+        small[i] = device_alloc(sizeof **small * WORDS);
+        OK(ddl_allreduce(comm, NULL, small[i], WORDS, DDL_U32, DDL_SUM, &options, NULL));
+    }
+    OK(ddl_broadcast(comm, large, LARGE, DDL_U32, 1, &options, NULL));
+    for (int i = 0; i < 2; i++)
+        OK(ddl_allgatherv(comm, uneven[0], uneven[1], counts, displs, DDL_U32, &options, NULL));
+    OK(ddl_barrier(comm, &options, NULL));
+    options = on_device;
+    options.stream = device_stream();
+    for (unsigned t = 0; t < TIMES; t++) {
+        ddl_work *work;
+        uint32_t seen[2];
+        for (unsigned i = 0; i < SMALL; i++)
+            CU(cuMemsetD32Async(device_address(small[i]), i + t, WORDS, options.stream));
+        CU(cuMemsetD32Async(device_address(large), (unsigned)rank + t, LARGE, options.stream));
+        CU(cuMemsetD32Async(device_address(uneven[0]), (unsigned)rank + t, LARGE, options.stream));
+        OK(ddl_group_submit(operations, &options, t ? &work : NULL));
+        CU(cuMemsetD32Async(device_address(uneven[0]), 12345, LARGE, options.stream));
+        CU(cuMemcpyDtoHAsync_v2(seen, device_address(uneven[1] + LARGE - 1), sizeof seen,
+                                options.stream));
+        CU(cuStreamSynchronize(options.stream));
+        CHECK(seen[0] == t && seen[1] == 1 + t, "%u: %u %u", t, seen[0], seen[1]);
+        device_read(seen, large + LARGE - 1, sizeof *seen);
+        CHECK(seen[0] == 1 + t, "%u: %u", t, seen[0]);
+        for (unsigned i = 0; i < SMALL; i++) {
+            device_read(seen, small[i] + WORDS - 1, sizeof *seen);
+            CHECK(seen[0] == SIZE * (i + t), "%u, %u: %u", t, i, seen[0]);
+        }
+        if (t)
+            OK(ddl_work_wait(work, 20000));
+        if (t)
+            ddl_work_destroy(work);
+    }
+    ddl_group_destroy(operations);
+    OK(ddl_group_create(comm, &empty));
+    OK(ddl_group_submit(empty, &on_device, NULL));
+    ddl_group_destroy(empty);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* The ways in which a call may be waited for. */
 static int completion(ddl_comm *comm)
 {
@@ -362,9 +419,24 @@ static int refusals(ddl_comm *comm)
     options.name = NULL;
     OK(ddl_group_create(comm, &group));
     options.group = group;
-    REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL),
-            DDL_EUNSUPPORTED, "operations of a group");
-    REFUSED(ddl_group_submit(group, &on_device, NULL), DDL_EUNSUPPORTED, "groups");
+    REFUSED(ddl_allreduce(comm, NULL, host, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "is not in the memory of a GPU");
+    REFUSED(ddl_send(comm, device, 4, DDL_F32, 0, 0, &options, NULL), DDL_EUNSUPPORTED, "messages");
+    options.stream = device;
+    REFUSED(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "give the stream to ddl_group_submit");
+    options.stream = NULL;
+    OK(ddl_allreduce(comm, NULL, device, 4, DDL_F32, DDL_SUM, &options, NULL));
+    options.memory = DDL_MEMORY_HOST;
+    REFUSED(ddl_allreduce(comm, NULL, host, 4, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
+            "options.memory is DDL_MEMORY_HOST, but the group's operations have DDL_MEMORY_CUDA");
+    REFUSED(ddl_group_submit(group, NULL, NULL), DDL_EINVAL, "give the same to ddl_group_submit");
+    options = on_device;
+    options.name = "gradients";
+    REFUSED(ddl_group_submit(group, &options, NULL), DDL_EUNSUPPORTED, "named operations");
+    options.name = NULL;
+    options.stream = host;
+    REFUSED(ddl_group_submit(group, &options, NULL), DDL_EINVAL, "cuStreamIsCapturing");
     ddl_group_destroy(group);
     options = (ddl_options){.struct_size = sizeof options, .stream = host};
     REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.stream is set");
@@ -462,6 +534,7 @@ int main(int argc, char **argv)
                  {"contexts", contexts},
                  {"first barrier", first_barrier},
                  {"stream order", stream_order},
+                 {"group", group},
                  {"completion", completion},
                  {"refusals", refusals}};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import library_path
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -59,7 +58,13 @@ for wrong in ("1", -1, True, 1.5):
             lambda: comm.allreduce(gpu, stream=wrong))
 refused(Unsupported, "not for named operations", lambda: comm.allreduce(gpu, name="a"))
 refused(Unsupported, "not for messages", lambda: comm.send(gpu, 0))
-refused(Unsupported, "not for operations of a group", lambda: comm.group().allreduce(gpu))
+group = comm.group()
+group.allreduce(gpu)
+refused(InvalidArgument, "DDL_MEMORY_HOST, but the group's operations have DDL_MEMORY_CUDA",
+        lambda: group.allreduce(host))
+refused(InvalidArgument, "stream: in a group, it is for submit to take",
+        lambda: group.allreduce(gpu, stream=1))
+refused(Unsupported, "not for named operations", lambda: group.submit(name="a"))
 refused(InvalidArgument, "array: .* is read-only",
         lambda: comm.broadcast(changed(data=(other.address.value, True))))
 refused(InvalidArgument, r"array: shape \\(4,\\) with strides \\(8,\\) .* is not C-contiguous",
@@ -79,16 +84,9 @@ print("refused")
 
 
 @pytest.fixture(scope="module")
-def standin_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that finds the stand-in, built here."""
-    folder = tmp_path_factory.mktemp("cuda_standin")
-    source = ROOT / "tests" / "cuda_standin"
-    for command in (["cmake", "-S", source, "-B", folder], ["cmake", "--build", folder, "-j2"]):
-        ended = subprocess.run(command, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-    earlier = os.environ.get("LD_LIBRARY_PATH")
-    libraries = [str(folder), *([earlier] if earlier else [])]
-    return {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "PYTHONPATH": str(ROOT / "tests")}
+def standin_env(cuda_standin: Path) -> dict[str, str]:
+    """The environment of a process that finds the stand-in."""
+    return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
 @pytest.mark.parametrize("links", ["shm", "tcp"])

@@ -392,8 +392,8 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  *
  * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers are on one GPU, the same in all
  * operations of this rank. The operation starts after what options.stream holds by now; the stream
- * goes on when the results are there, or it has failed. Collective operations only, without names,
- * groups and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), opened then. */
+ * goes on when the results are there, or it has failed. Collective operations only, without names
+ * and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), opened then. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,
@@ -549,12 +549,12 @@ DDL_API ddl_status ddl_sendrecv(ddl_comm *comm, const void *send, int64_t send_c
 /* Groups. Operations called with options.group are checked and collected, not submitted; their
  * `work` must be NULL and of their options only memory, prescale and postscale count.
  * ddl_group_submit submits them as one, in the order of collection, with one work for all: its
- * options hold the limit, the name (then without messages) and the report of completion. Small
- * all-reduces of equal dtype and op travel together, so the order of additions, hence the last bit
- * of a float, may differ from single calls; it is the same on all ranks and from run to run. No
- * operation may read what another of its group writes. All members must collect the same collective
- * operations in the same order.
- * After its work is complete a group may be submitted again, as it is: a training step repeats. */
+ * options hold the limit, the name (then without messages), the report of completion, and the
+ * stream with the operations' one memory. Small all-reduces of equal dtype and op travel together,
+ * so the order of additions, hence the last bit of a float, may differ from single calls; it is the
+ * same on all ranks and from run to run. No operation may read what another of its group writes.
+ * All members must collect the same collective operations in the same order. After its work is
+ * complete a group may be submitted again, as it is: a training step repeats. */
 
 /* A group of operations of this comm. *group is owned by the caller. Thread-safe. Does not block.
  */

@@ -4,13 +4,27 @@
 #include "device/device.h"
 
 /* What buffers on GPUs are not for, or NULL. */
-static const char *find_unsupported(const ddl__call *call, const ddl_options *own)
+static const char *find_unsupported(const ddl__call *call)
 {
     if (call->kind == DDL__SEND || call->kind == DDL__RECV)
         return "messages";
-    if (own->group)
-        return "operations of a group";
     return call->name ? "named operations" : NULL;
+}
+
+static ddl_status check_supported(const ddl__call *call)
+{
+    const char *what = find_unsupported(call);
+    if (!what)
+        return DDL_OK;
+    return ddl__fail(DDL_EUNSUPPORTED,
+                     "options.memory is DDL_MEMORY_CUDA: not for %s so far; copy the buffer to "
+                     "host memory",
+                     what);
+}
+
+static const void *buffer_of(const ddl__call *call)
+{
+    return call->send ? call->send : call->recv;
 }
 
 /* The comm's device. Threads may race for the first use. */
@@ -37,24 +51,45 @@ static ddl_status find_device(ddl_comm *comm, const void *address, void *stream,
     return DDL_OK;
 }
 
-ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const ddl_options *own,
+ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *stream,
                                  ddl_work **work)
 {
     ddl__device *device;
-    const char *what = find_unsupported(call, own);
-    if (what)
-        return ddl__fail(DDL_EUNSUPPORTED,
-                         "options.memory is DDL_MEMORY_CUDA: not for %s so far; copy the buffer to "
-                         "host memory",
-                         what);
-    ddl_status status =
-        find_device(comm, call->send ? call->send : call->recv, own->stream, &device);
-    if (status != DDL_OK)
-        return status;
-    status = ddl__device_check_call(device, call, own->stream);
+    ddl_status status = check_supported(call);
+    if (status == DDL_OK)
+        status = find_device(comm, buffer_of(call), stream, &device);
+    if (status == DDL_OK)
+        status = ddl__device_check_call(device, call);
+    if (status == DDL_OK)
+        status = ddl__device_check_stream(device, stream);
     if (status != DDL_OK)
         return status;
     if (comm->times)
         ddl__operation_times_next(comm->times);
-    return ddl__device_submit(device, call, own->stream, work);
+    return ddl__device_submit(device, call, 1, call, stream, work);
+}
+
+/* A call without buffers needs no device: the submission has a stream. */
+ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call)
+{
+    ddl__device *device;
+    ddl_status status = check_supported(call);
+    if (status != DDL_OK || !buffer_of(call))
+        return status;
+    status = find_device(comm, buffer_of(call), NULL, &device);
+    return status == DDL_OK ? ddl__device_check_call(device, call) : status;
+}
+
+ddl_status ddl__submit_group_to_device(ddl_group *group, const ddl__call *whole, void *stream,
+                                       ddl_work **work)
+{
+    ddl__device *device;
+    ddl_status status = check_supported(whole);
+    if (status == DDL_OK)
+        status = find_device(group->comm, NULL, stream, &device);
+    if (status == DDL_OK)
+        status = ddl__device_check_stream(device, stream);
+    if (status != DDL_OK)
+        return status;
+    return ddl__device_submit(device, group->calls, group->n_calls, whole, stream, work);
 }

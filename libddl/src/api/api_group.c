@@ -49,9 +49,11 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
                          "options.%s is for the operations of a group, not for the "
                          "whole",
                          own.group ? "group" : "prescale and postscale");
-    if (own.memory != DDL_MEMORY_HOST)
-        return ddl__fail(DDL_EUNSUPPORTED, "options.memory is DDL_MEMORY_CUDA: not for groups so "
-                                           "far; copy the buffers to host memory");
+    if (group->n_calls && own.memory != group->memory)
+        return ddl__fail(DDL_EINVAL,
+                         "options.memory is %u, but the group's operations have %u: give the same "
+                         "to ddl_group_submit",
+                         own.memory, group->memory);
     bool named = own.name && own.name[0];
     for (uint32_t i = 0; named && i < group->n_calls; i++)
         if (is_message(&group->calls[i]))
@@ -62,6 +64,8 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
     ddl__apply_options(&whole, &own, group->limit_ms);
     if (group->comm->times && !named)
         count_group(group);
+    if (own.memory == DDL_MEMORY_CUDA && group->n_calls)
+        return ddl__submit_group_to_device(group, &whole, own.stream, work);
     return ddl__engine_submit_group(group->engine, group, &whole, work);
 }
 

@@ -149,6 +149,26 @@ void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_m
     call->postscale = own->postscale == 1 ? 0 : own->postscale;
 }
 
+static const char *place_of(uint32_t memory)
+{
+    return memory == DDL_MEMORY_CUDA ? "CUDA" : "HOST";
+}
+
+/* All calls of a group are in one memory, and its submission has their stream. */
+static ddl_status check_memory(ddl_comm *comm, const ddl_group *group, const ddl__call *call,
+                               const ddl_options *options)
+{
+    if (group->n_calls && options->memory != group->memory)
+        return ddl__fail(DDL_EINVAL,
+                         "options.memory is DDL_MEMORY_%s, but the group's operations have "
+                         "DDL_MEMORY_%s: one memory for all operations of a group",
+                         place_of(options->memory), place_of(group->memory));
+    if (options->stream)
+        return ddl__fail(DDL_EINVAL, "options.stream is set, but options.group too: give the "
+                                     "stream to ddl_group_submit");
+    return options->memory == DDL_MEMORY_CUDA ? ddl__check_for_device(comm, call) : DDL_OK;
+}
+
 /* Add the call to the group in its options. */
 static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_options *options,
                                ddl_work *const *work)
@@ -169,6 +189,10 @@ static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_
                          options->name);
     if (ddl__engine_holds_group(comm->engine, group))
         return ddl__fail(DDL_ESTATE, "the group is under way: add to it when it is complete");
+    status = check_memory(comm, group, call, options);
+    if (status != DDL_OK)
+        return status;
+    group->memory = options->memory;
     return ddl__group_add(group, call);
 }
 
@@ -206,8 +230,8 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
 {
     ddl_status status = check_scales(call, own);
     ddl__apply_options(call, own, comm->operation_timeout_ms);
-    if (status == DDL_OK && own->memory == DDL_MEMORY_CUDA) {
-        status = ddl__submit_to_device(comm, call, own, work);
+    if (status == DDL_OK && own->memory == DDL_MEMORY_CUDA && !own->group) {
+        status = ddl__submit_to_device(comm, call, own->stream, work);
         ddl__call_drop(call);
         return status;
     }

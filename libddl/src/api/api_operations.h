@@ -47,7 +47,14 @@ ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *
 /* ---- api_device.c ---- */
 
 /* The same for buffers on a GPU. The call stays the caller's. */
-ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, const ddl_options *own,
+ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *stream,
                                  ddl_work **work);
+
+/* Check a call that is to be added to a group of such calls. */
+ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call);
+
+/* Submit that group. */
+ddl_status ddl__submit_group_to_device(ddl_group *group, const ddl__call *whole, void *stream,
+                                       ddl_work **work);
 
 #endif

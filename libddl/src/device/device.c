@@ -10,6 +10,15 @@
 typedef ddl__device_operation operation;
 typedef ddl__device_chunk chunk;
 
+/* What is to be submitted as one operation: the calls, and how the whole is waited for. */
+typedef struct request {
+    const ddl__call *whole;
+    ddl__chunks *calls;
+    uint32_t n;
+    int64_t n_chunks; /* of all calls */
+    ddl__cuda_stream stream;
+} request;
+
 /* ------------------------------------------------------------------------------- host functions */
 
 static void open_hold(void *argument)
@@ -46,7 +55,10 @@ static void operation_free(operation *o)
         d->cuda.event_destroy(o->start);
     if (o->end)
         d->cuda.event_destroy(o->end);
-    ddl__pinned_give_back(d, o->pinned);
+    for (ddl__pinned *p; (p = o->pinned);) {
+        o->pinned = p->next;
+        ddl__pinned_give_back(d, p);
+    }
     free(o);
 }
 
@@ -75,28 +87,44 @@ static bool fits_slots(const ddl__chunks *chunks)
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
-/* Give the chunk a slot, or the operation's own memory. */
-static void place(ddl__device *d, operation *o, chunk *c)
+static void place_in_slot(ddl__device *d, chunk *c)
 {
-    c->operation = o;
-    c->slot = o->pinned ? -1 : (int)(d->n_uses++ % DDL__SLOTS);
-    const ddl__pinned *words = o->pinned ? o->pinned : d->slot_words;
-    size_t word = o->pinned ? 0 : (size_t)c->slot;
-    c->memory = o->pinned ? o->pinned->memory : d->slots + word * DDL__SLOT_BYTES;
-    c->word = ddl__pinned_device_word(words, word);
-    c->filled = words->filled[word];
-    c->hold.word = ddl__pinned_word(words, word);
-    c->hold.value = o->pinned ? o->pinned->uses : (uint32_t)((d->n_uses - 1) / DDL__SLOTS) + 1;
+    c->slot = (int)(d->n_uses % DDL__SLOTS);
+    c->memory = d->slots + (size_t)c->slot * DDL__SLOT_BYTES;
+    c->word = ddl__pinned_device_word(d->slot_words, (size_t)c->slot);
+    c->filled = d->slot_words->filled[c->slot];
+    c->hold.word = ddl__pinned_word(d->slot_words, (size_t)c->slot);
+    c->hold.value = (uint32_t)(d->n_uses++ / DDL__SLOTS) + 1;
 }
 
-/* Add the chunks to the group. */
-static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *chunks)
+/* Memory of the operation's own, for this chunk. */
+static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes)
+{
+    ddl__pinned *pinned = ddl__pinned_take(d, bytes, 1);
+    if (!pinned)
+        return DDL_ESYSTEM;
+    pinned->next = o->pinned;
+    o->pinned = pinned;
+    c->slot = -1;
+    c->memory = pinned->memory;
+    c->word = ddl__pinned_device_word(pinned, 0);
+    c->filled = pinned->filled[0];
+    c->hold.word = ddl__pinned_word(pinned, 0);
+    c->hold.value = pinned->uses;
+    return DDL_OK;
+}
+
+/* Add the chunks of a call to the group; `c` is the first. */
+static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *chunks, chunk *c)
 {
     ddl_status status = DDL_OK;
-    for (int64_t k = 0; k < chunks->n && status == DDL_OK; k++) {
-        chunk *c = &o->chunks[k];
+    for (int64_t k = 0; k < chunks->n && status == DDL_OK; k++, c++) {
         ddl__call made;
-        place(d, o, c);
+        c->operation = o;
+        if (fits_slots(chunks))
+            place_in_slot(d, c);
+        else if ((status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k))) != DDL_OK)
+            return status;
         if (!ddl__chunk_call(chunks, k, c->memory, &made))
             return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
         made.hold = &c->hold;
@@ -108,27 +136,24 @@ static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *ch
 }
 
 /* Under `order`, in the device's context: make the operation, with its chunks, not submitted. */
-static ddl_status operation_create(ddl__device *d, const ddl__chunks *chunks, operation **out)
+static ddl_status operation_create(ddl__device *d, const request *r, operation **out)
 {
-    int64_t limit_ms = chunks->call->timeout_ms;
-    operation *o = calloc(1, sizeof *o + (size_t)chunks->n * sizeof *o->chunks);
-    if (!o || !(o->group = ddl__group_create(d->config.engine, limit_ms))) {
+    operation *o = calloc(1, sizeof *o + (size_t)r->n_chunks * sizeof *o->chunks);
+    if (!o || !(o->group = ddl__group_create(d->config.engine, r->whole->timeout_ms))) {
         free(o);
         return ddl__fail(DDL_ENOMEM, "no memory for an operation of %lld chunks",
-                         (long long)chunks->n);
+                         (long long)r->n_chunks);
     }
     o->device = d;
-    o->deadline = ddl__deadline(limit_ms);
+    o->deadline = ddl__deadline(r->whole->timeout_ms);
     o->group->held = true;
     ddl_status status = DDL__GOOD(d, event_create, &o->start, DDL__CUDA_EVENT_DISABLE_TIMING) &&
                                 DDL__GOOD(d, event_create, &o->end, DDL__CUDA_EVENT_DISABLE_TIMING)
                             ? DDL_OK
                             : DDL_ESYSTEM;
-    if (status == DDL_OK && !fits_slots(chunks) &&
-        !(o->pinned = ddl__pinned_take(d, ddl__chunk_bytes(chunks, 0), 1)))
-        status = DDL_ESYSTEM;
-    if (status == DDL_OK)
-        status = add_chunks(d, o, chunks);
+    chunk *c = o->chunks;
+    for (uint32_t i = 0; i < r->n && status == DDL_OK; c += r->calls[i++].n)
+        status = add_chunks(d, o, &r->calls[i], c);
     if (status == DDL_OK) {
         *out = o;
         return DDL_OK;
@@ -170,15 +195,16 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
 
 /* Queue what the device does for all chunks, between what the caller's stream holds and what comes
  * after. */
-static bool queue_operation(ddl__device *d, operation *o, const ddl__chunks *chunks,
-                            ddl__cuda_stream stream)
+static bool queue_operation(ddl__device *d, operation *o, const request *r)
 {
-    bool good = DDL__GOOD(d, event_record, o->start, stream) &&
+    bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
                 DDL__GOOD(d, stream_wait_event, d->from, o->start, 0);
-    for (int64_t k = 0; good && k < chunks->n; k++)
-        good = queue_chunk(d, chunks, k, &o->chunks[k]);
+    chunk *c = o->chunks;
+    for (uint32_t i = 0; i < r->n; i++)
+        for (int64_t k = 0; good && k < r->calls[i].n; k++)
+            good = queue_chunk(d, &r->calls[i], k, c++);
     return good && DDL__GOOD(d, event_record, o->end, d->to) &&
-           DDL__GOOD(d, stream_wait_event, stream, o->end, 0) &&
+           DDL__GOOD(d, stream_wait_event, r->stream, o->end, 0) &&
            DDL__GOOD(d, launch_host, d->to, end_operation, o);
 }
 
@@ -193,14 +219,13 @@ static void list_append(ddl__device *d, operation *o)
 }
 
 /* Under `order`, in the device's context. */
-static ddl_status submit(ddl__device *d, const ddl__chunks *chunks, ddl__cuda_stream stream,
-                         ddl_work **work)
+static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
 {
-    const ddl__call *call = chunks->call;
-    ddl__call whole = {.timeout_ms = call->timeout_ms, .queued = call->queued, .user = call->user};
+    ddl__call whole = {
+        .timeout_ms = r->whole->timeout_ms, .queued = r->whole->queued, .user = r->whole->user};
     operation *o = NULL;
     ddl__device_free_ended(d);
-    ddl_status status = operation_create(d, chunks, &o);
+    ddl_status status = operation_create(d, r, &o);
     if (status != DDL_OK)
         return status;
     status = ddl__engine_submit_group(d->config.engine, o->group, &whole, work);
@@ -210,7 +235,7 @@ static ddl_status submit(ddl__device *d, const ddl__chunks *chunks, ddl__cuda_st
         return status;
     }
     list_append(d, o);
-    if (queue_operation(d, o, chunks, stream))
+    if (queue_operation(d, o, r))
         return DDL_OK;
     /* Some copies may be queued, so the operation stays in the list to the end. */
     char text[DDL__MESSAGE_MAX];
@@ -269,37 +294,69 @@ static ddl_status wait_at_once(ddl_work *work, uint32_t wait_ms, ddl_work **out)
     return status;
 }
 
-ddl_status ddl__device_check_call(const ddl__device *d, const ddl__call *call, void *stream)
+ddl_status ddl__device_check_call(const ddl__device *d, const ddl__call *call)
+{
+    if (!ddl__device_enter(d))
+        return DDL_ESYSTEM;
+    ddl_status status = check_buffers(d, call);
+    ddl__device_leave(d);
+    return status;
+}
+
+ddl_status ddl__device_check_stream(const ddl__device *d, void *stream)
 {
     ddl__cuda_context own = NULL;
     d->cuda.context_current(&own);
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
-    ddl_status status = check_buffers(d, call);
-    if (status == DDL_OK)
-        status = check_stream(d, stream, own);
+    ddl_status status = check_stream(d, stream, own);
     ddl__device_leave(d);
     return status;
 }
 
-ddl_status ddl__device_submit(ddl__device *d, const ddl__call *call, void *stream, ddl_work **out)
+/* Cut the calls into chunks. */
+static ddl_status cut(const ddl__device *d, const ddl__call *calls, request *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (!ddl__chunks_of(&calls[i], d->config.rank, d->config.size, DDL__SLOT_BYTES,
+                            &r->calls[i]))
+            return ddl__fail(DDL_EUNSUPPORTED,
+                             "%d ranks are too many for an operation on buffers of a GPU",
+                             d->config.size);
+        r->n_chunks += r->calls[i].n;
+    }
+    return DDL_OK;
+}
+
+static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, request *r, ddl_work **out)
 {
     ddl_work *work = NULL;
-    ddl__chunks chunks;
-    if (!ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, &chunks))
-        return ddl__fail(DDL_EUNSUPPORTED,
-                         "%d ranks are too many for an operation on buffers of a GPU",
-                         d->config.size);
+    const ddl__call *whole = r->whole;
+    ddl_status status = cut(d, calls, r);
+    if (status != DDL_OK)
+        return status;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
     pthread_mutex_lock(&d->order);
-    ddl_status status = submit(d, &chunks, stream, call->queued ? out : &work);
+    status = submit(d, r, whole->queued ? out : &work);
     pthread_mutex_unlock(&d->order);
     ddl__device_leave(d);
-    if (status != DDL_OK || call->queued)
+    if (status != DDL_OK || whole->queued)
         return status;
-    if (!out || call->wait_ms)
-        return wait_at_once(work, call->wait_ms, out);
+    if (!out || whole->wait_ms)
+        return wait_at_once(work, whole->wait_ms, out);
     *out = work;
     return DDL_OK;
+}
+
+ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n,
+                              const ddl__call *whole, void *stream, ddl_work **work)
+{
+    request r = {.whole = whole, .n = n, .stream = stream};
+    r.calls = malloc((n ? n : 1) * sizeof *r.calls);
+    if (!r.calls)
+        return ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
+    ddl_status status = cut_and_submit(d, calls, &r, work);
+    free(r.calls);
+    return status;
 }

@@ -32,13 +32,14 @@ void ddl__device_destroy(ddl__device *device);
 
 /* ---- device.c ---- */
 
-/* Check that the buffers and the stream are of the device. */
-ddl_status ddl__device_check_call(const ddl__device *device, const ddl__call *call, void *stream);
+/* Check that the buffers, or the stream, are of the device. */
+ddl_status ddl__device_check_call(const ddl__device *device, const ddl__call *call);
+ddl_status ddl__device_check_stream(const ddl__device *device, void *stream);
 
-/* Queue an operation that was checked; it stays the caller's. It starts after what `stream` holds
- * by now, and the stream goes on when the results are in the buffers. Otherwise as
- * ddl__engine_submit. */
-ddl_status ddl__device_submit(ddl__device *device, const ddl__call *call, void *stream,
-                              ddl_work **work);
+/* Queue operations that were checked, to be waited for as `whole` says; they stay the caller's.
+ * They start after what `stream` holds by now, and the stream goes on when the results are in the
+ * buffers. Otherwise as ddl__engine_submit. */
+ddl_status ddl__device_submit(ddl__device *device, const ddl__call *calls, uint32_t n,
+                              const ddl__call *whole, void *stream, ddl_work **work);
 
 #endif

@@ -73,6 +73,12 @@ ddl_status ddl__group_add(ddl_group *group, const ddl__call *call)
 
 /* ----------------------------------------------------------------------------------- the parts */
 
+/* What a device copies starts on its own. */
+static bool is_small(const ddl__call *call, size_t small)
+{
+    return call->kind == DDL__ALLREDUCE && bytes_of(call) <= small && !call->hold;
+}
+
 static bool fits_together(const ddl__call *a, const ddl__call *b)
 {
     return a->dtype == b->dtype && a->op == b->op && a->prescale == b->prescale &&
@@ -89,12 +95,12 @@ static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool
     uint32_t n = 0, left = group->n_calls - first;
     size_t bytes = 0;
     ddl__bundle *bundle = NULL;
-    if (call->kind == DDL__ALLREDUCE && bytes_of(call) <= small)
+    if (is_small(call, small))
         bundle = malloc(sizeof *bundle + left * sizeof *bundle->calls);
     for (uint32_t i = first; bundle && i < group->n_calls; i++) {
         const ddl__call *other = &group->calls[i];
-        if (taken[i] || other->kind != DDL__ALLREDUCE || bytes_of(other) > small ||
-            bytes + bytes_of(other) > BUNDLE_MAX || !fits_together(call, other))
+        if (taken[i] || !is_small(other, small) || bytes + bytes_of(other) > BUNDLE_MAX ||
+            !fits_together(call, other))
             continue;
         taken[i] = true;
         bundle->calls[n++] = *other;

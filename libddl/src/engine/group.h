@@ -24,6 +24,7 @@ struct ddl_group {
     ddl_comm *comm;      /* to which it belongs; the engine does not use it */
     unsigned generation; /* of the process that created it */
     int64_t limit_ms;    /* default limit of a submission */
+    uint32_t memory;     /* ddl_memory of the calls; the engine does not use it */
     ddl__call *calls;    /* as collected */
     uint32_t n_calls, room;
     ddl__part *parts; /* NULL: not made yet */

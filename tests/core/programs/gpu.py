@@ -110,6 +110,24 @@ def check_stream_of_arrays(make: Callable[..., GpuArray]) -> None:
     assert (array.read() == size * (size + 1) // 2).all(), array.read()
 
 
+def check_group(make: Callable[..., GpuArray]) -> None:
+    """A group that is submitted twice, in the stream that fills its arrays."""
+    stream = Stream()
+    arrays = [make(np.zeros(5000, np.uint32)) for _ in range(12)]
+    group = comm.group()
+    for array in arrays:
+        group.allreduce(array)
+    for step in range(2):
+        stream.sleep(LONG_S)
+        for array in arrays:
+            array.fill(rank + step, stream)
+        work = group.submit_async(stream=stream)
+        for array in arrays:
+            found = array.read_in(stream)
+            assert (found == size * step + size * (size - 1) // 2).all(), found
+        work.wait()
+
+
 class OfPyTorch:
     def __init__(self, stream: Stream) -> None:
         self.cuda_stream = stream.handle
@@ -130,4 +148,6 @@ for wrap in (lambda stream: stream, lambda stream: stream.handle, OfPyTorch, OfC
     check_given_stream(wrap)
 check_stream_of_arrays(DLPackArray)
 check_stream_of_arrays(CudaInterfaceArray)
+check_group(DLPackArray)
+check_group(CudaInterfaceArray)
 print(f"compared {compared}")
