@@ -156,14 +156,26 @@ ddl_options Backend::options_of(const Operation &operation) const
     ddl_options options{};
     options.struct_size = sizeof options;
     options.timeout_ms = timeout.count();
+    options.memory = operation.buffers.stream ? DDL_MEMORY_CUDA : DDL_MEMORY_HOST;
     options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // libddl's 0 is none
     return options;
+}
+
+// Run the operation where this tensor of its is, if libddl takes that memory, else on the host.
+void Backend::place(Operation &operation, const at::Tensor &tensor)
+{
+    operation.buffers.stream = streams_.on(tensor.device());
 }
 
 // Submit the operation, or the calls collected for it; the queue reports its end.
 void Backend::start(Work &work, const Operation &operation, ddl_group *calls)
 {
     ddl_options options = options_of(operation);
+    if (const auto &stream = work.buffers().stream) {
+        let_wait(*stream);
+        options.memory = DDL_MEMORY_CUDA;
+        options.stream = handle_of(*stream);
+    }
     options.queued = 1;
     options.user = &work;
     if (calls)
@@ -184,13 +196,14 @@ Backend::WorkPtr Backend::submit(Operation operation)
             return work;
     ddl_comm *comm = group_->comm();
     group_->completion().poll();
+    ddl_options options = options_of(operation);
     auto work =
         c10::make_intrusive<Work>(group_, rank_, operation.type, operation.name, operation.title,
                                   operation.inputs, std::move(operation.buffers), ++sequence_);
-    ddl_options options = options_of(operation);
     if (operation.parts.size() == 1) {
-        // A caller who waits at once gets the blocking call, which is the fastest.
-        if (operation.async) {
+        // A caller who waits at once gets the blocking call, which is the fastest. On a GPU the
+        // host does not wait.
+        if (operation.async || work->buffers().stream) {
             start(*work, operation, nullptr);
         } else {
             check(operation.parts[0](comm, &options, nullptr), operation.name);
@@ -249,6 +262,8 @@ Backend::WorkPtr Backend::collect(Operation &operation)
     Buffers &from = operation.buffers, &to = window_->work->buffers();
     TORCH_CHECK_WITH(NotImplementedError, !from.finish, "ddl ", operation.name,
                      " cannot be coalesced");
+    if (from.stream)
+        to.stream = from.stream;
     append(to.outputs, from.outputs);
     append(to.keep, from.keep);
     to.copies.insert(to.copies.end(), from.copies.begin(), from.copies.end());

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "gpu.hpp"
 #include "group.hpp"
 #include "operation.hpp"
 #include "tensors.hpp"
@@ -30,6 +31,9 @@ namespace ddl_torch
 // Operations check their arguments before anything is sent: ValueError or TypeError, with the
 // argument and its value. A failure later on (a dead peer, ranks that call different things, a
 // timeout) is a DistBackendError from wait() and in the future.
+//
+// Tensors on NVIDIA's GPUs are handed to libddl as they are, and the host does not wait for them.
+// Those of other accelerators, and messages, pass through copies on the host.
 //
 // Tensors that are not contiguous are copied. Methods without `override` are virtual only in newer
 // versions of PyTorch.
@@ -124,6 +128,7 @@ class Backend final : public c10d::Backend
         c10::intrusive_ptr<Work> work;
     };
 
+    void place(Operation &operation, const at::Tensor &tensor);
     WorkPtr submit(Operation operation);
     WorkPtr collect(Operation &operation);
     void start(Work &work, const Operation &operation, ddl_group *calls);
@@ -137,6 +142,7 @@ class Backend final : public c10d::Backend
     const c10::intrusive_ptr<c10d::Store> store_;
     std::shared_ptr<Group> group_;
     c10::intrusive_ptr<Options> options_;
+    Streams streams_;
     std::atomic<uint64_t> sequence_{0};
     std::atomic<bool> coalescing_{false};
     std::mutex window_mutex_;

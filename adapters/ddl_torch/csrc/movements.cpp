@@ -49,6 +49,7 @@ Backend::WorkPtr Backend::broadcast(Tensors &tensors, const c10d::BroadcastOptio
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
     operation.inputs = operation.buffers.outputs = tensors;
+    place(operation, tensor);
     at::Tensor memory = root == rank_ ? readable(tensor, operation.buffers)
                                       : writable(tensor, false, operation.buffers);
     const Cargo load = cargo(memory);
@@ -94,6 +95,7 @@ Backend::WorkPtr Backend::allgather(std::vector<Tensors> &outputs, Tensors &inpu
     require_elements(operation.name, "the input", input, "this rank's output", list[rank_].numel());
     operation.inputs = inputs;
     operation.buffers.outputs = list;
+    place(operation, input);
     at::Tensor from = readable(input, operation.buffers);
     allgather_part(operation, writable_blocks(list, operation.buffers), from);
     return submit(std::move(operation));
@@ -117,6 +119,7 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tens
     operation.buffers.outputs = outputs;
     for (size_t i = 0; i < inputs.size(); i++) {
         require_multiple(operation.name, "output", outputs[i], "input", inputs[i], size_);
+        place(operation, inputs[i]);
         at::Tensor from = readable(inputs[i], operation.buffers);
         at::Tensor memory = writable(outputs[i], false, operation.buffers);
         Blocks blocks{memory, std::vector<int64_t>(size_, from.numel())};
@@ -151,6 +154,7 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
         // usable.
         for (const auto &tensor : column)
             require_elements(operation.name, "an output", tensor, "its input", inputs[i].numel());
+        place(operation, inputs[i]);
         at::Tensor from = readable(inputs[i], operation.buffers);
         allgather_part(operation, writable_blocks(column, operation.buffers), from);
     }
@@ -167,6 +171,7 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors> &outputs, Tensors &inputs,
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
     operation.inputs = inputs;
+    place(operation, input);
     at::Tensor from = readable(input, operation.buffers);
     const Cargo load = cargo(from);
     Blocks blocks;
@@ -201,6 +206,7 @@ Backend::WorkPtr Backend::scatter(Tensors &outputs, std::vector<Tensors> &inputs
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
     operation.buffers.outputs = outputs;
+    place(operation, output);
     at::Tensor to = writable(output, false, operation.buffers);
     const Cargo load = cargo(to);
     Blocks blocks;
@@ -239,6 +245,7 @@ Backend::WorkPtr Backend::alltoall(Tensors &outputs, Tensors &inputs,
                      outputs[rank_].numel());
     operation.inputs = inputs;
     operation.buffers.outputs = outputs;
+    place(operation, outputs[0]);
     Blocks from = readable_blocks(inputs, operation.buffers);
     alltoall_part(operation, writable_blocks(outputs, operation.buffers), from);
     return submit(std::move(operation));
@@ -259,6 +266,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
     std::vector<int64_t> taken = split_counts(output_sizes, output, size_);
     operation.inputs = {input};
     operation.buffers.outputs = {output};
+    place(operation, output);
     Blocks from{readable(input, operation.buffers), sent};
     Blocks to{writable(output, false, operation.buffers), taken};
     alltoall_part(operation, to, from);

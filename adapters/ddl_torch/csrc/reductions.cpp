@@ -22,7 +22,7 @@ at::Tensor unchanged(Operation &operation, const at::Tensor &tensor)
 {
     if (operation.prescale != 0)
         return readable(tensor, operation.buffers);
-    at::Tensor copy = copied(tensor);
+    at::Tensor copy = copied(tensor, operation.buffers);
     nullify(operation.name, copy);
     operation.buffers.keep.push_back(copy);
     return copy;
@@ -49,6 +49,7 @@ Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptio
     const auto [op, prescale] = reduction(operation.name, options.reduceOp);
     operation.prescale = prescale;
     operation.inputs = operation.buffers.outputs = tensors;
+    place(operation, tensor);
     allreduce_part(operation, tensor, op);
     return submit(std::move(operation));
 }
@@ -63,6 +64,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
     operation.inputs = operation.buffers.outputs = tensors;
     for (const auto &tensor : tensors) {
         require_dense(operation.name, "tensors", tensor);
+        place(operation, tensor);
         allreduce_part(operation, tensor, op);
     }
     return submit(std::move(operation));
@@ -79,6 +81,7 @@ Backend::WorkPtr Backend::reduce(Tensors &tensors, const c10d::ReduceOptions &op
     operation.prescale = prescale;
     operation.inputs = operation.buffers.outputs = tensors;
     const bool is_root = root == rank_;
+    place(operation, tensor);
     at::Tensor memory = is_root ? in_place(operation, tensor) : unchanged(operation, tensor);
     operation.parts.push_back([=, count = memory.numel(), at = memory.data_ptr(),
                                op = op](auto comm, auto how, auto work) {
@@ -129,6 +132,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors &outputs, std::vector<Tensors> 
     operation.prescale = prescale;
     operation.inputs = list;
     operation.buffers.outputs = outputs;
+    place(operation, output);
     Blocks blocks = readable_blocks(list, operation.buffers);
     if (operation.prescale == 0)
         blocks.memory = unchanged(operation, blocks.memory);
@@ -158,6 +162,7 @@ Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tens
     for (size_t i = 0; i < inputs.size(); i++) {
         require_multiple(operation.name, "input", inputs[i], "output", outputs[i], size_);
         reduced_type(operation.name, outputs[i]);
+        place(operation, outputs[i]);
         at::Tensor memory = unchanged(operation, inputs[i]);
         at::Tensor to = writable(outputs[i], false, operation.buffers);
         Blocks blocks{memory, std::vector<int64_t>(size_, to.numel())};

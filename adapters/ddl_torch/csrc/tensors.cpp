@@ -39,20 +39,30 @@ std::optional<ddl_dtype> known_type(at::ScalarType type)
     }
 }
 
-// Elements one after the other in host memory, with no operation pending on them.
-bool is_plain(const at::Tensor &tensor)
+c10::Device device_of(const Buffers &buffers)
 {
-    return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+    return buffers.stream ? buffers.stream->device() : c10::Device(at::kCPU);
 }
 
-at::Tensor scratch(at::IntArrayRef sizes, const at::Tensor &like)
+// Elements one after the other in the right memory, with no operation pending on them.
+bool is_plain(const at::Tensor &tensor, const Buffers &buffers)
 {
-    return at::empty(sizes, at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
+    return tensor.device() == device_of(buffers) && tensor.is_contiguous() && !tensor.is_conj() &&
+           !tensor.is_neg();
 }
 
-// On an accelerator: in this thread's present stream, as if the operation took place there.
-Copy copy_back(const at::Tensor &to, const at::Tensor &from)
+at::Tensor scratch(at::IntArrayRef sizes, const at::Tensor &like, const Buffers &buffers)
 {
+    return at::empty(sizes,
+                     at::TensorOptions().dtype(like.scalar_type()).device(device_of(buffers)));
+}
+
+// To an accelerator from the host: in this thread's present stream, as if the operation took place
+// there.
+Copy copy_back(const at::Tensor &to, const at::Tensor &from, const Buffers &buffers)
+{
+    if (buffers.stream)
+        return {to, from, buffers.stream};
     if (to.is_cpu())
         return {to, from, std::nullopt};
     return {to, from, c10::impl::VirtualGuardImpl(to.device().type()).getStream(to.device())};
@@ -64,11 +74,11 @@ const char *begin(const at::Tensor &tensor)
 }
 
 // Whether the tensors of the list follow each other in memory.
-bool are_neighbours(const Tensors &list)
+bool are_neighbours(const Tensors &list, const Buffers &buffers)
 {
     const char *next = begin(list[0]);
     for (const auto &tensor : list) {
-        if (!is_plain(tensor) || !tensor.is_alias_of(list[0]) ||
+        if (!is_plain(tensor, buffers) || !tensor.is_alias_of(list[0]) ||
             (tensor.numel() && begin(tensor) != next))
             return false;
         next += tensor.nbytes();
@@ -84,11 +94,11 @@ template <class Join> Blocks blocks(const Tensors &list, Buffers &buffers, Join 
     for (const auto &tensor : list)
         counts.push_back(tensor.numel());
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t(0));
-    if (are_neighbours(list)) {
+    if (are_neighbours(list, buffers)) {
         buffers.keep.insert(buffers.keep.end(), list.begin(), list.end());
         return {list[0].as_strided({total}, {1}), counts};
     }
-    auto memory = scratch({total}, list[0]);
+    auto memory = scratch({total}, list[0], buffers);
     int64_t at = 0;
     for (const auto &tensor : list) {
         join(tensor, memory.narrow(0, at, tensor.numel()).view(tensor.sizes()));
@@ -219,27 +229,27 @@ void require_multiple(const char *operation, const char *large_name, const at::T
 
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers)
 {
-    buffers.keep.push_back(is_plain(tensor) ? tensor : copied(tensor));
+    buffers.keep.push_back(is_plain(tensor, buffers) ? tensor : copied(tensor, buffers));
     return buffers.keep.back();
 }
 
-at::Tensor copied(const at::Tensor &tensor)
+at::Tensor copied(const at::Tensor &tensor, const Buffers &buffers)
 {
-    auto copy = scratch(tensor.sizes(), tensor);
+    auto copy = scratch(tensor.sizes(), tensor, buffers);
     copy.copy_(tensor.detach());
     return copy;
 }
 
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers)
 {
-    if (is_plain(tensor)) {
+    if (is_plain(tensor, buffers)) {
         buffers.keep.push_back(tensor);
         return tensor;
     }
-    auto copy = scratch(tensor.sizes(), tensor);
+    auto copy = scratch(tensor.sizes(), tensor, buffers);
     if (filled)
         copy.copy_(tensor.detach());
-    buffers.copies.push_back(copy_back(tensor, copy));
+    buffers.copies.push_back(copy_back(tensor, copy, buffers));
     return copy;
 }
 
@@ -259,7 +269,7 @@ Blocks readable_blocks(const Tensors &list, Buffers &buffers)
 Blocks writable_blocks(const Tensors &list, Buffers &buffers)
 {
     return blocks(list, buffers, [&](const at::Tensor &tensor, const at::Tensor &part) {
-        buffers.copies.push_back(copy_back(tensor, part));
+        buffers.copies.push_back(copy_back(tensor, part, buffers));
     });
 }
 
@@ -268,7 +278,7 @@ at::Tensor separate(const at::Tensor &input, const at::Tensor &output, Buffers &
     if (begin(input) >= begin(output) + output.nbytes() ||
         begin(output) >= begin(input) + input.nbytes())
         return input;
-    buffers.keep.push_back(copied(input));
+    buffers.keep.push_back(copied(input, buffers));
     return buffers.keep.back();
 }
 

@@ -63,18 +63,20 @@ void require_elements(const char *operation, const char *argument, const at::Ten
 void require_multiple(const char *operation, const char *large_name, const at::Tensor &large,
                       const char *small_name, const at::Tensor &small, int ranks);
 
-// A copy in contiguous host memory. Tensors on an accelerator are waited for.
-at::Tensor copied(const at::Tensor &tensor);
+// Memory below is on the host, or for buffers with a stream on its GPU.
 
-// Contiguous host memory with the elements of the tensor: its own where that is possible, else a
-// copy. It is kept in `buffers`.
+// A contiguous copy. For the host, tensors on an accelerator are waited for.
+at::Tensor copied(const at::Tensor &tensor, const Buffers &buffers);
+
+// Contiguous memory with the elements of the tensor: its own where that is possible, else a copy.
+// It is kept in `buffers`.
 at::Tensor readable(const at::Tensor &tensor, Buffers &buffers);
 
-// Contiguous host memory whose elements become the tensor's at the end of the operation: its own,
+// Contiguous memory whose elements become the tensor's at the end of the operation: its own,
 // or scratch to be copied. `filled`: it holds the tensor's elements from the start. Kept as well.
 at::Tensor writable(const at::Tensor &tensor, bool filled, Buffers &buffers);
 
-// Consecutive blocks of contiguous host memory, one for each rank.
+// Consecutive blocks of contiguous memory, one for each rank.
 struct Blocks {
     at::Tensor memory;
     std::vector<int64_t> counts; // elements

@@ -13,6 +13,7 @@
 
 #include "errors.hpp"
 #include "executor.hpp"
+#include "gpu.hpp"
 #include "group.hpp"
 
 namespace ddl_torch
@@ -109,6 +110,42 @@ void Work::await(std::chrono::milliseconds timeout)
     }
 }
 
+std::exception_ptr Work::copy_results()
+{
+    if (buffers_.copies.empty() && !buffers_.finish)
+        return nullptr;
+    try {
+        // The caller's tensor may be a leaf that requires grad, or an inference tensor.
+        at::AutoDispatchBelowADInplaceOrView guard;
+        for (auto &[to, from, stream] : buffers_.copies) {
+            c10::OptionalStreamGuard in_stream(stream);
+            to.copy_(from, buffers_.stream.has_value());
+        }
+        if (buffers_.finish)
+            buffers_.finish();
+    } catch (...) {
+        return std::current_exception();
+    }
+    return nullptr;
+}
+
+// Put what comes after an operation on a GPU into its stream.
+std::exception_ptr Work::follow()
+{
+    if (!buffers_.stream)
+        return nullptr;
+    auto failure = copy_results();
+    try {
+        for (const auto &copy : buffers_.copies)
+            for (const auto &tensor : {copy.to, copy.from})
+                keep_for(*buffers_.stream, tensor);
+        followed_.emplace(end_of(*buffers_.stream));
+    } catch (...) {
+        return std::current_exception();
+    }
+    return failure;
+}
+
 // It has ended.
 void Work::settle()
 {
@@ -117,20 +154,8 @@ void Work::settle()
         if (ddl_work *work = work_)
             if (ddl_status status = ddl_work_test(work); status != DDL_OK)
                 failure = error(status, name_);
-        if (!failure && (!buffers_.copies.empty() || buffers_.finish)) {
-            try {
-                // The caller's tensor may be a leaf that requires grad, or an inference tensor.
-                at::AutoDispatchBelowADInplaceOrView guard;
-                for (auto &[to, from, stream] : buffers_.copies) {
-                    c10::OptionalStreamGuard in_stream(stream);
-                    to.copy_(from);
-                }
-                if (buffers_.finish)
-                    buffers_.finish();
-            } catch (...) {
-                failure = std::current_exception();
-            }
-        }
+        if (!failure && !buffers_.stream)
+            failure = copy_results();
         calls_.reset();
         buffers_.copies.clear();
         buffers_.finish = nullptr;
@@ -154,9 +179,13 @@ bool Work::wait(std::chrono::milliseconds timeout)
     if (!c10d::Work::isCompleted()) {
         if (!work_.load(std::memory_order_acquire))
             return true; // being coalesced
-        await(timeout);
-        settle();
+        if (!followed_ || timeout > kNoTimeout)
+            await(timeout);
+        if (!followed_ || ended())
+            settle();
     }
+    if (followed_)
+        let_current_wait(buffers_.stream->device(), *followed_);
     if (work_)
         if (auto use = group_->use())
             group_->completion().poll(); // gives back the queue's reference to the tensors
@@ -188,7 +217,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     if (!future_) {
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), accelerators_of(buffers_.outputs));
-        if (c10d::Work::isCompleted()) {
+        if (c10d::Work::isCompleted() || followed_) {
             future_completed_ = true;
             complete_future(future_); // no callback can have been added yet
         } else {
@@ -225,6 +254,7 @@ void Work::deliver()
 
 void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future)
 {
+    c10::OptionalStreamGuard in_stream(buffers_.stream); // for which the future's users wait
     if (auto failure = exception())
         future->setError(failure);
     else

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -36,6 +37,8 @@ struct Buffers {
     std::vector<Copy> copies;                  // to be made when all went well
     std::function<void()> finish;              // then this, if set
     std::vector<std::shared_ptr<int>> senders; // the ranks that sent the received messages
+    // In which the operation runs, if its memory is on a GPU. Then the copies follow in it.
+    std::optional<c10::Stream> stream;
 };
 
 struct DestroyGroup {
@@ -57,6 +60,10 @@ using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 // from the queue. So the tensors outlive the library's use of them even if the caller drops the
 // Work at once. `pending_` reaches 0 when the work was both submitted and taken from the queue, in
 // either order.
+//
+// An operation on a GPU runs in a stream of the group's. `followed_` is its end there, with the
+// copies, which are queued at the submission. wait() lets the current stream wait for that, and the
+// host only if it gives a limit; a future is complete at once, as PyTorch's are in a stream.
 //
 // An operation that completes at once has a Work that is never submitted. Operations that are being
 // coalesced share a Work that is not submitted yet; waiting for it does nothing.
@@ -98,7 +105,9 @@ class Work final : public c10d::Work
   private:
     bool ended() const;
     void await(std::chrono::milliseconds timeout);
+    std::exception_ptr follow();
     void settle();
+    std::exception_ptr copy_results();
     void deliver();
     void complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future);
 
@@ -110,6 +119,7 @@ class Work final : public c10d::Work
     std::atomic<ddl_work *> work_{nullptr};
     std::atomic<int> pending_{2};
     std::once_flag settled_;
+    std::optional<c10::Event> followed_;
 
     std::mutex future_mutex_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;   // made when asked for
@@ -122,13 +132,16 @@ template <class Submit> ddl_status Work::start(Submit submit)
     c10::raw::intrusive_ptr::incref(this); // the queue's
     ddl_work *work = nullptr;
     ddl_status status = submit(&work);
-    if (status == DDL_OK) {
-        work_.store(work, std::memory_order_release);
-        taken(); // one of two
-    } else {
+    if (status != DDL_OK) {
         c10::raw::intrusive_ptr::decref(this);
+        return status;
     }
-    return status;
+    auto failure = follow(); // before anybody can settle it
+    work_.store(work, std::memory_order_release);
+    taken(); // one of two
+    if (failure)
+        std::rethrow_exception(failure);
+    return DDL_OK;
 }
 
 } // namespace ddl_torch

@@ -1,36 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: operations on tensors of an accelerator, which is the stand-in of accelerator.cpp,
-against those on the CPU, bit by bit; the stream of a result; and DistributedDataParallel.
-
-    torch_accelerator.py FOLDER PART
-
-FOLDER has the extension; PART is the part of ddl_torch that runs: native or python.
-"""
+"""The operations of a process group and a training, on tensors of any device, to be compared with
+those on the CPU bit by bit. For programs of one rank."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-import types
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-sys.path.insert(0, sys.argv[1])
-accelerator: Any = importlib.import_module("accelerator")  # which needs torch
-torch.utils.rename_privateuse1_backend("standin")
-module: Any = types.ModuleType("torch.standin")
-module.is_available = lambda: True
-module.device_count = lambda: 1
-module.current_device = lambda: 0
-module._is_in_bad_fork = lambda: False
-torch._register_device_module("standin", module)
-
-dist.init_process_group("cpu:ddl,standin:ddl")
-rank, size = dist.get_rank(), dist.get_world_size()
 Make = Callable[..., Tensor]
 
 
@@ -38,13 +17,15 @@ def on(device: str) -> Make:
     """`make(*shape)`: this rank's operand, there."""
 
     def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-        draw = torch.Generator().manual_seed(100 * rank + seed)
+        draw = torch.Generator().manual_seed(100 * dist.get_rank() + seed)
         return torch.randn(*shape, generator=draw).to(dtype).to(device)
 
     return make
 
 
 def results(make: Make) -> list[Tensor]:
+    """What this rank has after each operation."""
+    rank, size = dist.get_rank(), dist.get_world_size()
     found = []
 
     def keep(*tensors: Tensor) -> None:
@@ -95,26 +76,6 @@ def results(make: Make) -> list[Tensor]:
     return found
 
 
-def check_async() -> None:
-    """Whoever ends a work, the result comes in the stream in which it was called."""
-    tensor = on("standin")(1000)
-    expected = tensor.cpu()
-    dist.all_reduce(expected)
-    accelerator.use_stream(5)
-    work = dist.all_reduce(tensor, async_op=True)
-    accelerator.use_stream(0)
-    work.wait()
-    assert accelerator.copied_in() == 5, accelerator.copied_in()
-    assert torch.equal(tensor.cpu(), expected)
-    accelerator.use_stream(6)
-    future = dist.all_reduce(tensor, async_op=True).get_future()
-    accelerator.use_stream(0)
-    future.wait()
-    assert accelerator.copied_in() == 6, accelerator.copied_in()
-    dist.all_reduce(expected)
-    assert torch.equal(tensor.cpu(), expected)
-
-
 def trained(device: str) -> list[Tensor]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
@@ -127,15 +88,15 @@ def trained(device: str) -> list[Tensor]:
     return [parameter.detach().cpu() for parameter in model.parameters()]
 
 
-pairs = zip(results(on("cpu")), results(on("standin")), strict=True)
-compared = 0
-for expected, found in pairs:
-    assert found.device.type == "standin"
-    assert torch.equal(found.cpu(), expected), (compared, found.cpu(), expected)
-    compared += 1
-if sys.argv[2] == "native":
-    check_async()
-for expected, found in zip(trained("cpu"), trained("standin"), strict=True):
-    assert torch.equal(found, expected)
-print("compared", compared)
-dist.destroy_process_group()
+def compare(device: str) -> int:
+    """Run all on the CPU and there; returns how many results of operations were equal."""
+    pairs = list(zip(results(on("cpu")), results(on(device)), strict=True))
+    for number, (expected, found) in enumerate(pairs):
+        assert found.device.type == device
+        assert torch.equal(found.cpu(), expected), (number, found.cpu(), expected)
+    return len(pairs)
+
+
+def compare_trainings(device: str) -> None:
+    for expected, found in zip(trained("cpu"), trained(device), strict=True):
+        assert torch.equal(found, expected)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank: operations on tensors of the device "cuda", which is the stand-in of cuda_device.cpp,
+against those on the CPU, bit by bit; the order of streams; and DistributedDataParallel.
+
+    torch_cuda.py FOLDER PART
+
+FOLDER has the extension. PART is the part of ddl_torch that runs: native; copies, which is the
+native one where it cannot take the memory; or python.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+sys.path.insert(0, sys.argv[1])
+device: Any = importlib.import_module("cuda_device")  # PyTorch asks for it when it is imported
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+PART = sys.argv[2]
+if PART == "copies":
+    device.hide_handles()
+torch.cuda._lazy_init = lambda: None  # what a build for CPUs refuses
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 1
+torch.cuda.get_device_capability = lambda _=None: (7, 0)
+
+from torch_devices import compare, compare_trainings  # noqa: E402
+
+dist.init_process_group("cpu:ddl,cuda:ddl")
+rank, size = dist.get_rank(), dist.get_world_size()
+LONG = 0.2  # seconds
+total = size * (size + 1) // 2
+
+
+def late(value: int, count: int = 300_000) -> torch.Tensor:
+    """A tensor with this value, which the current stream fills late."""
+    source = torch.full((count,), value, dtype=torch.int32).to("cuda")
+    tensor = torch.zeros(count, dtype=torch.int32).to("cuda")
+    device.sleep(int(1e6 * LONG))
+    tensor.copy_(source)
+    return tensor
+
+
+def check_streams() -> None:
+    """A call starts after what the current stream holds, and delays neither the host nor that
+    stream; the stream that waits for the work sees the result."""
+    streams = device.new_stream(), device.new_stream()
+    device.use_stream(streams[0])
+    tensor = late(rank + 1)
+    started = time.monotonic()
+    work = dist.all_reduce(tensor, async_op=True)
+    assert time.monotonic() - started < LONG / 2, "the call waits for the stream"
+    assert not work.is_completed()
+    device.use_stream(streams[1])
+    work.wait()
+    assert time.monotonic() - started < LONG / 2, "the wait blocks the host"
+    kept = torch.zeros_like(tensor)
+    kept.copy_(tensor)
+    assert (kept.cpu() == total).all(), kept.cpu()
+    device.use_stream(0)
+
+
+def check_limit() -> None:
+    """A wait with a limit is one of the host's."""
+    device.use_stream(device.new_stream())
+    work = dist.all_reduce(late(1), async_op=True)
+    work.wait(timedelta(seconds=20))
+    assert work.is_completed()
+    device.use_stream(0)
+
+
+def check_future() -> None:
+    """A callback runs in a stream that waits for the result."""
+    device.use_stream(device.new_stream())
+    tensor = late(rank + 1)
+    seen = dist.all_reduce(tensor, async_op=True).get_future().then(lambda f: f.value()[0].cpu())
+    assert (seen.wait() == total).all()
+    device.use_stream(0)
+
+
+def check_memory() -> None:
+    """What a call needs is not used for anything else before the stream was there."""
+    device.use_stream(device.new_stream())
+    tensor = late(rank + 1, 60).view(10, 6).t()  # is copied, and the results are copied back
+    work = dist.all_reduce(tensor, async_op=True)
+    others = [torch.full((60,), 99, dtype=torch.int32).to("cuda") for _ in range(8)]
+    work.wait()
+    assert (tensor.cpu() == total).all() and all((o.cpu() == 99).all() for o in others)
+    works = []
+    for _ in range(20):  # nobody holds the tensors
+        works.append(dist.all_reduce(late(rank + 1, 1000), async_op=True))
+        torch.full((1000,), 7, dtype=torch.int32).to("cuda")
+    for work in works:
+        work.wait()
+        assert (work.result()[0].cpu() == total).all()
+    device.use_stream(0)
+
+
+def check_coalesced() -> None:
+    tensors = [late(rank + i, 1000) for i in range(12)]
+    dist.all_reduce_coalesced(tensors)
+    for i, tensor in enumerate(tensors):
+        assert (tensor.cpu() == total + size * (i - 1)).all()
+    with dist._coalescing_manager(device=torch.device("cuda")) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    del manager
+    for i, tensor in enumerate(tensors):
+        assert (tensor.cpu() == size * (total + size * (i - 1))).all()
+
+
+def check_copies() -> None:
+    """Whoever ends a work, the result comes in the stream in which it was called."""
+    stream = device.new_stream()
+    for end in (lambda work: work.wait(), lambda work: work.get_future().wait()):
+        tensor = torch.full((1000,), rank + 1, dtype=torch.int32).to("cuda")
+        device.use_stream(stream)
+        work = dist.all_reduce(tensor, async_op=True)
+        device.use_stream(0)
+        end(work)
+        assert device.copied_in() == stream, device.copied_in()
+        assert (tensor.cpu() == total).all()
+
+
+compared = compare("cuda")
+if PART == "native":
+    check_streams()
+    check_limit()
+    check_future()
+    check_memory()
+    check_coalesced()
+if PART == "copies":
+    check_copies()
+compare_trainings("cuda")
+print("compared", compared)
+dist.destroy_process_group()
