@@ -58,7 +58,7 @@ bench-tensorflow: ## measure TensorFlow's training steps and all-reduces; on an 
 test: $(VENV)/test.stamp ## install into .venv, and run every test and linter
 	@$(stages)
 
-test-c: ## test the C library
+test-c: ## test the C library, optimised and without a sanitizer
 	@$(stages_without_venv) c
 
 test-asan: ## test the C library under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -269,13 +269,15 @@ static usage usage_now(void)
                    read_number("/proc/self/status", "VmRSS: %ld")};
 }
 
+static int rounds_of_frees = SANITIZED ? 1000 : 3000; /* test_regions frees 10000: so many */
+
 /* Each buffer is read by the others by way of the arena, then in place, and freed while they map
  * it. After a tenth of the rounds, every member has used all that it ever uses. */
 static int frees(ddl_comm *comm)
 {
     enum { BYTES = 128 * 1024, SLACK = 4096 };
     const bool shared = ddl_comm_local_size(comm) == SIZE;
-    const int rounds = !shared ? 300 : SANITIZED ? 1000 : 10000;
+    const int rounds = shared ? rounds_of_frees : 300;
     static char all[SIZE * BYTES];
     usage before = {0}, after;
     for (int i = 0; i < rounds; i++) {
@@ -404,6 +406,8 @@ int main(int argc, char **argv)
         {"same_bits", same_bits, 0, false}, {"without_arena", without_arena, 0, false},
         {"frees", frees, 0, false},         {"limits", limits, 0, false},
         {"death", death, 2, false},         {"overwritten", overwritten, 2, false}};
+    if (argc > 2)
+        rounds_of_frees = atoi(argv[2]);
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

@@ -101,7 +101,7 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> No
         ("torch", 15, 3),
         pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
         ("tensorflow", 15, 3),
-        ("keras", 9, 2),
+        pytest.param("keras", 9, 2, marks=pytest.mark.slow),
         pytest.param("keras", 9, 3, marks=pytest.mark.slow),
     ],
 )

@@ -50,6 +50,7 @@ def backend(request: pytest.FixtureRequest, native_part: Callable[[str], list[Pa
     return name
 
 
+@pytest.mark.slow
 def test_training(ddlrun: Run, run_program: Run, tmp_path: Path, backend: str) -> None:
     trains_as_one(ddlrun, run_program, tmp_path, {**QUIET, "KERAS_BACKEND": backend})
 

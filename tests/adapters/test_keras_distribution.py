@@ -44,8 +44,9 @@ ddl_jax.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
-@pytest.mark.parametrize("many", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("many", [2, 3])
 def test_data_parallel_trains_as_one_process_does(ddlrun: Run, many: int) -> None:
     losses = {}
     for size in (1, many):

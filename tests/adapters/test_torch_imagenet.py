@@ -49,9 +49,8 @@ def outcome(ended: Finished) -> Trained:
     return Trained(float(found[1]), float(found[2]), int(found[3]), found[4])
 
 
-@pytest.mark.parametrize(
-    ("steps", "until"), [(6, 3), pytest.param(18, 7, marks=pytest.mark.slow)]
-)  # five steps make an epoch
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "until"), [(6, 3), (18, 7)])  # five steps make an epoch
 def test_resumed_as_if_never_interrupted(
     ddlrun: Run, data: Path, tmp_path: Path, steps: int, until: int
 ) -> None:

@@ -5,28 +5,18 @@ losses that they have with Gloo."""
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from clients.libraries import LIBRARIES, install, train
 
-SAMPLE = "Accelerate"  # in `make test`; the others are in `make test-clients`
 
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name == SAMPLE else pytest.mark.slow) for name in LIBRARIES],
-)
+@pytest.mark.slow  # of `make test-clients`
+@pytest.mark.parametrize("name", LIBRARIES)
 def test_losses_are_those_of_gloo(name: str, tmp_path: Path, find_port: Callable[[], int]) -> None:
     library = LIBRARIES[name]
-    try:
-        install(library)
-    except subprocess.CalledProcessError as error:
-        if name != SAMPLE:
-            raise
-        pytest.skip(f"pip cannot install {library.packages}: {error.stderr[-300:]}")
+    install(library)
     ddl, gloo = (train(library, backend, tmp_path, find_port()) for backend in ("ddl", "gloo"))
     assert (ddl.backends, gloo.backends) == ({"ddl"}, {"gloo"})
     assert ddl.losses == gloo.losses

@@ -79,6 +79,7 @@ def test_gpt(tmp_path: Path, find_port: Callable[[], int]) -> None:
     check(tmp_path, find_port, [EXAMPLES / "elastic_gpt.py", *small, *more])
 
 
+@pytest.mark.slow
 def test_resnet(tmp_path: Path, find_port: Callable[[], int], images: Path) -> None:
     small = ["--size", 32, "--batch", 8, "--logical", 2, "--passes", 1]
     check(tmp_path, find_port, [EXAMPLES / "elastic_resnet.py", images, *small])

@@ -49,7 +49,7 @@ def fit(
     [
         pytest.param("tensorflow", marks=pytest.mark.slow),
         pytest.param("jax", marks=pytest.mark.slow),
-        "torch",
+        pytest.param("torch", marks=pytest.mark.slow),
     ],
 )
 def test_digits_whoever_dies(run_program: Any, tmp_path: Path, backend: str) -> None:

@@ -50,6 +50,7 @@ def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
     assert report["workers"]["2"]["state"] == "ended"
 
 
+@pytest.mark.slow
 def test_workers_that_die_at_once(jobs: Any) -> None:
     """After three in a row no more are started, and the others go on."""
     case = {

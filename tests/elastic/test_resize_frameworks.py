@@ -42,10 +42,8 @@ def report(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "framework",
-    ["jax", *(pytest.param(each, marks=pytest.mark.slow) for each in ("keras", "tensorflow"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["jax", "keras", "tensorflow"])
 def test_a_worker_joins_and_leaves(run_program: Any, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)
     program, given = CASES[framework]

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LIMIT = 240  # seconds, on a busy machine
 
 
@@ -19,5 +21,6 @@ def test_short_jobs(run_program: Any, tmp_path: Path) -> None:
     assert " jobs, one hash; " in run(run_program, tmp_path, "soak.py", 5)
 
 
+@pytest.mark.slow
 def test_one_that_changes(run_program: Any, tmp_path: Path) -> None:
     assert " steps, one hash; " in run(run_program, tmp_path, "soak_changes.py", 8)

@@ -177,6 +177,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     assert json.loads(done.expect_success().out)["state"] == "done"
 
 
+@pytest.mark.slow
 def test_the_example(run_program: Any, tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
     states = []
