@@ -20,6 +20,7 @@ COMMANDS = {
     "resize": "how long the others stand still when elastic workers join and leave",
     "members": "what a coordinator of 1000 elastic workers costs, and how soon it reaches them",
     "unequal": "samples per second of elastic workers of unequal speed, together and alone",
+    "gpu": "all-reduces of tensors on a GPU that the ranks share",
     "training": "training steps per second, by framework and backend",
 }
 

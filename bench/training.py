@@ -70,6 +70,7 @@ class Job:
     backends: list[str]
     rounds: int
     steps: int  # of each backend in each round
+    device: str
     result: str  # a file
 
 
@@ -115,6 +116,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
     add("--rounds", type=int, default=6, help="turns of each backend; default: %(default)s")
     add("--steps", type=int, default=5, help="training steps in a turn; default: %(default)s")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="of PyTorch; all ranks share it")
     add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
     add("--plot", type=Path, metavar="FILE.png", help="plot the steps (needs matplotlib)")
     arguments = parser.parse_args(argv)
@@ -158,6 +160,7 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
             arguments.backends,
             arguments.rounds,
             arguments.steps,
+            arguments.device,
             str(result),
         )
         launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]

@@ -69,17 +69,24 @@ TASKS = {
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
+    torch.set_default_device(job.device)
     dist.init_process_group("gloo")
-    groups = {
-        name: dist.new_group(backend="ddl" if name == SHARED else name) for name in job.backends
-    }
-    alone = [dist.new_group([rank], backend="ddl") for rank in range(dist.get_world_size())]
+    groups = {name: dist.new_group(backend=backend_of(name, job.device)) for name in job.backends}
+    own = backend_of("ddl", job.device)
+    alone = [dist.new_group([rank], backend=own) for rank in range(dist.get_world_size())]
     groups[ALONE] = alone[dist.get_rank()]
     torch.manual_seed(dist.get_rank())
     measured = [measure(job, name, groups) for name in job.models]
     if dist.get_rank() == 0:
         Path(job.result).write_text(json.dumps([asdict(each) for each in measured]))
     dist.destroy_process_group()
+
+
+def backend_of(name: str, device: str) -> str:
+    """As new_group takes it."""
+    if name in ("ddl", SHARED):
+        return "ddl" if device == "cpu" else f"cpu:ddl,{device}:ddl"
+    return name
 
 
 def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
@@ -154,10 +161,11 @@ def in_step(step: Step) -> Step:
 
 def exchange_of(buckets: list[int], group: Any) -> Step:
     """A step that reduces gradients which are all available at its start."""
-    backend, cpu = group._get_backend(torch.device("cpu")), torch.device("cpu")
-    allocates = backend.supports_tensor_alloc(cpu)
+    device = torch.get_default_device()
+    backend = group._get_backend(device)
+    allocates = device.type == "cpu" and backend.supports_tensor_alloc(device)
     allocate = backend.allocate_tensor if allocates else torch.empty
-    tensors = [allocate(size // 4, dtype=torch.float32, device=cpu) for size in buckets]
+    tensors = [allocate(size // 4, dtype=torch.float32, device=device) for size in buckets]
 
     def exchange() -> None:
         for tensor in tensors:
@@ -182,13 +190,20 @@ def weights(model: nn.Module) -> Tensor:
 def timed(step: Step, times: int) -> tuple[list[float], float]:
     """Seconds of each step, and processor time of one, after an untimed step."""
     step()
+    synchronize()
     dist.barrier()
     seconds, processor = [], time.process_time()
     for _ in range(times):
         start = time.perf_counter()
         step()
+        synchronize()
         seconds.append(time.perf_counter() - start)
     return seconds, (time.process_time() - processor) / times
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

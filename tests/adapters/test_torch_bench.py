@@ -45,3 +45,16 @@ def test_what_it_does_not_know(run_program: Run) -> None:
     ended = run_program([*COMMAND, "--models", "resnet18"], cwd=ROOT)
     assert ended.code == 2
     assert "--models: 'resnet18' is none of resnet50, transformer, small" in ended.err
+
+
+@pytest.mark.usefixtures("torch_native")
+def test_the_one_for_gpus_runs_without_one(run_program: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench", "gpu", "--device", "cpu", "--sizes", "8,4KiB"]
+    files = ["--seconds", "0.01", "--json", tmp_path / "found.json"]
+    ended = run_program([*command, *files], cwd=ROOT, limit=120).expect_success()
+    assert ended.out.startswith("no GPU, 2 ranks, medians\n")
+    medians = json.loads((tmp_path / "found.json").read_text())["medians"]
+    assert list(medians) == ["8", "4096"]
+    for times in medians.values():
+        assert list(times) == ["ddl", "gloo", "by hand", "copies", "device"]
+        assert all(seconds > 0 for seconds in times.values())

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m bench gpu`: all-reduces of tensors on one GPU that all ranks share.
+
+Every rank runs bench/gpu_rank.py with a GpuJob as JSON; rank 0 writes the medians to GpuJob.result.
+All ways take turns, so that whatever disturbs the machine affects all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.cases import parse_sizes, show_bytes, show_seconds
+
+DESCRIPTION = """\
+Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.
+
+  ddl      torch.distributed with "cuda:ddl", in the stream
+  gloo     torch.distributed with "cuda:gloo"
+  by hand  a copy to pinned memory, ddl_core's all-reduce there, and a copy back
+  nccl     rank 0 alone, as it refuses several ranks on one GPU: a floor of the latency
+  copies   each rank copies as much to pinned memory and back, both at once: a limit for memory of
+           the host
+  device   each rank copies as much on the GPU
+"""
+
+EPILOG = """\
+Times are medians over the turns, of the rank that took longest, from the call until the tensor has
+the result. GB/s are the bytes of one rank's tensor over the time.
+"""
+
+ROOT = Path(__file__).resolve().parent.parent
+WAYS = ("ddl", "gloo", "by hand", "nccl", "copies", "device")
+SIZES = "8,4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB,1GiB"
+
+
+@dataclass(frozen=True)
+class GpuJob:
+    """The arguments of every rank."""
+
+    device: str
+    ways: list[str]
+    sizes: list[int]
+    seconds: float  # for each size and way
+    result: str  # a file
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench gpu",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
+    add("--sizes", type=parse_sizes, default=SIZES, help="of a tensor; default: %(default)s")
+    add("--ways", type=lambda text: text.split(","), default=",".join(WAYS), help="of the above")
+    add("--seconds", type=float, default=0.5, help="for a size and a way; default: %(default)s")
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the program itself")
+    add("--json", type=Path, metavar="FILE", help="write the medians, in seconds")
+    arguments = parser.parse_args(argv)
+    unknown = set(arguments.ways) - set(WAYS)
+    if unknown:
+        parser.error(f"--ways: {min(unknown)!r} is none of {', '.join(WAYS)}")
+    return arguments
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, print the table and return the exit code."""
+    arguments = parse(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        job = GpuJob(
+            arguments.device, arguments.ways, arguments.sizes, arguments.seconds, str(result)
+        )
+        program = [sys.executable, str(ROOT / "bench/gpu_rank.py"), json.dumps(asdict(job))]
+        command = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks), *program]
+        # In another folder than the repository, whose ddl_core would hide the installed package.
+        ended = subprocess.run(command, cwd=folder, check=False)
+        if ended.returncode:
+            return ended.returncode  # the ranks have printed the reason
+        report = json.loads(result.read_text())
+    print(f"{report['gpu']}, {arguments.ranks} ranks, medians\n")
+    print(table(report["medians"]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1))
+    return 0
+
+
+def table(medians: dict[str, dict[str, float]]) -> str:
+    """A row for each size, with the time of each way; and what libddl reaches of the limits."""
+    ways = [way for way in WAYS if any(way in times for times in medians.values())]
+    rows = []
+    for size, times in medians.items():
+        cells = [show_bytes(int(size))]
+        cells += [show_seconds(times[way]) if way in times else "" for way in ways]
+        own = times.get("ddl")
+        cells.append(f"{int(size) / own / 1e9:.3g}" if own else "")
+        for limit in ("copies", "device"):
+            cells.append(f"{100 * times[limit] / own:.0f} %" if own and limit in times else "")
+        rows.append(cells)
+    head = ["size", *ways, "ddl GB/s", "of copies", "of device"]
+    return tabulate(
+        rows, head, tablefmt="github", disable_numparse=True, colalign=["right"] * len(head)
+    )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of bench/gpu.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the installed ddl_core
+
+import ddl_core
+from bench.gpu import GpuJob
+
+LEAST, MOST, WARM_UP = 5, 200, 3  # calls of a turn
+TURNS = 3
+
+Way = Callable[[], object]
+
+
+def main() -> None:
+    job = GpuJob(**json.loads(sys.argv[1]))
+    device = torch.device(job.device)
+    dist.init_process_group(f"cpu:ddl,{job.device}:ddl" if job.device != "cpu" else "cpu:ddl")
+    groups = {"ddl": dist.group.WORLD}
+    if "gloo" in job.ways:
+        groups["gloo"] = dist.new_group(backend="gloo")
+    if "nccl" in job.ways and device.type == "cuda":
+        groups["nccl"] = dist.new_group([0], backend="nccl")
+    comm = ddl_core.init()
+    medians: dict[str, dict[str, float]] = {}
+    for size in job.sizes:
+        ways = ways_of(job, size, device, groups, comm)
+        medians[str(size)] = {}
+        found: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(TURNS):
+            names = sorted(ways, key=lambda name: (list(ways).index(name) + turn) % len(ways))
+            for name in names:
+                found[name] += measure(ways[name], job.seconds / TURNS, comm)
+        for name, times in found.items():
+            medians[str(size)][name] = statistics.median(times)
+        if comm.rank == 0:
+            shown = ", ".join(f"{n} {1e6 * t:.1f}" for n, t in medians[str(size)].items())
+            print(f"{size} B: {shown} us", file=sys.stderr, flush=True)
+    if comm.rank == 0:
+        name = torch.cuda.get_device_name() if device.type == "cuda" else "no GPU"
+        Path(job.result).write_text(json.dumps({"gpu": name, "medians": medians}))
+    dist.destroy_process_group()
+
+
+def ways_of(
+    job: GpuJob,
+    size: int,
+    device: torch.device,
+    groups: dict[str, dist.ProcessGroup | None],
+    comm: ddl_core.Comm,
+) -> dict[str, Way]:
+    """What is measured, each with tensors of its own kind. All ranks have the same, in one order;
+    a rank that has no part in one does nothing."""
+    count = max(1, size // 4)
+    on_gpu, other = torch.ones(count, device=device), torch.ones(count, device=device)
+    pinned = torch.ones(count, pin_memory=device.type == "cuda")
+    back = torch.ones(count, pin_memory=device.type == "cuda")
+    side = torch.cuda.Stream() if device.type == "cuda" else None
+
+    def reduce(group: str) -> Way:
+        return lambda: dist.all_reduce(on_gpu, group=groups[group])
+
+    def by_hand() -> None:
+        pinned.copy_(on_gpu)
+        comm.allreduce(pinned)
+        on_gpu.copy_(pinned, non_blocking=True)
+
+    def copies() -> None:
+        pinned.copy_(on_gpu, non_blocking=True)
+        if side is None:
+            other.copy_(back)
+            return
+        with torch.cuda.stream(side):
+            other.copy_(back, non_blocking=True)
+
+    found: dict[str, Way] = {name: reduce(name) for name in ("ddl", "gloo") if name in groups}
+    found["by hand"], found["copies"] = by_hand, copies
+    found["device"] = lambda: other.copy_(on_gpu)
+    if "nccl" in groups:
+        found["nccl"] = reduce("nccl") if comm.rank == 0 else lambda: None
+    return {name: found[name] for name in job.ways if name in found}
+
+
+def measure(way: Way, seconds: float, comm: ddl_core.Comm) -> list[float]:
+    """The time of each call, on the rank where it took longest."""
+    for _ in range(WARM_UP):
+        way()
+    took = timed(way, comm)
+    calls = min(MOST, max(LEAST, int(seconds / took)))
+    return [timed(way, comm) for _ in range(calls)]
+
+
+def timed(way: Way, comm: ddl_core.Comm) -> float:
+    """One call, which all ranks begin together, until its results are there."""
+    synchronize()
+    comm.barrier()
+    started = time.perf_counter()
+    way()
+    synchronize()
+    return float(comm.allreduce(np.array([time.perf_counter() - started]), op="max")[0])
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()
