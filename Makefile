@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
+.PHONY: help bench bench-gpu test-gpu bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -47,6 +47,12 @@ demo: $(VENV)/demo.stamp ## install into .venv, and train a small PyTorch model 
 bench: $(VENV)/bench.stamp $(VENV)/demo.stamp ## compare libddl with other libraries and its targets, and measure PyTorch's training steps; on an idle machine
 	$(VENV)/bin/python -m bench targets --tables $(BENCH)
 	$(VENV)/bin/python -m bench training $(TRAINING)
+
+bench-gpu: $(VENV)/bench.stamp $(VENV)/demo.stamp ## measure all-reduces and training steps on this machine's NVIDIA GPU, which all ranks share
+	@for ranks in 2 4; do \
+	  $(VENV)/bin/python -m bench gpu --ranks $$ranks && \
+	  $(VENV)/bin/python -m bench training --device cuda --models resnet50 --ranks $$ranks || exit 1; \
+	done
 
 bench-jax bench-tensorflow: $(VENV)/bench.stamp $(VENV)/test.stamp
 bench-jax: ## measure JAX's training steps and calls; on an idle machine
@@ -82,6 +88,9 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+
+test-gpu: $(VENV)/test.stamp ## test on this machine's NVIDIA GPU, which all ranks share; TORCH=torch installs a PyTorch for it; five minutes
+	@$(VENV)/bin/python tests/real_gpu.py
 
 test-jax: $(VENV)/test.stamp ## test the JAX adapter, with the slow tests; five minutes
 	$(pip) install equinox flax

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_buffers.h - buffers on the GPU of the stand-in for libcuda.so.1 (tests/cuda_standin). */
+/* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (tests/cuda_standin),
+ * or for tests/real_gpu.py of this machine. */
 #ifndef DDL_TESTS_DEVICE_BUFFERS_H
 #define DDL_TESTS_DEVICE_BUFFERS_H
 
@@ -24,6 +25,13 @@ static inline void device_start(void)
     CU(cuDeviceGet(&device, 0));
     CU(cuDevicePrimaryCtxRetain(&context, device));
     CU(cuCtxSetCurrent(context));
+}
+
+static inline int device_count(void)
+{
+    int count;
+    CU(cuDeviceGetCount(&count));
+    return count;
 }
 
 static inline CUstream device_stream(void)

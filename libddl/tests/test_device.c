@@ -434,9 +434,6 @@ static int refusals(ddl_comm *comm)
     options = on_device;
     options.name = "gradients";
     REFUSED(ddl_group_submit(group, &options, NULL), DDL_EUNSUPPORTED, "named operations");
-    options.name = NULL;
-    options.stream = host;
-    REFUSED(ddl_group_submit(group, &options, NULL), DDL_EINVAL, "cuStreamIsCapturing");
     ddl_group_destroy(group);
     options = (ddl_options){.struct_size = sizeof options, .stream = host};
     REFUSED(ddl_barrier(comm, &options, NULL), DDL_EINVAL, "options.stream is set");
@@ -462,6 +459,8 @@ static int contexts(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_DEVICES", "2", 1);
     device_start();
+    if (device_count() < 2)
+        return 0;
     uint32_t words[4] = {1, 1, 1, 1}, *buffer = device_copy(words, sizeof words), *other;
     void *argument[] = {comm, buffer};
     pthread_t thread;
@@ -494,6 +493,8 @@ static int first_barrier(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_DEVICES", "2", 1);
     device_start();
+    if (device_count() < 2)
+        return 0;
     uint32_t words[4], *buffer;
     CUcontext first, second;
     CU(cuCtxGetCurrent(&first));

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "gpu.py"
+KILLS = Path(__file__).parent / "programs" / "gpu_kills.py"
 
 REFUSALS = """
 import numpy as np
@@ -102,6 +104,14 @@ def results(rank: int, size: int) -> int:
     runs, ordered = 3 * (6 + 5) + 1, 3 * (4 + 4) + 1
     each = 11 + (rank == size - 1) + 2 * (rank == 0)
     return runs * each + ordered
+
+
+@pytest.mark.parametrize("links", ["shm", "tcp"])
+def test_a_kill(ddlrun: Run, standin_env: dict[str, str], links: str, tmp_path: Path) -> None:
+    env = {**standin_env, "DDL_LINKS": links}
+    ended = ddlrun(4, KILLS, str(tmp_path / "killed"), env=env)
+    for rank in range(3):
+        assert re.fullmatch(r"told after [\d.]+ s", "".join(ended.lines(rank))), ended.err
 
 
 def test_refusals(ddlrun: Run, standin_env: dict[str, str]) -> None:

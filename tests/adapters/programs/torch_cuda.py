@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank: operations on tensors of the device "cuda", which is the stand-in of cuda_device.cpp,
-against those on the CPU, bit by bit; the order of streams; and DistributedDataParallel.
+"""One rank: operations on tensors of the device "cuda" against those on the CPU, bit by bit; the
+order of streams; and DistributedDataParallel.
 
     torch_cuda.py FOLDER PART
 
-FOLDER has the extension. PART is the part of ddl_torch that runs: native; copies, which is the
-native one where it cannot take the memory; or python.
+FOLDER has the extension of cuda_device.cpp, the stand-in; if it is "", this machine's GPU is used.
+PART is the part of ddl_torch that runs: native; copies, which is the native one where it cannot
+take the memory; or python.
 """
 
 from __future__ import annotations
@@ -16,19 +17,38 @@ import time
 from datetime import timedelta
 from typing import Any
 
-sys.path.insert(0, sys.argv[1])
-device: Any = importlib.import_module("cuda_device")  # PyTorch asks for it when it is imported
+FOLDER, PART = sys.argv[1:]
+device: Any = None
+if FOLDER:
+    sys.path.insert(0, FOLDER)
+    device = importlib.import_module("cuda_device")  # PyTorch asks for it when it is imported
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-PART = sys.argv[2]
+
+class RealDevice:
+    """What the stand-in has, of a GPU."""
+
+    def new_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
+    def use_stream(self, stream: torch.cuda.Stream | int) -> None:
+        torch.cuda.set_stream(stream or torch.cuda.default_stream())
+
+    def sleep(self, microseconds: int) -> None:
+        torch.cuda._sleep(2000 * microseconds)  # cycles
+
+
+if not FOLDER:
+    device = RealDevice()
+else:  # what a build for CPUs refuses
+    torch.cuda._lazy_init = lambda: None
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.get_device_capability = lambda _=None: (7, 0)
 if PART == "copies":
     device.hide_handles()
-torch.cuda._lazy_init = lambda: None  # what a build for CPUs refuses
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 1
-torch.cuda.get_device_capability = lambda _=None: (7, 0)
 
 from torch_devices import compare, compare_trainings  # noqa: E402
 
@@ -102,6 +122,26 @@ def check_memory() -> None:
     device.use_stream(0)
 
 
+def check_copied_back() -> None:
+    """Memory whose contents are copied back in the group's stream is not used again before, though
+    the operation has ended."""
+    streams, many = (device.new_stream(), device.new_stream()), 40
+    device.use_stream(streams[0])
+    inputs = [torch.full((1000,), rank + i).to("cuda") for i in range(many)]
+    outputs = [[torch.zeros(1000).long().to("cuda") for _ in inputs] for _ in range(size)]
+    work = dist.distributed_c10d._get_default_group().allgather_coalesced(outputs, inputs)
+    device.use_stream(streams[1])
+    work.wait(timedelta(seconds=20))
+    device.use_stream(streams[0])
+    others = [torch.full((1000 * size,), 99).to("cuda") for _ in range(many)]
+    device.use_stream(streams[1])
+    for r in range(size):
+        for i in range(many):
+            assert (outputs[r][i].cpu() == r + i).all(), (r, i, outputs[r][i].cpu())
+    del others
+    device.use_stream(0)
+
+
 def check_coalesced() -> None:
     tensors = [late(rank + i, 1000) for i in range(12)]
     dist.all_reduce_coalesced(tensors)
@@ -134,9 +174,10 @@ if PART == "native":
     check_limit()
     check_future()
     check_memory()
+    check_copied_back()
     check_coalesced()
 if PART == "copies":
     check_copies()
-compare_trainings("cuda")
+compare_trainings("cuda", 0 if FOLDER else 1e-3)  # a GPU has kernels of its own
 print("compared", compared)
 dist.destroy_process_group()
