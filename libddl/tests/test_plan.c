@@ -35,7 +35,7 @@ static void check_shape(const world *w)
 }
 
 /* Messages are not planned. */
-enum { KINDS = DDL__ALLTOALL };
+enum { KINDS = DDL__ALLTOALL, MOST_REPEATS = SANITIZED ? 2 : 10, BROKEN = SANITIZED ? 4 : 5 };
 
 static bool has_blocks(ddl__kind kind)
 {
@@ -122,7 +122,7 @@ static void test_all_plans(void)
             int repeats = 1 + (int)(10000 / (cost + 100 * p));
             if (cost > 400000 && (request.in_place != request.all_shared || cost > 2000000))
                 continue;
-            repeats = repeats < 10 ? repeats : 10;
+            repeats = repeats < MOST_REPEATS ? repeats : MOST_REPEATS;
             for (int i = 0; i < repeats; i++) {
                 request.element = (size_t)1 << random_below(4);
                 request.root = (int)random_below((uint64_t)p);
@@ -446,7 +446,7 @@ static void break_plans(ddl__request request, uint64_t uneven, int applied[MUTAT
 static void test_simulator(void)
 {
     int applied[MUTATIONS] = {0};
-    for (int size = 3; size <= 5; size++) {
+    for (int size = 3; size <= BROKEN; size++) {
         for (int shared = 0; shared < 2; shared++) {
             for (int kind = DDL__ALLREDUCE; kind <= KINDS; kind++) {
                 bool reduces = kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT;
