@@ -60,6 +60,7 @@ def test_graphs(ddlrun: Run, sample: list[str]) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_tapes(ddlrun: Run) -> None:
     """Gradients of a function with the tape outside of it, and what only some ranks need."""
     ended = ddlrun(2, PROGRAMS / "tensorflow_tapes.py", env=QUIET, limit=240).expect_success()

@@ -73,6 +73,7 @@ def test_the_page(run_program: Any, tmp_path: Path) -> None:
     assert (tmp_path / "model.pt").exists()
 
 
+@pytest.mark.slow
 def test_gpt(tmp_path: Path, find_port: Callable[[], int]) -> None:
     small = ["--width", 32, "--layers", 1, "--context", 32, "--megabytes", 0.2]
     more = ["--steps", 20, "--evaluate", 10, "--loader-workers", 1]

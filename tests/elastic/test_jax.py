@@ -49,6 +49,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return found
 
 
+@pytest.mark.slow
 def test_digits_whoever_dies(run_program: Any, tmp_path: Path, alone: str) -> None:
     found, recomputed = digits(run_program, tmp_path, "--workers", "3", "--kill", "2")
     assert found == alone

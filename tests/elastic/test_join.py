@@ -98,6 +98,7 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
     assert "NobodyIsWhole: no process is left that has the state" in report["error"]
 
 
+@pytest.mark.slow
 def test_all_others_die_and_an_observer_has_the_state(jobs: Any, tmp_path: Path) -> None:
     """It has kept the results that it lacks, so it goes on. Many steps are left when it loads."""
     deaths = {f"die in voting, member {member}": "" for member in (0, 1)}

@@ -115,6 +115,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_the_host_of_the_lower_half_is_killed(
     lab: Lab, alone: str, start: Callable[[str, str], Job]
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_host_that_is_not_there(slurm: Slurm, tmp_path: Path) -> None:
     assert "no agent on h9: exit code" in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_array_of_agents(slurm: Slurm, alone: str, tmp_path: Path) -> None:
     (tmp_path / "job.token").write_text("what only the job's agents know\n")
     where = ["--listen", "29400", "--token-file", "job.token", "-n", "3"]
