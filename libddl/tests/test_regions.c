@@ -269,7 +269,7 @@ static usage usage_now(void)
                    read_number("/proc/self/status", "VmRSS: %ld")};
 }
 
-static int rounds_of_frees = SANITIZED ? 1000 : 3000; /* test_regions frees 10000: so many */
+static int rounds_of_frees = SANITIZED ? 300 : 3000; /* test_regions frees 10000: so many */
 
 /* Each buffer is read by the others by way of the arena, then in place, and freed while they map
  * it. After a tenth of the rounds, every member has used all that it ever uses. */
