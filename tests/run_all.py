@@ -187,6 +187,7 @@ def stages() -> dict[str, Stage]:
                 "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
                 "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
             },
+            limit=1800,
         ),
         "tsan": Stage(
             "C tests under TSan, nothing suppressed",
@@ -217,7 +218,7 @@ def stages() -> dict[str, Stage]:
             "pytest",
             [[*pytest, "--durations=10", "tests"]],
             count_pytest,
-            limit=1800,
+            limit=2700,
         ),
         "docs": Stage(
             "the site, without a warning",
