@@ -89,7 +89,7 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 
-test-gpu: $(VENV)/test.stamp ## test on this machine's NVIDIA GPU, which all ranks share; TORCH=torch installs a PyTorch for it; five minutes
+test-gpu: $(VENV)/test.stamp ## test on this machine's NVIDIA GPU, which all ranks share; TORCH=torch installs a PyTorch for it
 	@$(VENV)/bin/python tests/real_gpu.py
 
 test-jax: $(VENV)/test.stamp ## test the JAX adapter, with the slow tests; five minutes

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the instal
 
 import ddl_core
 from bench.gpu import GpuJob
+from bench.torch_device import backend_of_ddl, synchronize
 
 LEAST, MOST, WARM_UP = 5, 200, 3  # calls of a turn
 TURNS = 3
@@ -28,7 +29,7 @@ Way = Callable[[], object]
 def main() -> None:
     job = GpuJob(**json.loads(sys.argv[1]))
     device = torch.device(job.device)
-    dist.init_process_group(f"cpu:ddl,{job.device}:ddl" if job.device != "cpu" else "cpu:ddl")
+    dist.init_process_group(backend_of_ddl(job.device))
     groups = {"ddl": dist.group.WORLD}
     if "gloo" in job.ways:
         groups["gloo"] = dist.new_group(backend="gloo")
@@ -111,11 +112,6 @@ def timed(way: Way, comm: ddl_core.Comm) -> float:
     way()
     synchronize()
     return float(comm.allreduce(np.array([time.perf_counter() - started]), op="max")[0])
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

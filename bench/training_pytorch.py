@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 from gpt_text import BYTES, Transformer
 from resnet import ResNet
 
+from bench.torch_device import backend_of_ddl, synchronize
 from bench.training import ALONE, SHARED, Job, Measured
 from ddl_torch import _build, shared_memory
 
@@ -71,8 +72,11 @@ def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
     torch.set_default_device(job.device)
     dist.init_process_group("gloo")
-    groups = {name: dist.new_group(backend=backend_of(name, job.device)) for name in job.backends}
-    own = backend_of("ddl", job.device)
+    own = backend_of_ddl(job.device)
+    groups = {
+        name: dist.new_group(backend=own if name in ("ddl", SHARED) else name)
+        for name in job.backends
+    }
     alone = [dist.new_group([rank], backend=own) for rank in range(dist.get_world_size())]
     groups[ALONE] = alone[dist.get_rank()]
     torch.manual_seed(dist.get_rank())
@@ -80,13 +84,6 @@ def main() -> None:
     if dist.get_rank() == 0:
         Path(job.result).write_text(json.dumps([asdict(each) for each in measured]))
     dist.destroy_process_group()
-
-
-def backend_of(name: str, device: str) -> str:
-    """As new_group takes it."""
-    if name in ("ddl", SHARED):
-        return "ddl" if device == "cpu" else f"cpu:ddl,{device}:ddl"
-    return name
 
 
 def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
@@ -199,11 +196,6 @@ def timed(step: Step, times: int) -> tuple[list[float], float]:
         synchronize()
         seconds.append(time.perf_counter() - start)
     return seconds, (time.process_time() - processor) / times
-
-
-def synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -61,8 +61,13 @@ class Checks:
         }
         self.passed = self.failed = 0
 
-    def run(self, what: str, command: list[str], expect: str = "", **env: str) -> str:
-        """What the program has printed; it must succeed, and print what matches `expect`."""
+    def run(self, what: str, command: list[str], expect: str = "", **env: str) -> None:
+        """The program must succeed, and print what matches `expect`."""
+        code, out = self.execute(command, **env)
+        self.count(what, code == 0 and re.search(expect, out) is not None, f"exit {code}\n{out}")
+
+    def execute(self, command: list[str], **env: str) -> tuple[int, str]:
+        """The exit code and the output; -1 after the limit."""
         with tempfile.TemporaryDirectory() as folder:
             try:
                 ended = subprocess.run(
@@ -73,11 +78,9 @@ class Checks:
                     stderr=subprocess.STDOUT,
                     timeout=LIMIT,
                 )
-                code, out = ended.returncode, ended.stdout.decode(errors="replace")
+                return ended.returncode, ended.stdout.decode(errors="replace")
             except subprocess.TimeoutExpired as error:
-                code, out = -1, (error.stdout or b"").decode(errors="replace") + "\ntimed out"
-        self.count(what, code == 0 and re.search(expect, out) is not None, f"exit {code}\n{out}")
-        return out
+                return -1, (error.stdout or b"").decode(errors="replace") + "\ntimed out"
 
     def count(self, what: str, good: bool, why: str) -> None:
         self.passed, self.failed = self.passed + good, self.failed + (not good)
@@ -134,12 +137,10 @@ def check_kills(checks: Checks) -> None:
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(KILLS):
-            # ddlrun tells by its exit code that one has died.
-            command = ["sh", "-c", '"$@"; true', "sh", *checks.ranks(4, program, f"{folder}/at")]
             links = ("shm", "tcp")[number % 2]
-            out = checks.run(f"kill {number + 1}, {links}", command, DDL_LINKS=links)
+            _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), DDL_LINKS=links)
             told = [float(each) for each in re.findall(r"told after ([\d.]+) s", out)]
-            checks.count(f"kill {number + 1}: survivors", len(told) == 3, out)
+            checks.count(f"kill {number + 1}, {links}: 3 go on", len(told) == 3, out)
             times += told
     worst = max(times, default=float("inf"))
     text = f"told after {worst:.3f} s at most, median {statistics.median(times or [0]):.3f} s"

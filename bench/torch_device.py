@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's process groups and clocks on the CPU or on a GPU, for the programs of one rank."""
+
+from __future__ import annotations
+
+import torch
+
+
+def backend_of_ddl(device: str) -> str:
+    """libddl's backend for tensors there, as init_process_group and new_group take it."""
+    return "cpu:ddl" if device == "cpu" else f"cpu:ddl,{device}:ddl"
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
