@@ -62,6 +62,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,
                                  unsigned flags);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data);
 
@@ -99,6 +100,9 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
                                       CUmemAllocationHandleType type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type);
+
+/* Of the stand-in alone: the kernels that were launched so far. */
+unsigned long long standin_launches(void);
 
 #pragma GCC visibility pop
 
@@ -149,6 +153,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     X(cuStreamWaitValue32, cuStreamWaitValue32_v2, 11070)                                          \
     X(cuStreamWriteValue32, cuStreamWriteValue32_v2, 11070)                                        \
     X(cuStreamIsCapturing, cuStreamIsCapturing, 10000)                                             \
+    X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010)                 \
     X(cuStreamGetCtx, cuStreamGetCtx, 9020)                                                        \
     X(cuLaunchHostFunc, cuLaunchHostFunc, 10000)                                                   \
     X(cuEventCreate, cuEventCreate, 2000)                                                          \

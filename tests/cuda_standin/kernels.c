@@ -12,8 +12,10 @@ static const char fill_name[] = "standin_fill_u32", add_name[] = "standin_add_f3
                   busy_name[] = "standin_busy";
 
 /* standin_fill_u32(CUdeviceptr to, unsigned value, unsigned long long count) */
-static void fill_u32(void *const *arguments, int device)
+static void fill_u32(const kernel *k, void *const *arguments, int device, launch_shape shape)
 {
+    (void)k;
+    (void)shape;
     u64 to = *(const u64 *)arguments[0], count = *(const u64 *)arguments[2];
     unsigned value = *(const unsigned *)arguments[1];
     for (size_t left = (size_t)count * sizeof value, n; left; left -= n, to += n) {
@@ -27,8 +29,10 @@ static void fill_u32(void *const *arguments, int device)
 }
 
 /* standin_add_f32(CUdeviceptr to, CUdeviceptr from, unsigned long long count): to += from */
-static void add_f32(void *const *arguments, int device)
+static void add_f32(const kernel *k, void *const *arguments, int device, launch_shape shape)
 {
+    (void)k;
+    (void)shape;
     u64 to = *(const u64 *)arguments[0], from = *(const u64 *)arguments[1],
         count = *(const u64 *)arguments[2];
     for (size_t left = (size_t)count * sizeof(float), n; left; left -= n, to += n, from += n) {
@@ -45,18 +49,20 @@ static void add_f32(void *const *arguments, int device)
 }
 
 /* standin_busy(unsigned us): takes so long. The thread sleeps, since there may be few cores. */
-static void busy(void *const *arguments, int device)
+static void busy(const kernel *k, void *const *arguments, int device, launch_shape shape)
 {
+    (void)k;
     (void)device;
+    (void)shape;
     unsigned us = *(const unsigned *)arguments[0];
     struct timespec time = {us / 1000000, us % 1000000 * 1000l};
     nanosleep(&time, NULL);
 }
 
 static const kernel kernels[] = {
-    {fill_name, 3, {8, 4, 8}, fill_u32},
-    {add_name, 3, {8, 8, 8}, add_f32},
-    {busy_name, 1, {4}, busy},
+    {fill_name, 3, {8, 4, 8}, 0, fill_u32},
+    {add_name, 3, {8, 8, 8}, 0, add_f32},
+    {busy_name, 1, {4}, 0, busy},
 };
 
 const kernel *standin_kernel(const char *name, size_t length)
@@ -72,5 +78,5 @@ const kernel *standin_kernel_of(CUfunction function)
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         if ((uintptr_t)&kernels[i] == (uintptr_t)function)
             return &kernels[i];
-    return NULL;
+    return standin_compiled_of(function);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Modules and kernel launches. An image is a text: "ddl standin", and then names of kernels with
- * white space between them. Machine code and PTX are refused. */
+ * white space between them; or what the stand-in for NVRTC makes. Machine code and PTX are refused.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,10 +14,12 @@ enum { BLOCK_MAX = 1024 };
 
 typedef struct module {
     struct module *next;
+    const kernel *compiled; /* or NULL */
     char names[];
 } module;
 
 static module *modules;
+static unsigned long long launches;
 
 static module **link_of(CUmodule handle)
 {
@@ -37,10 +40,16 @@ CUresult cuModuleLoadData(CUmodule *handle, const void *image)
     /* An image of another kind need not end with a 0. */
     if (strncmp(image, IMAGE_MARK, strlen(IMAGE_MARK)))
         return standin_leave(CUDA_ERROR_INVALID_IMAGE);
-    const char *names = (const char *)image + strlen(IMAGE_MARK);
+    bool is_compiled = standin_is_compiled(image);
+    const char *names = is_compiled ? "" : (const char *)image + strlen(IMAGE_MARK);
     module *m = malloc(sizeof *m + strlen(names) + 1);
     if (!m)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    m->compiled = is_compiled ? standin_compiled_load(image) : NULL;
+    if (is_compiled && !m->compiled) {
+        free(m);
+        return standin_leave(CUDA_ERROR_INVALID_IMAGE);
+    }
     strcpy(m->names, names);
     m->next = modules;
     modules = m;
@@ -58,6 +67,8 @@ CUresult cuModuleUnload(CUmodule handle)
     if (!m)
         return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     *link = m->next;
+    if (m->compiled)
+        standin_compiled_unload(m->compiled);
     free(m);
     return standin_leave(CUDA_SUCCESS);
 }
@@ -86,7 +97,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
         return standin_leave(CUDA_ERROR_INVALID_HANDLE);
     if (!function || !name)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    const kernel *k = has_name(m, name) ? standin_kernel(name, strlen(name)) : NULL;
+    const kernel *k = m->compiled && !strcmp(m->compiled->name, name) ? m->compiled
+                      : has_name(m, name) ? standin_kernel(name, strlen(name))
+                                          : NULL;
     if (!k)
         return standin_leave(CUDA_ERROR_NOT_FOUND);
     *function = (CUfunction)(uintptr_t)k;
@@ -95,7 +108,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
 
 static void run_kernel(work *w)
 {
-    w->with.launch.kernel->run(w->with.launch.arguments, w->context->device);
+    const kernel *k = w->with.launch.kernel;
+    k->run(k, w->with.launch.arguments, w->context->device, w->with.launch.shape);
 }
 
 /* The parameters are copied during the call. */
@@ -122,9 +136,25 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     if (!w)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
     w->with.launch.kernel = k;
-    for (unsigned i = 0; i < k->count; i++) {
+    w->with.launch.shape = (launch_shape){grid_x * grid_y * grid_z, block_x * block_y * block_z};
+    if (k->long_bytes && !(w->owned = malloc(k->long_bytes))) {
+        standin_work_drop(w);
+        return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    if (k->long_bytes)
+        w->with.launch.arguments[0] = memcpy(w->owned, parameters[0], k->long_bytes);
+    for (unsigned i = 0; i < k->count && !k->long_bytes; i++) {
         w->with.launch.arguments[i] = &w->with.launch.values[i];
         memcpy(&w->with.launch.values[i], parameters[i], k->bytes[i]);
     }
+    launches++;
     return standin_leave(standin_push(s, w, NULL));
+}
+
+unsigned long long standin_launches(void)
+{
+    standin_lock();
+    unsigned long long n = launches;
+    standin_unlock();
+    return n;
 }

@@ -193,12 +193,17 @@ typedef struct points {
     size_t count;
 } points;
 
+typedef struct launch_shape {
+    unsigned blocks, threads; /* of a block */
+} launch_shape;
+
 typedef struct kernel {
     const char *name;
     unsigned count; /* of parameters */
     unsigned char bytes[4];
+    size_t long_bytes; /* of the only parameter, if it is longer; else 0 */
     /* Without the lock: `arguments` are pointers to the parameters. */
-    void (*run)(void *const *arguments, int device);
+    void (*run)(const struct kernel *k, void *const *arguments, int device, launch_shape shape);
 } kernel;
 
 typedef struct work work;
@@ -234,6 +239,7 @@ struct work {
         } host;
         struct {
             const kernel *kernel;
+            launch_shape shape;
             void *arguments[4];
             uint64_t values[4];
         } launch;
@@ -292,5 +298,13 @@ bool standin_drain(context *owner, bool ordered);
 const kernel *standin_kernel(const char *name, size_t length);
 /* The kernel of this handle, or NULL. */
 const kernel *standin_kernel_of(CUfunction function);
+
+/* -------------------------------------------------------------------------- compiled.c */
+
+/* Whether the stand-in for NVRTC has made this image; its kernel, or NULL. */
+bool standin_is_compiled(const void *image);
+const kernel *standin_compiled_load(const void *image);
+void standin_compiled_unload(const kernel *k);
+const kernel *standin_compiled_of(CUfunction function);
 
 #endif

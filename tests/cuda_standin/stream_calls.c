@@ -132,6 +132,21 @@ CUresult cuStreamQuery(CUstream handle)
     return standin_leave(standin_stream_test(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
+/* It has no effect, since nothing is captured. */
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    CUresult result = standin_enter(__func__);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return standin_leave(CUDA_ERROR_INVALID_VALUE);
+    CUstreamCaptureMode before = current;
+    current = *mode;
+    *mode = before;
+    return standin_leave(CUDA_SUCCESS);
+}
+
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     stream *s;

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduction.h - what the kernel of reduce.cu gets. It is compiled into the library, and at run time
+ * into the kernel, where there are no other headers. */
+#ifndef DDL_DEVICE_REDUCTION_H
+#define DDL_DEVICE_REDUCTION_H
+
+enum {
+    DDL__REDUCTION_MAX = 64, /* operands, and results */
+    DDL__PACK_BYTES = 16     /* that a thread loads at once */
+};
+
+typedef struct ddl__reduction {
+    unsigned long long count; /* elements */
+    unsigned long long packs; /* how many packs of them all addresses allow, from the start */
+    long long divisor;        /* of an average */
+    unsigned n_in, n_out;
+    unsigned long long in[DDL__REDUCTION_MAX], out[DDL__REDUCTION_MAX]; /* addresses */
+    double before[DDL__REDUCTION_MAX], after[DDL__REDUCTION_MAX];       /* factors; 0: none */
+} ddl__reduction;
+
+#endif
