@@ -7,8 +7,12 @@ the consumer's wait for them; the `__cuda_array_interface__` names a stream that
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ddl_core.errors import InvalidArgument
@@ -25,6 +29,19 @@ class Contents:
     stream: int | None = None
 
 
+@functools.cache
+def load_compiler() -> None:
+    """Load CUDA's run-time compiler, where a Python package has it: libddl finds it by its name."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for library in sorted(Path(folder).glob("*/lib/libnvrtc.so.*[0-9]"), reverse=True):
+            try:
+                ctypes.CDLL(str(library))
+            except OSError:
+                continue
+            return
+
+
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:
     """The stream of an operation on these arrays, which waits for their contents as far as their
     producers do that.
@@ -32,6 +49,7 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
     The one that was given; else the one that brings their contents; else the default one. Raises
     InvalidArgument for what is no stream, and for arrays that name different ones.
     """
+    load_compiler()
     if given is not None:
         stream = handle_of(given)
     else:

@@ -48,6 +48,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Algorithms": {
         "DDL_OPTIONS": "holds the options of IBM's DDL: `-mode`, `-dump_iter`, `-dbg_level`."
         " `-mode p` measures the algorithms and takes the fastest.",
+        "DDL_GPU_SHARED_BYTES": "is the size from which operations of ranks that all share one GPU"
+        " go from buffer to buffer. Every rank must have the same. 0: never. Default: 262144.",
         "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
         " written after measurement.",
     },

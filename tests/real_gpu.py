@@ -48,6 +48,13 @@ def driver_folder() -> str:
     return str(Path(re.findall(r"(/\S*libcuda\.so\S*)", maps)[0]).parent)
 
 
+def compiler_folders() -> list[str]:
+    """Where Python packages have NVRTC, for the C programs."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = (spec.submodule_search_locations or []) if spec else []
+    return [str(found.parent) for root in roots for found in Path(root).glob("*/lib/libnvrtc.so.*")]
+
+
 class Checks:
     """Runs programs, and counts."""
 
@@ -56,7 +63,9 @@ class Checks:
         self._env = {
             **os.environ,
             # Before the stand-in, with which the C programs are linked.
-            "LD_LIBRARY_PATH": os.pathsep.join([folder, os.environ.get("LD_LIBRARY_PATH", "")]),
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                [folder, *compiler_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
+            ),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
         }
         self.passed = self.failed = 0
@@ -93,13 +102,14 @@ class Checks:
 
 
 def check_c(checks: Checks) -> None:
-    """test_device on 3 processes, without and with memory in common."""
+    """The C programs on 3 processes: by host memory, and from buffer to buffer."""
     tree = ROOT / "build/gpu"
     built = tree / "tests/test_device"
     configure = ["cmake", "-S", str(ROOT / "libddl"), "-B", str(tree), "-DDDL_TESTS=ON"]
     checks.run("cmake", [*configure, "-DCMAKE_BUILD_TYPE=Release", "--log-level=WARNING"])
     build = ["cmake", "--build", str(tree), "--parallel", str(os.cpu_count() or 1)]
-    checks.run("cmake --build", [*build, "--target", "test_device", "test_device_failures"])
+    programs = ("test_device", "test_device_failures", "test_shared_gpu")
+    checks.run("cmake --build", [*build, "--target", *programs])
     for test in (
         *("operations", "many chunks", "uneven", "ordered", "displaced", "contexts"),
         *("first barrier", "stream order", "group", "completion", "refusals"),
@@ -107,6 +117,10 @@ def check_c(checks: Checks) -> None:
         checks.run(f"test_device {test}", [str(built), test])
     for test in ("death", "limit", "destroyed"):
         checks.run(f"test_device_failures {test}", [f"{built}_failures", test])
+    shared = str(tree / "tests/test_shared_gpu")
+    checks.run("test_shared_gpu reductions", [shared, "reductions", "1"])
+    for test in ("chunks", "allocations", "other_count", "other_op"):
+        checks.run(f"test_shared_gpu {test}", [shared, test])
 
 
 def check_core(checks: Checks) -> None:
@@ -137,10 +151,12 @@ def check_kills(checks: Checks) -> None:
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(KILLS):
-            links = ("shm", "tcp")[number % 2]
-            _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), DDL_LINKS=links)
+            links, shared = ("shm", "tcp")[number % 2], ("0", "1")[number // 2 % 2]
+            env = {"DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
+            _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), **env)
             told = [float(each) for each in re.findall(r"told after ([\d.]+) s", out)]
-            checks.count(f"kill {number + 1}, {links}: 3 go on", len(told) == 3, out)
+            way = "from buffer to buffer" if shared == "1" else "through host memory"
+            checks.count(f"kill {number + 1}, {way}, {links}: 3 go on", len(told) == 3, out)
             times += told
     worst = max(times, default=float("inf"))
     text = f"told after {worst:.3f} s at most, median {statistics.median(times or [0]):.3f} s"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (tests/cuda_standin),
- * or for tests/real_gpu.py of this machine. */
+ * or for tests/real_gpu.py of this machine. With the stand-in, libddl finds that for NVRTC. */
 #ifndef DDL_TESTS_DEVICE_BUFFERS_H
 #define DDL_TESTS_DEVICE_BUFFERS_H
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +17,19 @@
         CHECK(result_ == CUDA_SUCCESS, "%s gives %d", #call, (int)result_);                        \
     } while (0)
 
+/* The stand-in's count of launched kernels; NULL with the real driver. */
+static inline unsigned long long (*device_launches(void))(void)
+{
+    unsigned long long (*found)(void);
+    *(void **)&found = dlsym(RTLD_DEFAULT, "standin_launches");
+    return found;
+}
+
 /* Make GPU 0 the calling thread's. */
 static inline void device_start(void)
 {
+    if (device_launches())
+        CHECK(dlopen(NVRTC_STANDIN, RTLD_NOW), "%s", dlerror());
     CUdevice device;
     CUcontext context;
     CU(cuInit(0));
@@ -41,18 +52,57 @@ static inline CUstream device_stream(void)
     return stream;
 }
 
+/* Where buffers come from: each is an allocation; or all are parts of one, used again and again, as
+ * frameworks do; or each is mapped in a way that other processes cannot open. */
+typedef enum device_source { OF_THEIR_OWN, OF_ONE_POOL, NOT_TO_BE_SHARED } device_source;
+static device_source device_buffers_are;
+enum { DEVICE_POOL = 256 << 20, DEVICE_ALIGNED = 256, DEVICE_MAPPED = 2 << 20 };
+
+static inline CUdeviceptr device_pool_take(size_t bytes)
+{
+    static CUdeviceptr pool;
+    static size_t used;
+    if (!pool)
+        CU(cuMemAlloc_v2(&pool, DEVICE_POOL));
+    if (used + bytes > DEVICE_POOL)
+        used = 0;
+    CUdeviceptr address = pool + used;
+    used += (bytes + DEVICE_ALIGNED - 1) / DEVICE_ALIGNED * DEVICE_ALIGNED;
+    return address;
+}
+
+/* It stays to the end of the process. */
+static inline CUdeviceptr device_map(size_t bytes)
+{
+    CUmemAllocationProp as = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {as.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    size_t whole = (bytes + DEVICE_MAPPED - 1) / DEVICE_MAPPED * DEVICE_MAPPED;
+    CU(cuMemCreate(&handle, whole, &as, 0));
+    CU(cuMemAddressReserve(&address, whole, 0, 0, 0));
+    CU(cuMemMap(address, whole, 0, handle, 0));
+    CU(cuMemSetAccess(address, whole, &access, 1));
+    return address;
+}
+
 /* NULL for 0 bytes. */
 static inline void *device_alloc(size_t bytes)
 {
     CUdeviceptr address = 0;
-    if (bytes)
+    if (bytes && device_buffers_are == OF_ONE_POOL)
+        address = device_pool_take(bytes);
+    else if (bytes && device_buffers_are == NOT_TO_BE_SHARED)
+        address = device_map(bytes);
+    else if (bytes)
         CU(cuMemAlloc_v2(&address, bytes));
     return (void *)(uintptr_t)address;
 }
 
 static inline void device_free(void *memory)
 {
-    if (memory)
+    if (memory && device_buffers_are == OF_THEIR_OWN)
         CU(cuMemFree_v2((CUdeviceptr)(uintptr_t)memory));
 }
 

@@ -514,12 +514,32 @@ static int first_barrier(ddl_comm *comm)
     return 0;
 }
 
-static void run_both(const char *name, process_fn *fn, unsigned dead)
+static void run_both(const char *name, process_fn *fn)
 {
-    process_test test = {name, fn, dead, false};
+    process_test test = {name, fn, 0, false};
+    setenv("DDL_GPU_SHARED_BYTES", "0", 1);
     run_process_test(&test, SIZE, DDL_LINK_SHM);
     if (!SANITIZED || fn == stream_order) /* what runs between the copies is the same */
         run_process_test(&test, SIZE, DDL_LINK_TCP);
+}
+
+/* From buffer to buffer, since all ranks are on one GPU. Over TCP the host's results of small
+ * floats are rounded more often. */
+static void run_shared(const char *name, process_fn *fn)
+{
+    static const char *const names[] = {"own", "pool", "no IPC"};
+    char text[64];
+    setenv("DDL_GPU_SHARED_BYTES", "1", 1);
+    for (int source = OF_THEIR_OWN; source <= NOT_TO_BE_SHARED; source++) {
+        /* The first starts as the second, and goes on as the third. */
+        if (SANITIZED && (source == OF_THEIR_OWN || (source != OF_ONE_POOL && fn != operations)))
+            continue;
+        snprintf(text, sizeof text, "%s, %s", name, names[source]);
+        process_test test = {text, fn, 0, false};
+        device_buffers_are = (device_source)source;
+        run_process_test(&test, SIZE, DDL_LINK_SHM);
+    }
+    device_buffers_are = OF_THEIR_OWN;
 }
 
 int main(int argc, char **argv)
@@ -527,19 +547,24 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         process_fn *fn;
-    } tests[] = {{"operations", operations},
-                 {"many chunks", many_chunks},
-                 {"uneven", uneven},
-                 {"ordered", ordered},
-                 {"displaced", displaced},
-                 {"contexts", contexts},
-                 {"first barrier", first_barrier},
-                 {"stream order", stream_order},
-                 {"group", group},
-                 {"completion", completion},
-                 {"refusals", refusals}};
-    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
-        if (argc < 2 || !strcmp(argv[1], tests[i].name))
-            run_both(tests[i].name, tests[i].fn, 0);
+        bool shared;
+    } tests[] = {{"operations", operations, true},
+                 {"many chunks", many_chunks, false},
+                 {"uneven", uneven, false},
+                 {"ordered", ordered, false},
+                 {"displaced", displaced, false},
+                 {"contexts", contexts, false},
+                 {"first barrier", first_barrier, false},
+                 {"stream order", stream_order, true},
+                 {"group", group, true},
+                 {"completion", completion, true},
+                 {"refusals", refusals, false}};
+    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (argc > 1 && strcmp(argv[1], tests[i].name) != 0)
+            continue;
+        run_both(tests[i].name, tests[i].fn);
+        if (tests[i].shared)
+            run_shared(tests[i].name, tests[i].fn);
+    }
     return 0;
 }

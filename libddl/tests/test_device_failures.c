@@ -121,12 +121,13 @@ static int destroyed(ddl_comm *comm)
 
 /* Each of the driver's functions fails once, in its first calls, on one rank. `failing` names it.
  */
+static int victim;
 static char failing[64];
 static atomic_int *n_failed; /* how often the rank has met it */
 
 static int driver_error(ddl_comm *comm)
 {
-    bool fails = ddl_comm_rank(comm) == VICTIM;
+    bool fails = ddl_comm_rank(comm) == victim;
     if (fails)
         setenv("DDL_STANDIN_FAIL", failing, 1);
     CUdevice device;
@@ -176,8 +177,8 @@ static int driver_error(ddl_comm *comm)
     return 0;
 }
 
-/* One of the driver's functions fails, in its nth call. */
-static void try_driver_error(const char *function, int nth)
+/* One of the driver's functions fails, in its nth call. Returns how often the rank has met it. */
+static int try_driver_error(const char *function, int nth)
 {
     int status[PROCESSES_MAX];
     n_failed =
@@ -186,14 +187,14 @@ static void try_driver_error(const char *function, int nth)
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
     run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
     for (int rank = 0; rank < SIZE; rank++)
-        CHECK(status[rank] == 0 || (rank == VICTIM && WIFSIGNALED(status[rank])),
+        CHECK(status[rank] == 0 || (rank == victim && WIFSIGNALED(status[rank])),
               "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
-    /* Later calls may not come, and no stream is queried if all is done within 0.1 s. */
-    CHECK(nth > 1 || !strcmp(function, "cuStreamQuery") || atomic_load(n_failed),
-          "%s did not fail anything", failing);
+    int met = atomic_load(n_failed);
     munmap(n_failed, sizeof *n_failed);
+    return met;
 }
 
+/* Later calls may not come, and no stream is queried if all is done within 0.1 s. */
 static void try_driver_errors(void)
 {
     static const char *const functions[] = {"cuDevicePrimaryCtxRetain",
@@ -212,9 +213,37 @@ static void try_driver_errors(void)
                                             "cuEventCreate",
                                             "cuEventRecord",
                                             "cuStreamQuery"};
+    setenv("DDL_GPU_SHARED_BYTES", "0", 1);
+    victim = VICTIM;
     for (unsigned f = 0; f < sizeof functions / sizeof *functions; f += SANITIZED ? 2 : 1)
         for (int nth = 1; nth < 8; nth += (SANITIZED ? 3 : 1) + f % 3)
-            try_driver_error(functions[f], nth);
+            CHECK(try_driver_error(functions[f], nth) || nth > 1 ||
+                      !strcmp(functions[f], "cuStreamQuery"),
+                  "%s did not fail anything", failing);
+}
+
+/* The same where ranks share the GPU: of the leader, and of another rank. What fails before the
+ * ranks have agreed lets them use host memory. */
+static void try_shared_errors(void)
+{
+    static const struct {
+        const char *function;
+        int rank, nth;
+        bool ends; /* the comm */
+    } failures[] = {
+        {"cuDeviceGetUuid", VICTIM, 1, false},   {"cuIpcGetMemHandle", VICTIM, 1, false},
+        {"cuIpcGetMemHandle", VICTIM, 2, false}, /* of the buffer: it is copied */
+        {"cuIpcOpenMemHandle", 0, 2, false},     /* as where containers forbid it */
+        {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
+        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, true},
+        {"cuModuleGetFunction", 0, 1, true},     {"cuLaunchKernel", 0, 1, true},
+        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchHostFunc", 0, 2, true}};
+    setenv("DDL_GPU_SHARED_BYTES", "1", 1);
+    for (unsigned f = 0; f < sizeof failures / sizeof *failures; f += SANITIZED ? 2 : 1) {
+        victim = failures[f].rank;
+        int met = try_driver_error(failures[f].function, failures[f].nth);
+        CHECK(met == failures[f].ends, "%s on rank %d has ended %d comms", failing, victim, met);
+    }
 }
 
 int main(int argc, char **argv)
@@ -222,10 +251,15 @@ int main(int argc, char **argv)
     static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
                                          {"limit", limit, 0, false},
                                          {"destroyed", destroyed, 0, false}};
-    run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
+    for (int shared = 0; shared < 2; shared++) {
+        setenv("DDL_GPU_SHARED_BYTES", shared ? "1" : "0", 1);
+        run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
+    }
     if (argc > 3 && !strcmp(argv[1], "driver"))
         try_driver_error(argv[2], atoi(argv[3]));
     else if (argc < 2 || !strcmp(argv[1], "driver"))
         try_driver_errors();
+    if (argc < 2 || !strcmp(argv[1], "shared driver"))
+        try_shared_errors();
     return 0;
 }

@@ -91,10 +91,19 @@ def standin_env(cuda_standin: Path) -> dict[str, str]:
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
-@pytest.mark.parametrize("links", ["shm", "tcp"])
-@pytest.mark.parametrize("size", [1, 3])
-def test_operations(ddlrun: Run, standin_env: dict[str, str], size: int, links: str) -> None:
-    ended = ddlrun(size, PROGRAM, env={**standin_env, "DDL_LINKS": links}).expect_success()
+# From buffer to buffer, since all ranks share the GPU; or through host memory.
+BUFFERS, HOST = "1", "0"
+
+
+@pytest.mark.parametrize(
+    "size, links, shared",
+    [(1, "shm", HOST), (3, "shm", HOST), (3, "tcp", HOST), (3, "shm", BUFFERS)],
+)
+def test_operations(
+    ddlrun: Run, standin_env: dict[str, str], size: int, links: str, shared: str
+) -> None:
+    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
+    ended = ddlrun(size, PROGRAM, env=env).expect_success()
     for rank in range(size):
         assert ended.lines(rank) == [f"compared {results(rank, size)}"]
 
@@ -106,9 +115,11 @@ def results(rank: int, size: int) -> int:
     return runs * each + ordered
 
 
-@pytest.mark.parametrize("links", ["shm", "tcp"])
-def test_a_kill(ddlrun: Run, standin_env: dict[str, str], links: str, tmp_path: Path) -> None:
-    env = {**standin_env, "DDL_LINKS": links}
+@pytest.mark.parametrize("links, shared", [("shm", HOST), ("tcp", HOST), ("shm", BUFFERS)])
+def test_a_kill(
+    ddlrun: Run, standin_env: dict[str, str], links: str, shared: str, tmp_path: Path
+) -> None:
+    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
     ended = ddlrun(4, KILLS, str(tmp_path / "killed"), env=env)
     for rank in range(3):
         assert re.fullmatch(r"told after [\d.]+ s", "".join(ended.lines(rank))), ended.err

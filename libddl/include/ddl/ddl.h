@@ -390,10 +390,10 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * operations of one name under way (DDL_EINVAL); ranks that give one name different operations end
  * with DDL_EMISMATCH. Named operations complete in one order on all ranks, which rank 0 decides.
  *
- * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers are on one GPU, the same in all
- * operations of this rank. The operation starts after what options.stream holds by now; the stream
- * goes on when the results are there, or it has failed. Collective operations only, without names
- * and CUDA graphs. Wants the driver of CUDA 11.7 or later (libcuda.so.1), opened then. */
+ * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers of this rank are on one GPU. An
+ * operation starts after what options.stream holds by now; the stream goes on when the results are
+ * there, or it has failed. Only collective operations, without names and CUDA graphs. The call of
+ * the first one of $DDL_GPU_SHARED_BYTES or more waits for all ranks. Needs CUDA 11.7 or later. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,

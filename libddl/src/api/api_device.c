@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on buffers in the memory of a GPU. */
 #include "api/api_operations.h"
+#include "comm/environment.h"
 #include "device/device.h"
 
 /* What buffers on GPUs are not for, or NULL. */
@@ -37,9 +38,11 @@ static ddl_status find_device(ddl_comm *comm, const void *address, void *stream,
     ddl__device_config config = {.engine = comm->engine,
                                  .rank = comm->rank,
                                  .size = comm->size,
-                                 .name = comm->names[comm->rank],
+                                 .names = comm->names,
                                  .regions = ddl__endpoint_regions(comm->endpoint)};
-    ddl_status status = ddl__device_create(&config, address, stream, &made);
+    ddl_status status = ddl__environment_gpu(&config.shared_bytes);
+    if (status == DDL_OK)
+        status = ddl__device_create(&config, address, stream, &made);
     if (status != DDL_OK)
         return status;
     if (!atomic_compare_exchange_strong_explicit(&comm->device, &none, made, memory_order_acq_rel,

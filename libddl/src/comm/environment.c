@@ -277,6 +277,16 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     return status;
 }
 
+ddl_status ddl__environment_gpu(uint64_t *shared_bytes)
+{
+    const char *text = ddl__environment_text("DDL_GPU_SHARED_BYTES");
+    int64_t bytes = 256 << 10;
+    if (text && !parse_whole(text, 0, INT64_MAX, &bytes))
+        return ddl__fail(DDL_EINVAL, "DDL_GPU_SHARED_BYTES=\"%s\" is not a number of bytes", text);
+    *shared_bytes = (uint64_t)bytes;
+    return DDL_OK;
+}
+
 static ddl_status read_number(const char *name, int *value)
 {
     const char *text = text_or_empty(name);

@@ -76,7 +76,7 @@ static void find_blocks(ddl__chunks *c, int rank)
     }
 }
 
-static int64_t count_of(const ddl__chunks *c, int64_t k)
+int64_t ddl__chunk_count(const ddl__chunks *c, int64_t k)
 {
     int64_t left = c->call->count - k * c->elements;
     return left < c->elements ? left : c->elements;
@@ -86,7 +86,7 @@ static bool copy_blocks(const ddl__chunks *c, int64_t k, const ddl__copied *bloc
                         const void *buffer, unsigned char *memory, ddl__chunk_copy_fn *copy,
                         void *context)
 {
-    size_t bytes = (size_t)count_of(c, k) * c->element;
+    size_t bytes = (size_t)ddl__chunk_count(c, k) * c->element;
     for (int i = 0; bytes && i < blocks->n; i++) {
         int64_t at = (blocks->device + i) * c->call->count + k * c->elements;
         if (i != blocks->except &&
@@ -265,7 +265,8 @@ bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl
 
 size_t ddl__chunk_bytes(const ddl__chunks *c, int64_t k)
 {
-    return c->is_whole ? whole_bytes(c) : (size_t)count_of(c, k) * c->element * (size_t)c->blocks;
+    return c->is_whole ? whole_bytes(c)
+                       : (size_t)ddl__chunk_count(c, k) * c->element * (size_t)c->blocks;
 }
 
 bool ddl__chunk_call(const ddl__chunks *c, int64_t k, unsigned char *memory, ddl__call *made)
@@ -273,7 +274,7 @@ bool ddl__chunk_call(const ddl__chunks *c, int64_t k, unsigned char *memory, ddl
     *made = *c->call;
     if (c->is_whole)
         return c->call->order ? make_ordered(c, memory, made) : make_uneven(c, memory, made);
-    made->count = count_of(c, k);
+    made->count = ddl__chunk_count(c, k);
     size_t block = (size_t)made->count * c->element;
     made->send = c->call->send ? memory : NULL;
     made->recv = c->call->recv ? memory + (size_t)c->recv_block * block : NULL;

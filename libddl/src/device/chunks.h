@@ -18,7 +18,8 @@ typedef struct ddl__chunks {
     int64_t n; /* how many; at least 1 */
     int size;  /* of the comm */
     size_t element;
-    bool is_whole; /* the one chunk has the layout of the caller's buffers */
+    bool is_shared; /* for the caller: not set here */
+    bool is_whole;  /* the one chunk has the layout of the caller's buffers */
 
     /* is_whole: the parts of the buffers that are used, in elements; in one range if both are one
      * buffer. Of uneven blocks those that are copied. */
@@ -37,6 +38,9 @@ typedef struct ddl__chunks {
 /* How to run the call, in chunks of up to so many bytes. The call outlives this. False: one element
  * of each block takes more. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
+
+/* The elements of a block in chunk k of even blocks. */
+int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 
 /* The bytes of memory that chunk k wants. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);

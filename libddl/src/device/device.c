@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "device/device_state.h"
+#include "device/sharing.h"
 #include "engine/ordered.h"
 
 typedef ddl__device_operation operation;
@@ -39,9 +39,16 @@ static void end_operation(void *argument)
     if (d->engine)
         ddl__engine_release_group(d->engine, o->group, DDL_OK);
     o->ended = true;
+    ddl__device_called(d, o);
+    pthread_mutex_unlock(&d->lock);
+}
+
+void ddl__device_called(ddl__device *d, operation *o)
+{
+    if (--o->left)
+        return;
     d->under_way--;
     pthread_cond_broadcast(&d->changed);
-    pthread_mutex_unlock(&d->lock);
 }
 
 /* ---------------------------------------------------------------------------- making and freeing
@@ -59,13 +66,18 @@ static void operation_free(operation *o)
         o->pinned = p->next;
         ddl__pinned_give_back(d, p);
     }
+    for (int64_t k = 0; k < o->n_chunks; k++)
+        if (o->chunks[k].shared) {
+            free(o->chunks[k].shared->all);
+            free(o->chunks[k].shared);
+        }
     free(o);
 }
 
 void ddl__device_free_ended(ddl__device *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (operation *o; (o = d->operations) && o->ended;) {
+    for (operation *o; (o = d->operations) && !o->left;) {
         d->operations = o->next;
         if (!o->next)
             d->last = &d->operations;
@@ -89,12 +101,13 @@ static bool fits_slots(const ddl__chunks *chunks)
 
 static void place_in_slot(ddl__device *d, chunk *c)
 {
-    c->slot = (int)(d->n_uses % DDL__SLOTS);
-    c->memory = d->slots + (size_t)c->slot * DDL__SLOT_BYTES;
-    c->word = ddl__pinned_device_word(d->slot_words, (size_t)c->slot);
-    c->filled = d->slot_words->filled[c->slot];
-    c->hold.word = ddl__pinned_word(d->slot_words, (size_t)c->slot);
-    c->hold.value = (uint32_t)(d->n_uses++ / DDL__SLOTS) + 1;
+    size_t slot = d->n_uses % DDL__SLOTS;
+    c->memory = d->slots + slot * DDL__SLOT_BYTES;
+    c->freed = d->freed[slot];
+    c->word = ddl__pinned_device_word(d->slot_words, slot);
+    c->filled = d->slot_words->filled[slot];
+    c->hold.word = ddl__pinned_word(d->slot_words, slot);
+    c->hold.value = c->value = (uint32_t)(d->n_uses++ / DDL__SLOTS) + 1;
 }
 
 /* Memory of the operation's own, for this chunk. */
@@ -105,33 +118,50 @@ static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t byt
         return DDL_ESYSTEM;
     pinned->next = o->pinned;
     o->pinned = pinned;
-    c->slot = -1;
     c->memory = pinned->memory;
     c->word = ddl__pinned_device_word(pinned, 0);
     c->filled = pinned->filled[0];
     c->hold.word = ddl__pinned_word(pinned, 0);
-    c->hold.value = pinned->uses;
+    c->hold.value = c->value = pinned->uses;
     return DDL_OK;
+}
+
+/* The chunk's operation is on this memory. */
+static ddl_status add_call(operation *o, const ddl__chunks *chunks, int64_t k, chunk *c)
+{
+    ddl__call made;
+    if (!ddl__chunk_call(chunks, k, c->memory, &made))
+        return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
+    made.hold = &c->hold;
+    ddl_status status = ddl__group_add(o->group, &made);
+    if (status != DDL_OK)
+        ddl__call_drop(&made);
+    return status;
+}
+
+static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chunks, int64_t k,
+                            chunk *c)
+{
+    ddl_status status = DDL_OK;
+    c->operation = o;
+    if (chunks->is_shared) {
+        status = place_apart(d, o, c, 0); /* a word */
+        c->memory = NULL;
+        return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
+    }
+    if (fits_slots(chunks))
+        place_in_slot(d, c);
+    else
+        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k));
+    return status == DDL_OK ? add_call(o, chunks, k, c) : status;
 }
 
 /* Add the chunks of a call to the group; `c` is the first. */
 static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *chunks, chunk *c)
 {
     ddl_status status = DDL_OK;
-    for (int64_t k = 0; k < chunks->n && status == DDL_OK; k++, c++) {
-        ddl__call made;
-        c->operation = o;
-        if (fits_slots(chunks))
-            place_in_slot(d, c);
-        else if ((status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k))) != DDL_OK)
-            return status;
-        if (!ddl__chunk_call(chunks, k, c->memory, &made))
-            return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
-        made.hold = &c->hold;
-        status = ddl__group_add(o->group, &made);
-        if (status != DDL_OK)
-            ddl__call_drop(&made);
-    }
+    for (int64_t k = 0; k < chunks->n && status == DDL_OK; k++)
+        status = add_chunk(d, o, chunks, k, c++);
     return status;
 }
 
@@ -145,6 +175,7 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
                          (long long)r->n_chunks);
     }
     o->device = d;
+    o->n_chunks = r->n_chunks;
     o->deadline = ddl__deadline(r->whole->timeout_ms);
     o->group->held = true;
     ddl_status status = DDL__GOOD(d, event_create, &o->start, DDL__CUDA_EVENT_DISABLE_TIMING) &&
@@ -178,19 +209,34 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
 }
 
+/* The same where the memory is on the device, too. */
+static bool copy_to_scratch(void *context, const void *device, void *scratch, size_t bytes)
+{
+    const ddl__device *d = context;
+    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(scratch), ddl__cuda_address(device),
+                     bytes, d->from);
+}
+
+static bool copy_from_scratch(void *context, const void *device, void *scratch, size_t bytes)
+{
+    const ddl__device *d = context;
+    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(device), ddl__cuda_address(scratch),
+                     bytes, d->to);
+}
+
 /* Queue what the device does for a chunk. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
-    bool in_slot = c->slot >= 0;
-    return (!in_slot || DDL__GOOD(d, stream_wait_event, d->from, d->freed[c->slot], 0)) &&
-           ddl__chunk_copy_in(chunks, k, c->memory, copy_from_device, d) &&
+    ddl__chunk_copy_fn *in = c->shared ? copy_to_scratch : copy_from_device;
+    ddl__chunk_copy_fn *out = c->shared ? copy_from_scratch : copy_to_device;
+    return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
+           (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
            DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
            DDL__GOOD(d, event_record, c->filled, d->from) &&
            DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0) &&
-           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->hold.value,
-                     DDL__CUDA_WAIT_VALUE_GEQ) &&
-           ddl__chunk_copy_out(chunks, k, c->memory, copy_to_device, d) &&
-           (!in_slot || DDL__GOOD(d, event_record, d->freed[c->slot], d->to));
+           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
+           (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
+           (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
 }
 
 /* Queue what the device does for all chunks, between what the caller's stream holds and what comes
@@ -214,6 +260,12 @@ static void list_append(ddl__device *d, operation *o)
     *d->last = o;
     d->last = &o->next;
     d->under_way++;
+    o->left = 1; /* end_operation */
+    for (int64_t k = 0; k < o->n_chunks && d->config.rank == 0; k++)
+        if (o->chunks[k].shared) {
+            o->left++;
+            ddl__leader_take(d, o->chunks[k].shared);
+        }
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
@@ -315,14 +367,19 @@ ddl_status ddl__device_check_stream(const ddl__device *d, void *stream)
 }
 
 /* Cut the calls into chunks. */
-static ddl_status cut(const ddl__device *d, const ddl__call *calls, request *r)
+static ddl_status cut(ddl__device *d, const ddl__call *calls, request *r)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        if (!ddl__chunks_of(&calls[i], d->config.rank, d->config.size, DDL__SLOT_BYTES,
-                            &r->calls[i]))
+        ddl_status status;
+        bool is_shared = ddl__sharing_takes(d, &calls[i], &status);
+        if (status != DDL_OK)
+            return status;
+        if (!ddl__chunks_of(&calls[i], d->config.rank, d->config.size,
+                            is_shared ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, &r->calls[i]))
             return ddl__fail(DDL_EUNSUPPORTED,
                              "%d ranks are too many for an operation on buffers of a GPU",
                              d->config.size);
+        r->calls[i].is_shared = is_shared;
         r->n_chunks += r->calls[i].n;
     }
     return DDL_OK;
@@ -332,13 +389,12 @@ static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, request
 {
     ddl_work *work = NULL;
     const ddl__call *whole = r->whole;
-    ddl_status status = cut(d, calls, r);
-    if (status != DDL_OK)
-        return status;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
     pthread_mutex_lock(&d->order);
-    status = submit(d, r, whole->queued ? out : &work);
+    ddl_status status = cut(d, calls, r);
+    if (status == DDL_OK)
+        status = submit(d, r, whole->queued ? out : &work);
     pthread_mutex_unlock(&d->order);
     ddl__device_leave(d);
     if (status != DDL_OK || whole->queued)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.h - operations of one comm on buffers in the memory of a GPU. They pass through host
- * memory, where the engine runs them; copies and operations overlap. */
+ * memory, where the engine runs them; copies and operations overlap. Long ones of ranks that share
+ * one GPU go from buffer to buffer there. */
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
 
@@ -11,8 +12,10 @@ typedef struct ddl__device ddl__device;
 typedef struct ddl__device_config {
     ddl__engine *engine;
     int rank, size;
-    const char *name;      /* "rank 2 on host"; it outlives the device */
+    char *const *names;    /* by rank: "rank 2 on host"; they outlive the device */
     ddl__regions *regions; /* of the endpoint */
+    uint64_t shared_bytes; /* from which operations of ranks that share a GPU go from buffer to
+                              buffer; 0: none do */
 } ddl__device_config;
 
 /* ---- device_open.c ---- */
@@ -21,6 +24,10 @@ typedef struct ddl__device_config {
  * is that of the calling thread's context. Opens the driver. */
 ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
                               ddl__device **out);
+
+/* The comm has ended: wait until this rank does not write to other ranks' buffers any more. NULL is
+ * fine. */
+void ddl__device_settle(ddl__device *device);
 
 /* Before the engine is destroyed: fail what is under way, and do not call it any more. NULL is
  * fine. */

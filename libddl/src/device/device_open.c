@@ -8,9 +8,14 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "device/device_state.h"
+#include "device/sharing.h"
 
 /* -------------------------------------------------------------------------------------- driver */
+
+static const char *own_name(const ddl__device *d)
+{
+    return d->config.names[d->config.rank];
+}
 
 bool ddl__device_is_good(const ddl__device *d, const char *call, ddl__cuda_result result)
 {
@@ -18,7 +23,7 @@ bool ddl__device_is_good(const ddl__device *d, const char *call, ddl__cuda_resul
         return true;
     char text[128];
     ddl__cuda_describe(&d->cuda, result, text, sizeof text);
-    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s fails on GPU %d: %s", d->config.name,
+    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s fails on GPU %d: %s", own_name(d),
               ddl__cuda_symbol(call), d->number, text);
     return false;
 }
@@ -88,7 +93,7 @@ static void check_limit(ddl__device *d)
         return;
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s: GPU %d has not copied the results of an operation in time",
-             d->config.name, d->number);
+             own_name(d), d->number);
     ddl__device_fail(d, DDL_EEXPIRED, text);
 }
 
@@ -105,7 +110,9 @@ static void *watch(void *argument)
         ddl__cond_wait_until(&d->changed, &d->lock, ddl__now() + DDL__PROGRESS_TICK);
         pthread_mutex_unlock(&d->lock);
         ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
+        int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
         if (ddl__device_enter(d)) {
+            d->cuda.capture_mode(&mode);
             results[0] = d->cuda.stream_query(d->from);
             results[1] = d->cuda.stream_query(d->to);
             ddl__device_leave(d);
@@ -234,13 +241,19 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
         ddl__device_destroy(d);
         return status;
     }
-    ddl__log(DDL__INFO, "%s: buffers on GPU %d pass through %d MiB of host memory", config->name,
+    ddl__log(DDL__INFO, "%s: buffers on GPU %d pass through %d MiB of host memory", own_name(d),
              d->number, DDL__SLOTS * (DDL__SLOT_BYTES >> 20));
     *out = d;
     return DDL_OK;
 }
 
 /* ------------------------------------------------------------------------------------ the end */
+
+void ddl__device_settle(ddl__device *d)
+{
+    if (d)
+        ddl__leader_settle(d);
+}
 
 void ddl__device_detach(ddl__device *d)
 {
@@ -273,6 +286,7 @@ static bool drain(ddl__device *d)
 static void close_all(ddl__device *d)
 {
     ddl__device_free_ended(d);
+    ddl__sharing_destroy(d, d->sharing);
     for (int i = 0; i < DDL__SLOTS; i++)
         if (d->freed[i])
             d->cuda.event_destroy(d->freed[i]);
@@ -302,10 +316,11 @@ void ddl__device_destroy(ddl__device *d)
         ddl__log(DDL__WARN,
                  "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
                  "is not freed",
-                 d->config.name, d->number);
+                 own_name(d), d->number);
         return;
     }
     if (d->context && ddl__device_enter(d)) {
+        ddl__leader_stop(d);
         close_all(d);
         ddl__device_leave(d);
         d->cuda.context_release(d->number);

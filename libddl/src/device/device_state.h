@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_state.h - the internals of a device, for the files of this folder that make it up:
  * device.c (operations), pinned.c (host memory that the device copies to and from), device_open.c
- * (creation and end, and how a failure of the GPU is found).
+ * (creation and end, and how a failure of the GPU is found), sharing.c and leader.c (ranks that
+ * share a GPU; sharing.h).
  *
  * Design notes.
  *
@@ -64,13 +65,18 @@ typedef struct ddl__pinned {
     uint32_t uses;           /* of the words of an operation: their value */
 } ddl__pinned;
 
+typedef struct ddl__shared_chunk ddl__shared_chunk; /* sharing.h */
+typedef struct ddl__device_sharing ddl__device_sharing;
+
 typedef struct ddl__device_chunk {
     ddl__hold hold;
     struct ddl__device_operation *operation;
-    unsigned char *memory;
-    ddl__cuda_pointer word; /* the hold's, for the device */
+    unsigned char *memory;  /* to which it is copied; NULL: it is not */
+    ddl__cuda_pointer word; /* that tells when the results can be copied back, ... */
+    uint32_t value;         /* ... with at least this */
     ddl__cuda_event filled;
-    int slot; /* -1: memory of the operation */
+    ddl__cuda_event freed;     /* the last copies from this memory are made; NULL: used once */
+    ddl__shared_chunk *shared; /* of ranks that share the GPU; NULL: it passes through the host */
 } ddl__device_chunk;
 
 typedef struct ddl__device_operation {
@@ -80,7 +86,9 @@ typedef struct ddl__device_operation {
     ddl__pinned *pinned; /* or NULL */
     int64_t deadline;
     ddl__cuda_event start, end; /* in the caller's stream; after the last copy */
-    bool ended;                 /* the last host function was called */
+    bool ended;                 /* the last copy was made */
+    unsigned left;              /* what is still to be called for it: 0 when it can be freed */
+    int64_t n_chunks;
     ddl__device_chunk chunks[];
 } ddl__device_operation;
 
@@ -94,15 +102,16 @@ struct ddl__device {
     ddl__pinned *slot_words; /* one word for each */
     ddl__cuda_event freed[DDL__SLOTS]; /* the last copies from the slot are made */
 
-    pthread_mutex_t order; /* and the next two */
+    pthread_mutex_t order; /* and the next three */
     uint64_t n_uses;       /* of slots, ever */
     ddl__pinned *unused;
+    ddl__device_sharing *sharing; /* NULL: not asked for yet */
 
     pthread_mutex_t lock; /* and all that follows */
     pthread_cond_t changed;
     ddl__engine *engine;                       /* NULL: detached */
     ddl__device_operation *operations, **last; /* oldest first */
-    unsigned under_way; /* operations whose last host function is to be called */
+    unsigned under_way;                        /* operations with something left */
     bool stop, started;
     bool failed; /* the comm was ended */
     bool broken; /* some host functions will never be called */
@@ -129,6 +138,9 @@ ddl_status ddl__device_check(const ddl__device *device, const void *address);
 
 /* Under `lock`: the GPU does not copy, or not in time. End the comm, once. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
+
+/* Under `lock`: something that was left of the operation was called. */
+void ddl__device_called(ddl__device *device, ddl__device_operation *operation);
 
 /* Under `order`: free the operations that have ended. */
 void ddl__device_free_ended(ddl__device *device);

@@ -4,6 +4,7 @@
 #ifndef DDL_ENGINE_HOLD_H
 #define DDL_ENGINE_HOLD_H
 
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@ typedef struct ddl__hold {
     atomic_bool ready;
     atomic_uint *word; /* gets `value` when the operation has ended, or failed */
     uint32_t value;
+    sem_t *told; /* is posted then; or NULL. It outlives the hold */
 } ddl__hold;
 
 /* The driver looks at it after it has announced its sleep, and whoever sets it looks for a sleeping
@@ -21,10 +23,13 @@ static inline bool ddl__hold_is_ready(const ddl__hold *hold)
     return atomic_load_explicit(&hold->ready, memory_order_seq_cst);
 }
 
-/* Its buffers are written by now. */
+/* Its buffers are written by now. The hold may be gone when the word is set. */
 static inline void ddl__hold_end(const ddl__hold *hold)
 {
+    sem_t *told = hold->told;
     atomic_store_explicit(hold->word, hold->value, memory_order_release);
+    if (told)
+        sem_post(told);
 }
 
 #endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each rank does; sharing.h has the design notes. */
+#include "device/sharing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/dtype.h"
+#include "base/log.h"
+#include "engine/describe.h"
+
+/* --------------------------------------------------------------------- who shares the GPU */
+
+/* What the ranks tell each other. */
+typedef struct greeting {
+    ddl__cuda_uuid uuid;
+    ddl__cuda_ipc handle; /* of a small allocation */
+    uint64_t namespace, process;
+    uint64_t is_willing;
+} greeting;
+
+typedef struct verdict {
+    bool moves, reduces;
+} verdict;
+
+/* The same rank of the same operation on all ranks. */
+static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *send, void *recv,
+                           size_t bytes, int64_t timeout_ms)
+{
+    ddl__call call = {.kind = kind,
+                      .dtype = DDL_U8,
+                      .count = (int64_t)bytes,
+                      .send = send,
+                      .recv = recv,
+                      .timeout_ms = timeout_ms};
+    return ddl__engine_submit(d->config.engine, &call, NULL);
+}
+
+/* The small allocation is the first that is exported. */
+static void greet(const ddl__device *d, greeting *own)
+{
+    struct stat status;
+    ddl__export *probe = &d->sharing->exports[d->sharing->n_exports++];
+    own->process = (uint64_t)getpid();
+    own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
+    own->is_willing = DDL__GOOD(d, device_uuid, &own->uuid, d->number) &&
+                      DDL__GOOD(d, memory_alloc, &probe->base, sizeof *own) &&
+                      DDL__GOOD(d, ipc_export, &own->handle, probe->base);
+}
+
+static bool all_share(const ddl__device *d, const greeting *all, char *why, size_t size)
+{
+    for (int r = 0; r < d->config.size; r++) {
+        if (!all[r].is_willing) {
+            snprintf(why, size, "%s cannot export memory by CUDA IPC", d->config.names[r]);
+            return false;
+        }
+        if (memcmp(&all[r].uuid, &all[0].uuid, sizeof all->uuid)) {
+            snprintf(why, size, "the ranks use several GPUs");
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether the leader may open the others' memory. */
+static bool can_open(const ddl__device *d, const greeting *all, char *why, size_t size)
+{
+    ddl__device_sharing *s = d->sharing;
+    for (int r = 0; r < d->config.size; r++)
+        if (!s->is_own_process[r] && !DDL__GOOD(d, ipc_open, &s->opened[r][0], all[r].handle,
+                                                DDL__CUDA_IPC_LAZY_PEER_ACCESS)) {
+            s->opened[r][0] = 0;
+            snprintf(why, size, "%s", ddl__message());
+            return false;
+        }
+    return true;
+}
+
+static verdict decide(ddl__device *d, const greeting *all)
+{
+    char why[DDL__MESSAGE_MAX] = "";
+    const char *name = d->config.names[d->config.rank];
+    verdict v = {0};
+    v.moves = all_share(d, all, why, sizeof why) && can_open(d, all, why, sizeof why);
+    if (v.moves && ddl__leader_start(d) != DDL_OK) {
+        v.moves = false;
+        snprintf(why, sizeof why, "%s", ddl__message());
+    }
+    v.reduces = v.moves && (d->sharing->reducer = ddl__reducer_create(d));
+    if (v.moves)
+        ddl__log(DDL__INFO,
+                 "%s: all ranks share one GPU: operations of %llu bytes and more go from buffer to "
+                 "buffer%s%s",
+                 name, (unsigned long long)d->config.shared_bytes,
+                 v.reduces ? "" : ", but not reductions: ", v.reduces ? "" : ddl__message());
+    else
+        ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", name,
+                 why);
+    return v;
+}
+
+static void find_own_processes(const ddl__device *d, const greeting *all)
+{
+    const greeting *own = &all[d->config.rank];
+    for (int r = 0; r < d->config.size; r++)
+        d->sharing->is_own_process[r] = !memcmp(&all[r].uuid, &own->uuid, sizeof own->uuid) &&
+                                        all[r].process == own->process &&
+                                        all[r].namespace == own->namespace;
+}
+
+static ddl_status agree(ddl__device *d, greeting *all, int64_t timeout_ms)
+{
+    greeting own = {.is_willing = false};
+    verdict v = {0};
+    greet(d, &own);
+    ddl_status status = exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
+    if (status == DDL_OK) {
+        find_own_processes(d, all);
+        if (d->config.rank == 0)
+            v = decide(d, all);
+        status = exchange(d, DDL__BROADCAST, &v, &v, sizeof v, timeout_ms);
+    }
+    if (status == DDL_OK) {
+        d->sharing->moves = v.moves;
+        d->sharing->reduces = v.reduces;
+    }
+    return status;
+}
+
+static ddl_status find_sharing(ddl__device *d, int64_t timeout_ms)
+{
+    size_t n = (size_t)d->config.size;
+    greeting *all = calloc(n, sizeof *all);
+    ddl__device_sharing *s = calloc(1, sizeof *s);
+    if (s) {
+        s->is_own_process = calloc(n, sizeof *s->is_own_process);
+        s->opened = d->config.rank ? NULL : calloc(n, sizeof *s->opened);
+    }
+    if (!all || !s || !s->is_own_process || (!d->config.rank && !s->opened)) {
+        free(all);
+        ddl__sharing_destroy(d, s);
+        return ddl__fail(DDL_ENOMEM, "no memory for what %zu ranks tell each other", n);
+    }
+    s->last = &s->first;
+    pthread_mutex_lock(&d->lock);
+    d->sharing = s;
+    pthread_mutex_unlock(&d->lock);
+    ddl_status status = agree(d, all, timeout_ms);
+    free(all);
+    return status;
+}
+
+void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
+{
+    if (!s)
+        return;
+    for (int r = 0; s->opened && r < d->config.size; r++)
+        for (int i = 0; i < DDL__EXPORTS; i++)
+            if (s->opened[r][i])
+                d->cuda.ipc_close(s->opened[r][i]);
+    for (int i = 0; i < DDL__SCRATCHES; i++) {
+        if (s->freed[i])
+            d->cuda.event_destroy(s->freed[i]);
+        if (s->scratch[i])
+            d->cuda.memory_free(s->scratch[i]);
+    }
+    if (s->n_exports && s->exports[0].base)
+        d->cuda.memory_free(s->exports[0].base);
+    ddl__reducer_destroy(d, s->reducer);
+    if (s->stream)
+        d->cuda.stream_destroy(s->stream);
+    if (s->started)
+        sem_destroy(&s->told);
+    free(s->opened);
+    free(s->is_own_process);
+    free(s);
+}
+
+/* ----------------------------------------------------------------------- which operations */
+
+static bool reduces(const ddl__call *call)
+{
+    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
+           call->kind == DDL__REDUCE_TO_ROOT;
+}
+
+/* All ranks find the same. */
+static bool is_long(const ddl__device *d, const ddl__call *call)
+{
+    ddl__chunks chunks;
+    int size = d->config.size;
+    if (!d->config.shared_bytes || size < 2 || size > DDL__REDUCTION_MAX || call->blocks ||
+        call->order || call->by != DDL__ALGORITHM_NONE || call->kind == DDL__BARRIER ||
+        !ddl__chunks_of(call, d->config.rank, size, DDL__SHARED_CHUNK, &chunks))
+        return false;
+    uint64_t count = (uint64_t)call->count * (uint64_t)chunks.blocks;
+    return count && count >= d->config.shared_bytes / chunks.element;
+}
+
+bool ddl__sharing_takes(ddl__device *d, const ddl__call *call, ddl_status *status)
+{
+    *status = DDL_OK;
+    if (!is_long(d, call))
+        return false;
+    if (!d->sharing)
+        *status = find_sharing(d, call->timeout_ms);
+    return *status == DDL_OK && (reduces(call) ? d->sharing->reduces : d->sharing->moves);
+}
+
+/* ------------------------------------------------------------------------- where buffers lie */
+
+/* The export of this allocation, of the library itself or of the program; NULL if the leader
+ * cannot, or is not to, open it. */
+static const ddl__export *export(const ddl__device *d, unsigned long long id,
+                                 ddl__cuda_pointer base, bool is_own)
+{
+    ddl__device_sharing *s = d->sharing;
+    for (unsigned i = 0; i < s->n_exports; i++)
+        if (s->exports[i].id == id)
+            return &s->exports[i];
+    for (unsigned i = 0; i < s->n_exports; i++)
+        s->n_freed += s->exports[i].base == base;
+    bool is_full = s->n_exports >= DDL__EXPORTS - DDL__SCRATCHES;
+    if (!is_own && (is_full || s->n_freed >= DDL__EXPORTS_FREED))
+        return NULL;
+    ddl__export *made = &s->exports[s->n_exports];
+    *made = (ddl__export){.id = id, .base = base};
+    if (d->cuda.ipc_export(&made->handle, base) != DDL__CUDA_SUCCESS)
+        return NULL;
+    s->n_exports++;
+    return made;
+}
+
+/* False: the leader cannot use this memory. */
+static bool find_place(const ddl__device *d, ddl__cuda_pointer address, bool is_own,
+                       ddl__place *place)
+{
+    unsigned long long id = 0;
+    ddl__cuda_pointer base = 0;
+    place->address = address;
+    if (d->sharing->is_own_process[0]) /* the leader's */
+        return true;
+    if (!DDL__GOOD(d, pointer_attribute, &id, DDL__CUDA_POINTER_BUFFER_ID, address) ||
+        !DDL__GOOD(d, pointer_attribute, &base, DDL__CUDA_POINTER_RANGE_START, address))
+        return false;
+    const ddl__export *found = export(d, id, base, is_own);
+    if (!found)
+        return false;
+    place->number = (uint64_t)(found - d->sharing->exports);
+    place->base = base;
+    place->handle = found->handle;
+    return true;
+}
+
+/* The blocks of chunk k in the caller's own buffer. */
+static bool place_there(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                        const ddl__copied *blocks, const void *buffer, ddl__place *place)
+{
+    int64_t at = blocks->device * c->call->count + k * c->elements;
+    place->stride = (uint64_t)c->call->count * c->element;
+    return !blocks->n ||
+           find_place(d, ddl__cuda_address(buffer) + (uint64_t)at * c->element, false, place);
+}
+
+/* The same in memory that they are copied to and from. */
+static bool place_copied(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                         const ddl__copied *blocks, ddl__cuda_pointer memory, ddl__place *place)
+{
+    place->stride = ddl__chunk_bytes(c, k) / (size_t)c->blocks;
+    return !blocks->n ||
+           find_place(d, memory + (uint64_t)blocks->host * place->stride, true, place);
+}
+
+/* An all-to-all that replaces its operands needs copies of them. */
+static bool place_directly(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__places *own)
+{
+    const ddl__call *call = c->call;
+    return !(call->kind == DDL__ALLTOALL && call->send == call->recv) &&
+           place_there(d, c, k, &c->in, call->send, &own->send) &&
+           place_there(d, c, k, &c->out, call->recv, &own->recv);
+}
+
+static bool place_in_scratch(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                             ddl__device_chunk *chunk, ddl__places *own)
+{
+    ddl__device_sharing *s = d->sharing;
+    unsigned i = (unsigned)(s->n_scratch++ % DDL__SCRATCHES);
+    if (!s->freed[i] && !DDL__GOOD(d, event_create, &s->freed[i], DDL__CUDA_EVENT_DISABLE_TIMING))
+        return false;
+    if (!s->scratch[i] && !DDL__GOOD(d, memory_alloc, &s->scratch[i], DDL__SHARED_CHUNK))
+        return false;
+    chunk->memory = (unsigned char *)(uintptr_t)s->scratch[i];
+    chunk->freed = s->freed[i];
+    own->send = own->recv = (ddl__place){.address = 0};
+    return place_copied(d, c, k, &c->in, s->scratch[i], &own->send) &&
+           place_copied(d, c, k, &c->out, s->scratch[i], &own->recv);
+}
+
+static bool place(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__device_chunk *chunk,
+                  ddl__places *own)
+{
+    own->signature = ddl__signature_of(c->call, 0);
+    own->prescale = c->call->prescale;
+    own->postscale = c->call->postscale;
+    return place_directly(d, c, k, own) || place_in_scratch(d, c, k, chunk, own);
+}
+
+/* -------------------------------------------------------------------- operations of a chunk */
+
+/* Add a call that starts when the hold is ready. */
+static ddl_status add(const ddl__device_chunk *chunk, const ddl__call *call, ddl__hold *hold)
+{
+    ddl__call made = *call;
+    made.hold = hold;
+    return ddl__group_add(chunk->operation->group, &made);
+}
+
+static ddl_status add_both(const ddl__device *d, ddl__device_chunk *chunk, ddl__shared_chunk *sc)
+{
+    bool leads = d->config.rank == 0;
+    ddl__call gather = {.kind = DDL__GATHER,
+                        .dtype = DDL_U8,
+                        .count = sizeof sc->own,
+                        .send = &sc->own,
+                        .recv = sc->all,
+                        .timeout_ms = sc->call.timeout_ms};
+    ddl__call barrier = {.kind = DDL__BARRIER, .dtype = DDL_U8, .timeout_ms = sc->call.timeout_ms};
+    sc->barrier.word = chunk->hold.word;
+    sc->barrier.value = chunk->hold.value;
+    atomic_init(&sc->barrier.ready, !leads);
+    chunk->hold.word = &sc->gathered;
+    chunk->hold.value = 1;
+    chunk->hold.told = leads ? &d->sharing->told : NULL;
+    ddl_status status = add(chunk, &gather, &chunk->hold);
+    return status == DDL_OK ? add(chunk, &barrier, &sc->barrier) : status;
+}
+
+ddl_status ddl__sharing_add(ddl__device *d, const ddl__chunks *chunks, int64_t k,
+                            ddl__device_chunk *chunk)
+{
+    ddl__shared_chunk *sc = chunk->shared = calloc(1, sizeof *sc);
+    bool leads = d->config.rank == 0;
+    if (sc && leads)
+        sc->all = calloc((size_t)d->config.size, sizeof *sc->all);
+    if (!sc || (leads && !sc->all))
+        return ddl__fail(DDL_ENOMEM, "no memory for an operation of %d ranks on one GPU",
+                         d->config.size);
+    sc->chunk = chunk;
+    sc->call = *chunks->call;
+    sc->call.count = ddl__chunk_count(chunks, k);
+    if (!place(d, chunks, k, chunk, &sc->own))
+        return DDL_ESYSTEM;
+    return add_both(d, chunk, sc);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sharing.h - long operations of ranks that all share one GPU, from buffer to buffer.
+ *
+ * Design notes. Rank 0, the leader, does the work of all ranks: a kernel that reads the operands of
+ * all ranks and writes the results of all, or copies. So processes do not take turns on the GPU. It
+ * opens the others' memory by CUDA IPC.
+ *
+ * Each chunk is two operations of the engine. In the first the leader gathers where the buffers of
+ * each rank lie (ddl__place); it starts when the rank's stream has come to the operation. Then a
+ * thread of the leader (leader.c) queues the work in a stream of its own. The second is a barrier,
+ * which the leader enters when the work is done; it sets the words for which the ranks' streams
+ * wait. So a stream waits for words in host memory only, as in operations that pass through the
+ * host, and fails as they do.
+ *
+ * Opened memory is closed only with the comm: the driver waits for all streams of the process then,
+ * and they may wait for this operation. So a rank has few allocations opened, and none any more
+ * when it is seen to free them. Other memory, and such as cannot be opened, is copied to and from
+ * memory of the library on the same GPU; so is what an all-to-all replaces. Each rank decides that
+ * for itself.
+ *
+ * When an operation fails, the work for it may be under way for a moment after the other ranks'
+ * streams have gone on. Nothing new is queued then, and the leader waits for it before it agrees to
+ * a comm of the survivors: their next operations may have the same buffers.
+ *
+ * Whether all ranks share one GPU is found out in the first operation that is long enough, which
+ * waits for all ranks. */
+#ifndef DDL_DEVICE_SHARING_H
+#define DDL_DEVICE_SHARING_H
+
+#include <semaphore.h>
+
+#include "device/device_state.h"
+#include "device/reducer.h"
+
+enum {
+    DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
+    DDL__SCRATCHES = 2,
+    DDL__EXPORTS = 64,     /* allocations of a rank that the leader opens, ... */
+    DDL__EXPORTS_FREED = 4 /* ... unless so many were freed, and take memory until the end */
+};
+
+/* Where the blocks of a buffer lie, for other processes; block i is i strides from the first. */
+typedef struct ddl__place {
+    ddl__cuda_ipc handle; /* of the allocation */
+    uint64_t base;        /* its address, ... */
+    uint64_t address;     /* ... and that of block 0, in the process; 0: no buffer */
+    uint64_t stride;      /* bytes */
+    uint64_t number; /* of the allocation, among those that the rank has opened by the leader */
+} ddl__place;
+
+/* What a rank tells the leader of a chunk. */
+typedef struct ddl__places {
+    ddl__signature signature; /* of the whole call */
+    double prescale, postscale;
+    ddl__place send, recv;
+} ddl__places;
+
+struct ddl__shared_chunk {
+    ddl__shared_chunk *next; /* of the leader's that wait to be queued */
+    ddl__device_chunk *chunk;
+    ddl__hold barrier;
+    ddl__call call; /* its count is that of the chunk */
+    ddl__places own;
+    ddl__places *all; /* the leader's: by rank; or NULL */
+    atomic_uint gathered;
+};
+
+/* An allocation that the leader opens. */
+typedef struct ddl__export {
+    unsigned long long id; /* no other of this process ever has it */
+    ddl__cuda_pointer base;
+    ddl__cuda_ipc handle;
+} ddl__export;
+
+struct ddl__device_sharing {
+    bool moves, reduces;               /* what goes from buffer to buffer, equally on all ranks */
+    bool *is_own_process;              /* by rank */
+    ddl__export exports[DDL__EXPORTS]; /* the first is the library's, to try it */
+    unsigned n_exports, n_freed;
+    ddl__cuda_pointer scratch[DDL__SCRATCHES]; /* 0: not wanted yet */
+    ddl__cuda_event freed[DDL__SCRATCHES];
+    uint64_t n_scratch; /* uses of them */
+
+    /* The leader's. */
+    ddl__reducer *reducer;                     /* or NULL */
+    ddl__cuda_pointer (*opened)[DDL__EXPORTS]; /* by rank and number; 0: not opened */
+    ddl__cuda_stream stream;
+    sem_t told;
+    ddl__shared_chunk *first, **last; /* under the device's lock, as: */
+    unsigned busy;                    /* chunks whose work is being queued, or is queued */
+    bool started;
+    pthread_t thread;
+};
+
+/* ---- sharing.c; all under `order`, in the device's context ---- */
+
+/* Whether this call goes from buffer to buffer. `status` is not DDL_OK when the ranks could not
+ * tell each other. */
+bool ddl__sharing_takes(ddl__device *device, const ddl__call *call, ddl_status *status);
+
+/* Add the operations of chunk k to the operation's group, and place the chunk. */
+ddl_status ddl__sharing_add(ddl__device *device, const ddl__chunks *chunks, int64_t k,
+                            ddl__device_chunk *chunk);
+
+/* Free all; what is queued is done. NULL is fine. */
+void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
+
+/* ---- leader.c ---- */
+
+/* Start the leader's thread. */
+ddl_status ddl__leader_start(ddl__device *device);
+
+/* Under the device's lock: it is to queue this chunk when its places are gathered. */
+void ddl__leader_take(ddl__device *device, ddl__shared_chunk *chunk);
+
+/* Wait until no work is under way, as it is soon after the comm has ended. */
+void ddl__leader_settle(ddl__device *device);
+
+/* Let the thread end. No places are gathered any more. */
+void ddl__leader_stop(ddl__device *device);
+
+#endif

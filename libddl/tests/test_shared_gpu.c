@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of ranks that share a GPU, from buffer to buffer, on the stand-ins for libcuda.so.1
+ * and libnvrtc.so.12: all reductions have the bits of those on host memory; and where it is not
+ * possible, or the ranks disagree. test_device has the other operations. Ranks are processes. */
+
+#include "base/dtype.h"
+#include "device_buffers.h"
+#include "processes.h"
+
+enum { SIZE = 3, COUNT = 4099, ROOM = COUNT * 16 + 64 };
+
+static const ddl_options on_device = {.struct_size = sizeof on_device, .memory = DDL_MEMORY_CUDA};
+
+/* Whether reductions went from buffer to buffer. */
+static void check_path(ddl_comm *comm, bool shared)
+{
+    unsigned long long (*launches)(void) = device_launches();
+    if (launches && ddl_comm_rank(comm) == 0)
+        CHECK(shared == (launches() > 0), "%llu kernels were launched", launches());
+}
+
+/* Finite numbers of all kinds: of floats, those whose magnitude is below 2. */
+static void fill(unsigned char *buffer, size_t bytes, ddl_dtype dtype, int rank)
+{
+    static const unsigned char last[] = {
+        [DDL_F16] = 1,     [DDL_BF16] = 1,    [DDL_F32] = 3, [DDL_F64] = 7,
+        [DDL_F8_E4M3] = 0, [DDL_F8_E5M2] = 0, [DDL_C64] = 3, [DDL_C128] = 7};
+    uint64_t random = (uint64_t)rank + 1;
+    ddl__class class = ddl__dtype_class(dtype);
+    for (size_t i = 0; i < bytes; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        buffer[i] = (unsigned char)(random >> 56);
+        if ((class == DDL__FLOAT || class == DDL__COMPLEX) && i % (last[dtype] + 1u) == last[dtype])
+            buffer[i] &= 0xbf; /* the highest bit of the exponent */
+        if (class == DDL__TRUTH || dtype == DDL_U64)
+            buffer[i] &= (unsigned char)(random >> 40);
+    }
+}
+
+/* On the host and on the device, `shift` elements into the buffers. */
+static void compare(ddl_comm *comm, ddl_dtype dtype, ddl_op op, int64_t count, int shift,
+                    double factor)
+{
+    static unsigned char send[ROOM], recv[ROOM], seen[ROOM];
+    static unsigned char *device_send, *device_recv;
+    size_t element = ddl_dtype_size(dtype), bytes = (size_t)count * element;
+    int rank = ddl_comm_rank(comm);
+    ddl_options host = {.struct_size = sizeof host}, device = on_device;
+    host.prescale = device.prescale = factor * (rank + 1);
+    host.postscale = device.postscale = rank == 1 ? 0 : factor / 3;
+    if (!device_send) {
+        device_send = device_alloc(ROOM);
+        device_recv = device_alloc(ROOM);
+    }
+    fill(send, bytes, dtype, rank);
+    CU(cuMemcpyHtoD_v2(device_address(device_send) + (size_t)shift * element, send, bytes));
+    OK(ddl_allreduce(comm, send, recv, count, dtype, op, &host, NULL));
+    OK(ddl_allreduce(comm, device_send + (size_t)shift * element,
+                     device_recv + (size_t)(2 * shift) * element, count, dtype, op, &device, NULL));
+    device_read(seen, device_recv + (size_t)(2 * shift) * element, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        CHECK(seen[i] == recv[i], "%s of %s, shift %d, factor %g: byte %zu is %02x, not %02x",
+              ddl__op_name(op), ddl__dtype_name(dtype), shift, factor, i, seen[i], recv[i]);
+}
+
+static int sample = SANITIZED ? 12 : 4; /* test_shared_gpu reductions 1: all pairs */
+
+/* Pairs of dtype and op; aligned to packs and not; scaled. */
+static int reductions(ddl_comm *comm)
+{
+    device_start();
+    int n = 0;
+    for (unsigned dtype = DDL_BOOL; dtype <= DDL_C128; dtype++)
+        for (unsigned op = DDL_SUM; op <= DDL_LOGICAL_OR; op++) {
+            ddl__class class = ddl__dtype_class(dtype);
+            bool is_float = class == DDL__FLOAT || class == DDL__COMPLEX;
+            if (!ddl__reduces(dtype, op) || n++ % sample)
+                continue;
+            compare(comm, dtype, op, COUNT, 0, 0);
+            compare(comm, dtype, op, COUNT, 1, 0);
+            compare(comm, dtype, op, 1, 0, 0);
+            if (is_float && (op == DDL_SUM || op == DDL_AVERAGE))
+                compare(comm, dtype, op, COUNT, 0, 0.7);
+        }
+    check_path(comm, true);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static void check_sum(ddl_comm *comm, int64_t words, const char *what)
+{
+    uint32_t *buffer = device_alloc(4 * (size_t)words), last;
+    CU(cuMemsetD32Async(device_address(buffer), (unsigned)ddl_comm_rank(comm) + 1, (size_t)words,
+                        NULL));
+    OK(ddl_allreduce(comm, NULL, buffer, words, DDL_U32, DDL_SUM, &on_device, NULL));
+    device_read(&last, buffer + words - 1, sizeof last);
+    CHECK(last == SIZE * (SIZE + 1) / 2, "%s: %u", what, last);
+    OK(ddl_broadcast(comm, buffer, words, DDL_U32, 1, &on_device, NULL));
+    device_free(buffer);
+}
+
+/* More than a chunk, and more scratch memory than there is. */
+static int chunks(ddl_comm *comm)
+{
+    enum { WORDS = SANITIZED ? 5 << 20 : 33 << 20 };
+    device_start();
+    check_sum(comm, WORDS, "an allocation");
+    device_buffers_are = NOT_TO_BE_SHARED;
+    check_sum(comm, WORDS, "no IPC");
+    check_path(comm, true);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Buffers that are allocated for each operation are opened a few times, then copied. */
+static int allocations(ddl_comm *comm)
+{
+    device_start();
+    void *kept[70]; /* more than the leader opens */
+    for (int i = 0; i < 70; i++) {
+        kept[i] = device_alloc(4096);
+        OK(ddl_allreduce(comm, NULL, kept[i], 1024, DDL_F32, DDL_SUM, &on_device, NULL));
+    }
+    ddl_comm *next;
+    OK(ddl_comm_duplicate(comm, NULL, &next));
+    for (int i = 0; i < 20; i++)
+        check_sum(next, 10000 + i, "a new allocation");
+    ddl_comm_destroy(next);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Each of two devices has some of the ranks: their buffers pass through host memory. */
+static int several_gpus(ddl_comm *comm)
+{
+    setenv("DDL_STANDIN_DEVICES", "2", 1);
+    device_start();
+    CUcontext context;
+    if (device_count() < 2)
+        return 0;
+    CU(cuDevicePrimaryCtxRetain(&context, ddl_comm_rank(comm) % 2));
+    CU(cuCtxSetCurrent(context));
+    check_sum(comm, 100000, "two GPUs");
+    check_path(comm, false);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Without a compiler, and with one that fails. */
+static int no_compiler(ddl_comm *comm)
+{
+    if (!device_launches())
+        return 0;
+    setenv("DDL_STANDIN_NVRTC", "none", 1);
+    device_start();
+    check_sum(comm, 100000, "no compiler");
+    check_path(comm, false);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+static int broken_compiler(ddl_comm *comm)
+{
+    if (!device_launches())
+        return 0;
+    setenv("DDL_STANDIN_NVRTC", "broken", 1);
+    device_start();
+    float *buffer = device_alloc(4096);
+    ddl_status status = ddl_allreduce(comm, NULL, buffer, 1024, DDL_F32, DDL_SUM, &on_device, NULL);
+    CHECK(status == DDL_EABORTED && strstr(ddl_last_error(), "NVRTC cannot compile the kernel"),
+          "%d %s", status, ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* What rank 1 calls differs from what the others call: all are told both. */
+static void differ(ddl_comm *comm, int64_t count, ddl_op op, const char *words)
+{
+    bool odd = ddl_comm_rank(comm) == 1;
+    float *buffer = device_alloc(1 << 20);
+    ddl_status status = ddl_allreduce(comm, NULL, buffer, odd ? count : 1000, DDL_F32,
+                                      odd ? op : DDL_SUM, &on_device, NULL);
+    CHECK(status == DDL_EMISMATCH && strstr(ddl_last_error(), "all-reduce(f32, 1000, sum)") &&
+              strstr(ddl_last_error(), words),
+          "%d %s", status, ddl_last_error());
+    ddl_comm_destroy(comm);
+}
+
+static int other_count(ddl_comm *comm)
+{
+    device_start();
+    differ(comm, 1001, DDL_SUM, "rank 1 on");
+    return 0;
+}
+
+static int other_op(ddl_comm *comm)
+{
+    device_start();
+    differ(comm, 1000, DDL_MAX, "all-reduce(f32, 1000, max)");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const process_test tests[] = {
+        {"reductions", reductions, 0, false},   {"chunks", chunks, 0, false},
+        {"allocations", allocations, 0, false}, {"several_gpus", several_gpus, 0, false},
+        {"no_compiler", no_compiler, 0, false}, {"broken_compiler", broken_compiler, 0, false},
+        {"other_count", other_count, 0, false}, {"other_op", other_op, 0, false}};
+    setenv("DDL_GPU_SHARED_BYTES", "1", 1);
+    if (argc > 2)
+        sample = atoi(argv[2]);
+    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (argc < 2 || !strcmp(argv[1], tests[i].name))
+            run_process_test(&tests[i], SIZE, DDL_LINK_SHM);
+    return 0;
+}
