@@ -7,6 +7,7 @@ the consumer's wait for them; the `__cuda_array_interface__` names a stream that
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -31,15 +32,12 @@ class Contents:
 
 @functools.cache
 def load_compiler() -> None:
-    """Load CUDA's run-time compiler, where a Python package has it: libddl finds it by its name."""
+    """Load the run-time compilers of Python packages for CUDA: libddl finds them by their names."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted(Path(folder).glob("*/lib/libnvrtc.so.*[0-9]"), reverse=True):
-            try:
+        for library in sorted(Path(folder).glob("*/lib/libnvrtc.so.*[0-9]")):
+            with contextlib.suppress(OSError):
                 ctypes.CDLL(str(library))
-            except OSError:
-                continue
-            return
 
 
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:

@@ -132,6 +132,8 @@ def _open_set_pg_timeout(dist: Any) -> None:
 
 def _create(group: Any, _options: Any) -> Any:
     """The backend of a new group of which this process is a member."""
+    import torch
+
     from ddl_torch import _build
 
     native = _build.module_or_none()
@@ -139,6 +141,10 @@ def _create(group: Any, _options: Any) -> Any:
         from ddl_torch import shared_memory
 
         shared_memory.apply(native)
+        if torch.version.cuda is not None:
+            from ddl_core.gpu import load_compiler
+
+            load_compiler()
         return native.create(
             group.store,
             group.group_rank,

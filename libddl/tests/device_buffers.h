@@ -25,11 +25,17 @@ static inline unsigned long long (*device_launches(void))(void)
     return found;
 }
 
-/* Make GPU 0 the calling thread's. */
-static inline void device_start(void)
+/* With the stand-in, load that for NVRTC. */
+static inline void device_load_compiler(void)
 {
     if (device_launches())
         CHECK(dlopen(NVRTC_STANDIN, RTLD_NOW), "%s", dlerror());
+}
+
+/* Make GPU 0 the calling thread's. */
+static inline void device_start(void)
+{
+    device_load_compiler();
     CUdevice device;
     CUcontext context;
     CU(cuInit(0));

@@ -542,6 +542,24 @@ static void run_shared(const char *name, process_fn *fn)
     device_buffers_are = OF_THEIR_OWN;
 }
 
+/* Streams of a GPU may share a queue, where nothing runs before what was queued earlier. */
+static void run_in_one_queue(const char *name, process_fn *fn)
+{
+    char text[64];
+    setenv("DDL_STANDIN_ONE_QUEUE", "1", 1); /* the real driver has another variable */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    for (int shared = 0; shared < 2; shared++) {
+        snprintf(text, sizeof text, "%s, one queue, %s", name, shared ? "shared" : "host");
+        process_test test = {text, fn, 0, false};
+        setenv("DDL_GPU_SHARED_BYTES", shared ? "1" : "0", 1);
+        device_buffers_are = OF_ONE_POOL;
+        run_process_test(&test, SIZE, DDL_LINK_SHM);
+    }
+    device_buffers_are = OF_THEIR_OWN;
+    unsetenv("DDL_STANDIN_ONE_QUEUE");
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -565,6 +583,8 @@ int main(int argc, char **argv)
         run_both(tests[i].name, tests[i].fn);
         if (tests[i].shared)
             run_shared(tests[i].name, tests[i].fn);
+        if (tests[i].shared && !SANITIZED)
+            run_in_one_queue(tests[i].name, tests[i].fn);
     }
     return 0;
 }

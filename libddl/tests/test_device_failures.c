@@ -128,6 +128,7 @@ static atomic_int *n_failed; /* how often the rank has met it */
 static int driver_error(ddl_comm *comm)
 {
     bool fails = ddl_comm_rank(comm) == victim;
+    device_load_compiler();
     if (fails)
         setenv("DDL_STANDIN_FAIL", failing, 1);
     CUdevice device;
@@ -235,8 +236,9 @@ static void try_shared_errors(void)
         {"cuIpcGetMemHandle", VICTIM, 2, false}, /* of the buffer: it is copied */
         {"cuIpcOpenMemHandle", 0, 2, false},     /* as where containers forbid it */
         {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
-        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, true},
-        {"cuModuleGetFunction", 0, 1, true},     {"cuLaunchKernel", 0, 1, true},
+        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, false},
+        {"cuModuleLoadData", 0, 2, true},        {"cuModuleGetFunction", 0, 1, false},
+        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, true},
         {"cuLaunchKernel", 0, 2, true},          {"cuLaunchHostFunc", 0, 2, true}};
     setenv("DDL_GPU_SHARED_BYTES", "1", 1);
     for (unsigned f = 0; f < sizeof failures / sizeof *failures; f += SANITIZED ? 2 : 1) {

@@ -20,7 +20,7 @@ typedef struct code {
     void *library;
     int fd; /* of its file, which keeps the name that dlopen has seen */
     size_t element_bytes;
-    void (*run)(const ddl__reduction *reduction, unsigned blocks, unsigned threads);
+    void (*run)(const ddl__reduction *parts, unsigned blocks, unsigned n, unsigned threads);
 } code;
 
 typedef unsigned long long u64;
@@ -36,21 +36,37 @@ static span take(u64 *address, size_t bytes, int device, CUmemAccess_flags wante
     return s;
 }
 
+/* Replace the addresses of a part. Returns how many spans that were taken. */
+static unsigned take_part(ddl__reduction *part, size_t bytes, int device, span *spans)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; part->count && i < part->n_in; i++)
+        spans[n++] = take(&part->in[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    for (unsigned i = 0; part->count && i < part->n_out; i++)
+        spans[n++] = take(&part->out[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    return n;
+}
+
 static void run(const kernel *k, void *const *arguments, int device, launch_shape shape)
 {
     const code *c = (const code *)(const void *)k;
-    ddl__reduction reduction;
-    span spans[2 * DDL__REDUCTION_MAX];
+    u64 address = *(const u64 *)arguments[0];
+    size_t bytes = shape.parts * sizeof(ddl__reduction);
+    ddl__reduction *parts = malloc(bytes);
+    span *spans = calloc(shape.parts, 2 * DDL__REDUCTION_MAX * sizeof *spans);
     unsigned n = 0;
-    memcpy(&reduction, arguments[0], sizeof reduction);
-    size_t bytes = (size_t)reduction.count * c->element_bytes;
-    for (unsigned i = 0; i < reduction.n_in; i++)
-        spans[n++] = take(&reduction.in[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    for (unsigned i = 0; i < reduction.n_out; i++)
-        spans[n++] = take(&reduction.out[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    c->run(&reduction, shape.blocks, shape.threads);
+    if (!parts || !spans)
+        standin_die("no memory for a kernel");
+    span table = take(&address, bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    memcpy(parts, table.at, bytes);
+    for (unsigned i = 0; i < shape.parts; i++)
+        n += take_part(&parts[i], (size_t)parts[i].count * c->element_bytes, device, &spans[n]);
+    c->run(parts, shape.blocks, shape.parts, shape.threads);
     while (n)
         standin_span_drop(&spans[--n]);
+    standin_span_drop(&table);
+    free(spans);
+    free(parts);
 }
 
 static bool open_library(code *c, const compiled_header *header)
@@ -92,7 +108,7 @@ const kernel *standin_compiled_load(const void *image)
     code *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    c->kernel = (kernel){"ddl_reduce", 1, {0}, sizeof(ddl__reduction), run};
+    c->kernel = (kernel){"ddl_reduce", 1, {8}, run};
     if (!open_library(c, image)) {
         close_library(c);
         return NULL;

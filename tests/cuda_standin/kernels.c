@@ -60,9 +60,9 @@ static void busy(const kernel *k, void *const *arguments, int device, launch_sha
 }
 
 static const kernel kernels[] = {
-    {fill_name, 3, {8, 4, 8}, 0, fill_u32},
-    {add_name, 3, {8, 8, 8}, 0, add_f32},
-    {busy_name, 1, {4}, 0, busy},
+    {fill_name, 3, {8, 4, 8}, fill_u32},
+    {add_name, 3, {8, 8, 8}, add_f32},
+    {busy_name, 1, {4}, busy},
 };
 
 const kernel *standin_kernel(const char *name, size_t length)

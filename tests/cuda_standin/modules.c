@@ -136,14 +136,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     if (!w)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
     w->with.launch.kernel = k;
-    w->with.launch.shape = (launch_shape){grid_x * grid_y * grid_z, block_x * block_y * block_z};
-    if (k->long_bytes && !(w->owned = malloc(k->long_bytes))) {
-        standin_work_drop(w);
-        return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    if (k->long_bytes)
-        w->with.launch.arguments[0] = memcpy(w->owned, parameters[0], k->long_bytes);
-    for (unsigned i = 0; i < k->count && !k->long_bytes; i++) {
+    w->with.launch.shape = (launch_shape){grid_x, grid_y * grid_z, block_x * block_y * block_z};
+    for (unsigned i = 0; i < k->count; i++) {
         w->with.launch.arguments[i] = &w->with.launch.values[i];
         memcpy(&w->with.launch.values[i], parameters[i], k->bytes[i]);
     }

@@ -32,7 +32,7 @@ typedef struct settings {
     int devices;
     unsigned delay_us;
     uint64_t seed;
-    bool no_fd, no_wait_value;
+    bool no_fd, no_wait_value, one_queue;
 } settings;
 
 /* Reads the environment in the first call. */
@@ -48,12 +48,14 @@ _Noreturn void standin_die(const char *format, ...) __attribute__((format(printf
 /* ------------------------------------------------------------------ contexts and calls, calls.c */
 
 typedef struct stream stream;
+struct point;
 
 /* A device's primary context. There are no others. */
 typedef struct context {
     int device;
     unsigned retained;
     stream *legacy;
+    struct point *newest;           /* item of all streams, if they have one queue */
     pthread_mutex_t host_functions; /* held while one of them runs */
     char ended_blocking, ended;     /* edges of the streams that were destroyed */
 } context;
@@ -194,14 +196,13 @@ typedef struct points {
 } points;
 
 typedef struct launch_shape {
-    unsigned blocks, threads; /* of a block */
+    unsigned blocks, parts, threads; /* of the grid, in x and y; of a block */
 } launch_shape;
 
 typedef struct kernel {
     const char *name;
     unsigned count; /* of parameters */
     unsigned char bytes[4];
-    size_t long_bytes; /* of the only parameter, if it is longer; else 0 */
     /* Without the lock: `arguments` are pointers to the parameters. */
     void (*run)(const struct kernel *k, void *const *arguments, int device, launch_shape shape);
 } kernel;

@@ -202,7 +202,9 @@ CUresult standin_push(stream *s, work *w, point **done)
 {
     w->done = standin_point_create();
     w->context = s->context;
-    if (!w->done || !add_waits(s, w)) {
+    bool in_queue = standin_settings()->one_queue;
+    if (!w->done || !add_waits(s, w) ||
+        (in_queue && !standin_points_add(&w->waits, s->context->newest))) {
         standin_work_drop(w);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -216,6 +218,11 @@ CUresult standin_push(stream *s, work *w, point **done)
     standin_point_retain(w->done);
     if (done) {
         *done = w->done;
+        standin_point_retain(w->done);
+    }
+    if (in_queue) {
+        standin_point_release(s->context->newest);
+        s->context->newest = w->done;
         standin_point_retain(w->done);
     }
     *s->tail = w;

@@ -34,6 +34,7 @@ enum {
     DDL__CUDA_POINTER_BUFFER_ID = 7,
     DDL__CUDA_POINTER_DEVICE_ORDINAL = 9,
     DDL__CUDA_POINTER_RANGE_START = 11,
+    DDL__CUDA_POINTER_RANGE_SIZE = 12,
     DDL__CUDA_MEMORY_DEVICE = 2,
 
     DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister alike */
@@ -55,6 +56,7 @@ enum {
     X(init, cuInit, (unsigned flags))                                                              \
     X(error_name, cuGetErrorName, (ddl__cuda_result error, const char **name))                     \
     X(error_text, cuGetErrorString, (ddl__cuda_result error, const char **text))                   \
+    X(driver_version, cuDriverGetVersion, (int *version))                                          \
     X(device_get, cuDeviceGet, (ddl__cuda_device * device, int ordinal))                           \
     X(device_uuid, cuDeviceGetUuid_v2, (ddl__cuda_uuid * uuid, ddl__cuda_device device))           \
     X(device_attribute, cuDeviceGetAttribute,                                                      \

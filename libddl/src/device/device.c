@@ -111,9 +111,9 @@ static void place_in_slot(ddl__device *d, chunk *c)
 }
 
 /* Memory of the operation's own, for this chunk. */
-static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes)
+static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes, size_t words)
 {
-    ddl__pinned *pinned = ddl__pinned_take(d, bytes, 1);
+    ddl__pinned *pinned = c->apart = ddl__pinned_take(d, bytes, words);
     if (!pinned)
         return DDL_ESYSTEM;
     pinned->next = o->pinned;
@@ -145,14 +145,13 @@ static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chu
     ddl_status status = DDL_OK;
     c->operation = o;
     if (chunks->is_shared) {
-        status = place_apart(d, o, c, 0); /* a word */
-        c->memory = NULL;
+        status = place_apart(d, o, c, ddl__sharing_table_bytes(d, chunks->call), 2);
         return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
     }
     if (fits_slots(chunks))
         place_in_slot(d, c);
     else
-        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k));
+        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k), 1);
     return status == DDL_OK ? add_call(o, chunks, k, c) : status;
 }
 
@@ -234,6 +233,7 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
            DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
            DDL__GOOD(d, event_record, c->filled, d->from) &&
            DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0) &&
+           (!c->shared || ddl__sharing_queue(d, c)) &&
            DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
            (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));

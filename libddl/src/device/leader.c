@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the leader does for ranks that share a GPU; sharing.h has the design notes. Its thread takes
- * the chunks in order, when their places are gathered, and holds no lock while it calls the driver.
- * A chunk is the thread's until it has queued a host function behind the work, and that function's
- * afterwards; ddl__device_called tells the end of both, so that the operation can be freed. */
+ * the chunks in order, when their places are gathered, and holds no lock while it opens memory.
+ * From the word that it sets on, a chunk is the work's; its host function tells the end, so that
+ * the operation can be freed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +16,8 @@
 /* The buffers of all ranks, where the leader can use them. */
 typedef struct buffers {
     const ddl__device *device;
-    ddl__device_sharing *sharing;
     const ddl__shared_chunk *chunk;
     int size;
-    size_t bytes;                                                         /* of a block */
     ddl__cuda_pointer send[DDL__REDUCTION_MAX], recv[DDL__REDUCTION_MAX]; /* 0: none */
 } buffers;
 
@@ -50,89 +48,115 @@ static bool open_all(buffers *b)
     return true;
 }
 
-/* ------------------------------------------------------------------------------------ the work */
+/* ----------------------------------------------------------------------------------- the table */
 
-static ddl__cuda_pointer sent(const buffers *b, int rank, int block)
+static bool reduces(ddl__kind kind)
 {
-    return b->send[rank] + (uint64_t)block * b->chunk->all[rank].send.stride;
+    return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_SCATTER || kind == DDL__REDUCE_TO_ROOT;
 }
 
-static ddl__cuda_pointer received(const buffers *b, int rank, int block)
+/* Copies are of bytes. */
+static ddl_dtype dtype_of(const ddl__call *call)
 {
-    return b->recv[rank] + (uint64_t)block * b->chunk->all[rank].recv.stride;
+    return reduces(call->kind) ? call->dtype : DDL_U8;
 }
 
-/* Block `to_block` of one rank gets block `from_block` of another, or is it. */
-static bool copy(const buffers *b, int to, int to_block, int from, int from_block)
+static int64_t count_of(const ddl__call *call)
 {
-    const ddl__device *d = b->device;
-    ddl__cuda_pointer target = received(b, to, to_block), source = sent(b, from, from_block);
-    return !b->recv[to] || !b->send[from] || target == source ||
-           DDL__GOOD(d, copy_within_device, target, source, b->bytes, b->sharing->stream);
+    return reduces(call->kind) ? call->count : call->count * (int64_t)ddl__dtype_size(call->dtype);
 }
 
-/* The ranks from `first` up to `end` get the reduction of this block of all. */
-static bool reduce(const buffers *b, int block, int first, int end)
+static unsigned parts_of(const ddl__call *call, int size)
 {
-    const ddl__call *call = &b->chunk->call;
-    ddl__reduction reduction = {.divisor = b->size, .n_in = (unsigned)b->size};
-    for (int r = 0; r < b->size; r++) {
-        reduction.in[r] = sent(b, r, block);
-        reduction.before[r] = b->chunk->all[r].prescale;
-    }
-    for (int r = first; r < end; r++) {
-        reduction.out[reduction.n_out] = received(b, r, 0);
-        reduction.after[reduction.n_out++] = b->chunk->all[r].postscale;
-    }
-    return ddl__reducer_run(b->device, b->sharing->reducer, call->dtype, call->op, call->count,
-                            &reduction, b->sharing->stream);
-}
-
-static bool queue_for_root(const buffers *b)
-{
-    int root = b->chunk->call.root;
-    bool good = true;
-    for (int r = 0; good && r < b->size; r++)
-        if (b->chunk->call.kind == DDL__BROADCAST)
-            good = r == root || copy(b, r, 0, root, 0);
-        else if (b->chunk->call.kind == DDL__GATHER)
-            good = copy(b, root, r, r, 0);
-        else
-            good = copy(b, r, 0, root, r);
-    return good;
-}
-
-static bool queue_blocks(const buffers *b)
-{
-    bool good = true;
-    for (int r = 0; good && r < b->size; r++)
-        for (int other = 0; good && other < b->size; other++)
-            good = b->chunk->call.kind == DDL__ALLGATHER ? copy(b, r, other, other, 0)
-                                                         : copy(b, r, other, other, r);
-    return good;
-}
-
-static bool queue_kind(const buffers *b)
-{
-    bool good = true;
-    switch (b->chunk->call.kind) {
-    case DDL__ALLREDUCE: return reduce(b, 0, 0, b->size);
-    case DDL__REDUCE_TO_ROOT: return reduce(b, 0, b->chunk->call.root, b->chunk->call.root + 1);
+    switch (call->kind) {
     case DDL__REDUCE_SCATTER:
-        for (int r = 0; good && r < b->size; r++)
-            good = reduce(b, r, r, r + 1);
-        return good;
-    case DDL__BROADCAST:
-    case DDL__GATHER:
-    case DDL__SCATTER: return queue_for_root(b);
     case DDL__ALLGATHER:
-    case DDL__ALLTOALL: return queue_blocks(b);
+    case DDL__GATHER:
+    case DDL__SCATTER: return (unsigned)size;
+    case DDL__ALLTOALL: return (unsigned)(size * size);
+    case DDL__ALLREDUCE:
+    case DDL__REDUCE_TO_ROOT:
+    case DDL__BROADCAST:
     case DDL__BARRIER:
     case DDL__SEND:
     case DDL__RECV:
     case DDL__ORDERED_ALLREDUCE: break;
     }
-    return true;
+    return 1;
+}
+
+static void add_in(const buffers *b, ddl__reduction *part, int rank, int block)
+{
+    const ddl__places *of = &b->chunk->all[rank];
+    part->in[part->n_in] = b->send[rank] + (uint64_t)block * of->send.stride;
+    part->before[part->n_in++] = of->prescale;
+}
+
+/* A copy to where it lies is none. */
+static void add_out(const buffers *b, ddl__reduction *part, int rank, int block)
+{
+    const ddl__places *of = &b->chunk->all[rank];
+    ddl__cuda_pointer address = b->recv[rank] + (uint64_t)block * of->recv.stride;
+    if (!b->recv[rank] || (part->n_in == 1 && address == part->in[0]))
+        return;
+    part->out[part->n_out] = address;
+    part->after[part->n_out++] = of->postscale;
+}
+
+/* All ranks' block, reduced, for the ranks from `first` up to `end`. */
+static void fill_reduction(const buffers *b, ddl__reduction *part, int block, int first, int end)
+{
+    part->divisor = b->size;
+    for (int r = 0; r < b->size; r++)
+        add_in(b, part, r, block);
+    for (int r = first; r < end; r++)
+        add_out(b, part, r, 0);
+}
+
+/* One block of one rank for one block of another. */
+static void fill_copy(const buffers *b, ddl__reduction *part, int from, int from_block, int to,
+                      int to_block)
+{
+    add_in(b, part, from, from_block);
+    add_out(b, part, to, to_block);
+}
+
+/* One block of one rank for the same block of all. */
+static void fill_copies(const buffers *b, ddl__reduction *part, int from, int to_block)
+{
+    add_in(b, part, from, 0);
+    for (int r = 0; r < b->size; r++)
+        add_out(b, part, r, to_block);
+}
+
+static void fill_part(const buffers *b, ddl__reduction *part, int i)
+{
+    int root = b->chunk->call.root, n = b->size;
+    switch (b->chunk->call.kind) {
+    case DDL__ALLREDUCE: fill_reduction(b, part, 0, 0, n); break;
+    case DDL__REDUCE_TO_ROOT: fill_reduction(b, part, 0, root, root + 1); break;
+    case DDL__REDUCE_SCATTER: fill_reduction(b, part, i, i, i + 1); break;
+    case DDL__BROADCAST: fill_copies(b, part, root, 0); break;
+    case DDL__ALLGATHER: fill_copies(b, part, i, i); break;
+    case DDL__GATHER: fill_copy(b, part, i, 0, root, i); break;
+    case DDL__SCATTER: fill_copy(b, part, root, i, i, 0); break;
+    case DDL__ALLTOALL: fill_copy(b, part, i / n, i % n, i % n, i / n); break;
+    case DDL__BARRIER:
+    case DDL__SEND:
+    case DDL__RECV:
+    case DDL__ORDERED_ALLREDUCE: break;
+    }
+    ddl__reduction_count(part, dtype_of(&b->chunk->call), count_of(&b->chunk->call));
+}
+
+static ddl__reduction *table_of(const ddl__shared_chunk *sc)
+{
+    return (ddl__reduction *)(void *)sc->chunk->apart->memory;
+}
+
+static void empty_table(const ddl__shared_chunk *sc)
+{
+    memset(table_of(sc), 0, sc->parts * sizeof(ddl__reduction));
 }
 
 /* Whether all ranks have called the same; else the message is set. */
@@ -150,40 +174,58 @@ static ddl_status check_places(const ddl__device *d, const ddl__shared_chunk *sc
     return DDL_OK;
 }
 
-/* Under the device's lock: no work for the chunk is queued any more. */
-static void chunk_ended(ddl__device *d, ddl__shared_chunk *sc)
+static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
 {
-    d->sharing->busy--;
-    pthread_cond_broadcast(&d->changed);
-    ddl__device_called(d, sc->chunk->operation);
+    buffers b = {.device = d, .chunk = sc, .size = d->config.size};
+    ddl_status status = check_places(d, sc);
+    if (status != DDL_OK)
+        return status;
+    if (!open_all(&b))
+        return DDL_EABORTED;
+    for (unsigned i = 0; i < sc->parts; i++)
+        fill_part(&b, &table_of(sc)[i], (int)i);
+    return DDL_OK;
+}
+
+/* ------------------------------------------------------------------------------------ the work */
+
+bool ddl__leader_prepare(const ddl__device *d, ddl__shared_chunk *sc)
+{
+    ddl_op op = reduces(sc->call.kind) ? sc->call.op : DDL_BIT_OR; /* of one operand */
+    sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op);
+    sc->parts = parts_of(&sc->call, d->config.size);
+    empty_table(sc);
+    return sc->kernel;
 }
 
 static void work_done(void *argument)
 {
     ddl__shared_chunk *sc = argument;
-    ddl__device *d = sc->chunk->operation->device;
+    ddl__device_operation *o = sc->chunk->operation;
+    ddl__device *d = o->device;
     pthread_mutex_lock(&d->lock);
     if (d->engine)
         ddl__engine_release_hold(d->engine, &sc->barrier);
-    chunk_ended(d, sc);
+    d->sharing->busy--;
+    pthread_cond_broadcast(&d->changed);
+    ddl__device_called(d, o);
     pthread_mutex_unlock(&d->lock);
 }
 
-/* DDL_OK: work_done will be called. */
-static ddl_status queue_work(const ddl__device *d, ddl__shared_chunk *sc)
+bool ddl__leader_queue(ddl__device *d, ddl__shared_chunk *sc)
 {
-    buffers b = {.device = d,
-                 .sharing = d->sharing,
-                 .chunk = sc,
-                 .size = d->config.size,
-                 .bytes = (size_t)sc->call.count * ddl__dtype_size(sc->call.dtype)};
-    ddl_status status = check_places(d, sc);
-    if (status != DDL_OK)
-        return status;
-    return open_all(&b) && queue_kind(&b) &&
-                   DDL__GOOD(d, launch_host, d->sharing->stream, work_done, sc)
-               ? DDL_OK
-               : DDL_EABORTED;
+    const ddl__device_sharing *s = d->sharing;
+    const ddl__pinned *apart = sc->chunk->apart;
+    return DDL__GOOD(d, stream_wait_event, s->work, sc->chunk->filled, 0) &&
+           DDL__GOOD(d, stream_wait_value, s->work, ddl__pinned_device_word(apart, 1), apart->uses,
+                     DDL__CUDA_WAIT_VALUE_GEQ) &&
+           DDL__GOOD(d, copy_to_device, s->table, apart->memory, sc->parts * sizeof(ddl__reduction),
+                     s->work) &&
+           ddl__reducer_launch(d, s->reducer, sc->kernel, count_of(&sc->call), sc->parts, s->table,
+                               s->work) &&
+           DDL__GOOD(d, launch_host, s->work, work_done, sc) &&
+           DDL__GOOD(d, event_record, s->done, s->work) &&
+           DDL__GOOD(d, stream_wait_event, d->to, s->done, 0);
 }
 
 /* ---------------------------------------------------------------------------------- the thread */
@@ -200,20 +242,28 @@ static ddl__shared_chunk *take_gathered(ddl__device_sharing *s)
     return sc;
 }
 
-/* Under the device's lock, which is released meanwhile. Nothing is queued for a comm that has
- * ended: then the places may not be there. */
+/* Under the device's lock: whether the comm goes on. */
+static bool is_alive(const ddl__device *d)
+{
+    return d->engine && ddl__engine_status(d->engine) == DDL_OK;
+}
+
+/* Under the device's lock, which is released meanwhile. The table stays empty when the comm has
+ * ended: then the places may not be there, and the streams go on. */
 static void handle(ddl__device *d, ddl__shared_chunk *sc)
 {
-    bool runs = d->engine && ddl__engine_status(d->engine) == DDL_OK;
+    const ddl__pinned *apart = sc->chunk->apart;
+    bool runs = is_alive(d);
     pthread_mutex_unlock(&d->lock);
-    ddl_status status = runs ? queue_work(d, sc) : DDL_EABORTED;
+    ddl_status status = runs ? fill_table(d, sc) : DDL_OK;
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s", ddl__message());
     pthread_mutex_lock(&d->lock);
-    if (runs && status != DDL_OK)
-        ddl__device_fail(d, status, text);
     if (status != DDL_OK)
-        chunk_ended(d, sc);
+        ddl__device_fail(d, status, text);
+    if (!is_alive(d))
+        empty_table(sc);
+    atomic_store_explicit(ddl__pinned_word(apart, 1), apart->uses, memory_order_release);
 }
 
 static void *lead(void *argument)
@@ -244,7 +294,8 @@ static void *lead(void *argument)
 ddl_status ddl__leader_start(ddl__device *d)
 {
     ddl__device_sharing *s = d->sharing;
-    if (!DDL__GOOD(d, stream_create, &s->stream, DDL__CUDA_STREAM_NON_BLOCKING))
+    if (!DDL__GOOD(d, stream_create, &s->work, DDL__CUDA_STREAM_NON_BLOCKING) ||
+        !DDL__GOOD(d, event_create, &s->done, DDL__CUDA_EVENT_DISABLE_TIMING))
         return DDL_ESYSTEM;
     sem_init(&s->told, 0, 0);
     int error = ddl__thread_start(&s->thread, lead, d);

@@ -15,15 +15,18 @@ static const struct {
     size_t place;
 } functions[] = {DDL__NVRTC_FUNCTIONS(ENTRY)};
 
-/* The first of these names may be in the process already, by the packages that have it. */
-static void *open_library(void)
+/* Where it is in the process already, by the packages that have it, no folder need be known. */
+static void *open_library(int version)
 {
-    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
-                                        "libnvrtc.so"};
+    static const struct {
+        const char *name;
+        int major;
+    } libraries[] = {{"libnvrtc.so.13", 13}, {"libnvrtc.so.12", 12}, {"libnvrtc.so.11.2", 11}};
     for (int loaded = 1; loaded >= 0; loaded--)
-        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-            void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE |
-                                                 (loaded ? RTLD_NOLOAD : 0));
+        for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+            int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | (loaded ? RTLD_NOLOAD : 0);
+            bool suits = libraries[i].major <= version / 1000;
+            void *library = suits ? dlopen(libraries[i].name, flags) : NULL;
             if (library)
                 return library;
         }
@@ -46,14 +49,14 @@ static bool choose_arch(ddl__nvrtc *nvrtc, int arch)
     return nvrtc->arch;
 }
 
-ddl_status ddl__nvrtc_open(ddl__nvrtc *nvrtc, int arch)
+ddl_status ddl__nvrtc_open(ddl__nvrtc *nvrtc, int arch, int version)
 {
-    void *library = open_library();
+    void *library = open_library(version);
     if (!library)
         return ddl__fail(DDL_EUNSUPPORTED,
-                         "NVRTC is not found (libnvrtc.so.13, .12 or .11.2): install it, for "
-                         "example with pip install nvidia-cuda-nvrtc, and put its folder into "
-                         "LD_LIBRARY_PATH");
+                         "NVRTC is not found, for the driver's CUDA %d (libnvrtc.so.13, .12 or "
+                         ".11.2): install it, and put its folder into LD_LIBRARY_PATH",
+                         version / 1000);
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *found = dlsym(library, functions[i].symbol);
         if (!found)
@@ -90,11 +93,12 @@ static ddl_status take_image(const ddl__nvrtc *nvrtc, ddl__nvrtc_program *progra
 {
     size_t bytes = 0;
     int error = (nvrtc->is_exact ? nvrtc->image_size : nvrtc->ptx_size)(program, &bytes);
-    if (error || !(*image = calloc(1, bytes + 1)))
+    if (!error && !(*image = calloc(1, bytes + 1)))
         return ddl__fail(DDL_ENOMEM, "no memory for a kernel of %zu bytes", bytes);
-    if (!(nvrtc->is_exact ? nvrtc->image : nvrtc->ptx)(program, *image))
+    if (!error && !(nvrtc->is_exact ? nvrtc->image : nvrtc->ptx)(program, *image))
         return DDL_OK;
-    free(*image);
+    if (!error)
+        free(*image);
     return ddl__fail(DDL_EUNSUPPORTED, "NVRTC does not give the kernel that it has compiled");
 }
 

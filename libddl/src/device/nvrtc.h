@@ -40,8 +40,9 @@ typedef struct ddl__nvrtc {
 /* What it compiles: kernel_texts.c. */
 extern const char ddl__text_of_reduce_cu[], ddl__text_of_reduction_h[];
 
-/* Open it for GPUs of this arch. DDL_EUNSUPPORTED if there is none, or one that is too old. */
-ddl_status ddl__nvrtc_open(ddl__nvrtc *nvrtc, int arch);
+/* Open it for GPUs of this arch, and a driver of this CUDA version, as 12040 for 12.4: it takes
+ * nothing of a later major one. DDL_EUNSUPPORTED if there is none, or one that is too old. */
+ddl_status ddl__nvrtc_open(ddl__nvrtc *nvrtc, int arch, int version);
 
 /* Compile reduce.cu with these macros into an image for cuModuleLoadData, on the heap. */
 ddl_status ddl__nvrtc_compile(const ddl__nvrtc *nvrtc, const char *const *macros, int n,

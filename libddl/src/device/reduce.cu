@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.cu - reduces the operands of several ranks on a GPU, element by element, in the order of
- * the operands. NVRTC compiles it when a reduction is first wanted, with the macros
- *   DTYPE_<dtype>, OP_<op>    which one
- *   SCALED                    if there are factors
+ * the operands; one operand is copied. NVRTC compiles it when a reduction is first wanted, with the
+ * macros DTYPE_<dtype> and OP_<op>. A launch has a row of blocks for each part of a table, which is
+ * filled in after the launch was queued.
+ *
  * It computes as reduce/kernels.h and reduce/convert.h do, so the bits are the same, but for those
  * of NaN. It is C as well as CUDA C++: the stand-in for the driver compiles it with a C compiler. */
 #include "reduction.h"
@@ -195,7 +196,7 @@ INLINE value finish(value v, long long divisor)
 /* Each product is rounded to an element. */
 INLINE element scaled(element e, double factor)
 {
-#ifdef SCALED
+#ifndef INTEGER
     if (factor != 0)
         return store(load(e) * (value)factor);
 #endif
@@ -249,11 +250,12 @@ INLINE void reduce_one(const ddl__reduction *r, u64 i)
 #ifdef __cplusplus
 extern "C"
 #endif
-__global__ void ddl_reduce(const ddl__reduction r)
+__global__ void ddl_reduce(const ddl__reduction *parts)
 {
+    const ddl__reduction *r = &parts[blockIdx.y];
     u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
-    for (u64 i = first; i < r.packs; i += step)
-        reduce_pack(&r, i);
-    for (u64 i = r.packs * LANES + first; i < r.count; i += step)
-        reduce_one(&r, i);
+    for (u64 i = first; i < r->packs; i += step)
+        reduce_pack(r, i);
+    for (u64 i = r->packs * LANES + first; i < r->count; i += step)
+        reduce_one(r, i);
 }

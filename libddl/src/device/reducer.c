@@ -8,41 +8,24 @@
 
 enum {
     THREADS = 256,           /* of a block */
-    BLOCKS_PER_PROCESSOR = 8 /* which is as many threads as one runs at a time */
+    BLOCKS_PER_PROCESSOR = 8 /* at least as many threads as one runs at a time */
 };
 
-typedef struct kernel {
-    struct kernel *next;
+typedef ddl__kernel kernel;
+
+struct ddl__kernel {
+    kernel *next;
     const char *dtype, *op;
-    bool is_scaled;
+    size_t element; /* bytes */
     ddl__cuda_module module;
     ddl__cuda_function function;
-} kernel;
+};
 
 struct ddl__reducer {
     ddl__nvrtc nvrtc;
     int64_t blocks_max;
     kernel *kernels;
 };
-
-ddl__reducer *ddl__reducer_create(const ddl__device *d)
-{
-    int major, minor, processors;
-    ddl__reducer *r = calloc(1, sizeof *r);
-    if (!r) {
-        ddl__fail(DDL_ENOMEM, "no memory for the kernels of a GPU");
-        return NULL;
-    }
-    if (DDL__GOOD(d, device_attribute, &major, DDL__CUDA_DEVICE_MAJOR, d->number) &&
-        DDL__GOOD(d, device_attribute, &minor, DDL__CUDA_DEVICE_MINOR, d->number) &&
-        DDL__GOOD(d, device_attribute, &processors, DDL__CUDA_DEVICE_PROCESSORS, d->number) &&
-        ddl__nvrtc_open(&r->nvrtc, 10 * major + minor) == DDL_OK) {
-        r->blocks_max = (int64_t)processors * BLOCKS_PER_PROCESSOR;
-        return r;
-    }
-    free(r);
-    return NULL;
-}
 
 void ddl__reducer_destroy(const ddl__device *d, ddl__reducer *r)
 {
@@ -85,16 +68,17 @@ static kernel wanted_kernel(ddl_dtype dtype, ddl_op op)
                    : dtype == DDL_C128 ? DDL_F64
                                        : dtype;
     return (kernel){.dtype = ddl__dtype_name(as),
-                    .op = is_logical ? logical_op(op) : ddl__op_name(op)};
+                    .op = is_logical ? logical_op(op) : ddl__op_name(op),
+                    .element = ddl__dtype_size(as)};
 }
 
 static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
 {
     char dtype[32], op[32], *image;
-    const char *macros[] = {dtype, op, "-DSCALED"};
+    const char *macros[] = {dtype, op};
     snprintf(dtype, sizeof dtype, "-DDTYPE_%s", k->dtype);
     snprintf(op, sizeof op, "-DOP_%s", k->op);
-    if (ddl__nvrtc_compile(&r->nvrtc, macros, k->is_scaled ? 3 : 2, &image) != DDL_OK)
+    if (ddl__nvrtc_compile(&r->nvrtc, macros, 2, &image) != DDL_OK)
         return false;
     bool good = DDL__GOOD(d, module_load, &k->module, image);
     free(image);
@@ -105,17 +89,18 @@ static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
     return false;
 }
 
-static const kernel *find_kernel(const ddl__device *d, ddl__reducer *r, const kernel *wanted)
+const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype dtype, ddl_op op)
 {
+    const kernel wanted = wanted_kernel(dtype, op);
     for (const kernel *k = r->kernels; k; k = k->next)
-        if (k->dtype == wanted->dtype && k->op == wanted->op && k->is_scaled == wanted->is_scaled)
+        if (k->dtype == wanted.dtype && k->op == wanted.op)
             return k;
     kernel *made = malloc(sizeof *made);
     if (!made) {
         ddl__fail(DDL_ENOMEM, "no memory for the kernels of a GPU");
         return NULL;
     }
-    *made = *wanted;
+    *made = wanted;
     if (!compile(d, r, made)) {
         free(made);
         return NULL;
@@ -124,45 +109,55 @@ static const kernel *find_kernel(const ddl__device *d, ddl__reducer *r, const ke
     return r->kernels = made;
 }
 
-/* ------------------------------------------------------------------------------------- launch */
-
-static bool is_scaled(const ddl__reduction *reduction)
+ddl__reducer *ddl__reducer_create(const ddl__device *d)
 {
-    for (unsigned i = 0; i < reduction->n_in; i++)
-        if (reduction->before[i] != 0)
-            return true;
-    for (unsigned i = 0; i < reduction->n_out; i++)
-        if (reduction->after[i] != 0)
-            return true;
-    return false;
+    int major, minor, processors, version;
+    ddl__reducer *r = calloc(1, sizeof *r);
+    if (!r) {
+        ddl__fail(DDL_ENOMEM, "no memory for the kernels of a GPU");
+        return NULL;
+    }
+    if (DDL__GOOD(d, device_attribute, &major, DDL__CUDA_DEVICE_MAJOR, d->number) &&
+        DDL__GOOD(d, device_attribute, &minor, DDL__CUDA_DEVICE_MINOR, d->number) &&
+        DDL__GOOD(d, device_attribute, &processors, DDL__CUDA_DEVICE_PROCESSORS, d->number) &&
+        DDL__GOOD(d, driver_version, &version) &&
+        ddl__nvrtc_open(&r->nvrtc, 10 * major + minor, version) == DDL_OK) {
+        r->blocks_max = (int64_t)processors * BLOCKS_PER_PROCESSOR;
+        if (ddl__reducer_find(d, r, DDL_F32, DDL_SUM))
+            return r;
+    }
+    free(r);
+    return NULL;
 }
 
-static bool is_aligned(const ddl__reduction *reduction)
+/* ------------------------------------------------------------------------------------- launch */
+
+static bool is_aligned(const ddl__reduction *part)
 {
     unsigned long long all = 0;
-    for (unsigned i = 0; i < reduction->n_in; i++)
-        all |= reduction->in[i];
-    for (unsigned i = 0; i < reduction->n_out; i++)
-        all |= reduction->out[i];
+    for (unsigned i = 0; i < part->n_in; i++)
+        all |= part->in[i];
+    for (unsigned i = 0; i < part->n_out; i++)
+        all |= part->out[i];
     return all % DDL__PACK_BYTES == 0;
 }
 
-bool ddl__reducer_run(const ddl__device *d, ddl__reducer *r, ddl_dtype dtype, ddl_op op,
-                      int64_t count, ddl__reduction *reduction, ddl__cuda_stream stream)
+void ddl__reduction_count(ddl__reduction *part, ddl_dtype dtype, int64_t count)
 {
-    kernel wanted = wanted_kernel(dtype, op);
-    wanted.is_scaled = is_scaled(reduction);
-    const kernel *k = find_kernel(d, r, &wanted);
-    if (!k)
-        return false;
     bool is_complex = ddl__dtype_class(dtype) == DDL__COMPLEX;
-    size_t element = ddl__dtype_size(dtype) / (is_complex ? 2 : 1);
-    reduction->count = (unsigned long long)count * (is_complex ? 2 : 1);
-    reduction->packs = is_aligned(reduction) ? reduction->count * element / DDL__PACK_BYTES : 0;
-    int64_t threads = (int64_t)(reduction->packs ? reduction->packs : reduction->count);
-    int64_t blocks = (threads + THREADS - 1) / THREADS;
-    void *parameters[] = {reduction};
+    size_t bytes = (size_t)count * ddl__dtype_size(dtype);
+    part->count = (unsigned long long)count * (is_complex ? 2 : 1);
+    part->packs = is_aligned(part) ? bytes / DDL__PACK_BYTES : 0;
+}
+
+bool ddl__reducer_launch(const ddl__device *d, const ddl__reducer *r, const kernel *k,
+                         int64_t count, unsigned parts, ddl__cuda_pointer table,
+                         ddl__cuda_stream stream)
+{
+    int64_t packs = (int64_t)((size_t)count * k->element / DDL__PACK_BYTES) + 1;
+    int64_t blocks = (packs + THREADS - 1) / THREADS;
+    void *parameters[] = {&table};
     return DDL__GOOD(d, launch_kernel, k->function,
-                     (unsigned)(blocks < r->blocks_max ? blocks : r->blocks_max), 1, 1, THREADS, 1,
-                     1, 0, stream, parameters, NULL);
+                     (unsigned)(blocks < r->blocks_max ? blocks : r->blocks_max), parts, 1, THREADS,
+                     1, 1, 0, stream, parameters, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reducer.h - the kernels that reduce on a GPU (reduce.cu), each compiled when it is first wanted.
- * One thread at a time, in the device's context. */
+/* reducer.h - the kernels that reduce and copy on a GPU (reduce.cu), each compiled when it is first
+ * wanted. One thread at a time, in the device's context. */
 #ifndef DDL_DEVICE_REDUCER_H
 #define DDL_DEVICE_REDUCER_H
 
@@ -9,14 +9,23 @@
 #include "device/reduction.h"
 
 typedef struct ddl__reducer ddl__reducer;
+typedef struct ddl__kernel ddl__kernel;
 
-/* NULL, with the message set, where there is no compiler for them. */
+/* NULL, with the message set, where kernels cannot be compiled and loaded: one is tried. */
 ddl__reducer *ddl__reducer_create(const ddl__device *device);
 void ddl__reducer_destroy(const ddl__device *device, ddl__reducer *reducer); /* NULL is fine */
 
-/* Queue a reduction of `count` elements from addresses to addresses. The kernel's numbers of
- * elements are set here. */
-bool ddl__reducer_run(const ddl__device *device, ddl__reducer *reducer, ddl_dtype dtype, ddl_op op,
-                      int64_t count, ddl__reduction *reduction, ddl__cuda_stream stream);
+/* The kernel of this reduction. It may take a part of a second, and the driver may wait for the
+ * GPU: so before anything is queued that waits for it. NULL with the message set. */
+const ddl__kernel *ddl__reducer_find(const ddl__device *device, ddl__reducer *reducer,
+                                     ddl_dtype dtype, ddl_op op);
+
+/* Queue it for the parts of a table on the device, each of up to `count` elements. */
+bool ddl__reducer_launch(const ddl__device *device, const ddl__reducer *reducer,
+                         const ddl__kernel *kernel, int64_t count, unsigned parts,
+                         ddl__cuda_pointer table, ddl__cuda_stream stream);
+
+/* Set the part's numbers of elements for the kernel of this dtype. Its addresses are set. */
+void ddl__reduction_count(ddl__reduction *part, ddl_dtype dtype, int64_t count);
 
 #endif

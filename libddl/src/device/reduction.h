@@ -10,7 +10,7 @@ enum {
 };
 
 typedef struct ddl__reduction {
-    unsigned long long count; /* elements */
+    unsigned long long count; /* elements; 0: nothing is done */
     unsigned long long packs; /* how many packs of them all addresses allow, from the start */
     long long divisor;        /* of an average */
     unsigned n_in, n_out;

@@ -22,10 +22,6 @@ typedef struct greeting {
     uint64_t is_willing;
 } greeting;
 
-typedef struct verdict {
-    bool moves, reduces;
-} verdict;
-
 /* The same rank of the same operation on all ranks. */
 static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *send, void *recv,
                            size_t bytes, int64_t timeout_ms)
@@ -35,7 +31,8 @@ static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *sen
                       .count = (int64_t)bytes,
                       .send = send,
                       .recv = recv,
-                      .timeout_ms = timeout_ms};
+                      .timeout_ms = timeout_ms,
+                      .uncounted = true};
     return ddl__engine_submit(d->config.engine, &call, NULL);
 }
 
@@ -80,27 +77,34 @@ static bool can_open(const ddl__device *d, const greeting *all, char *why, size_
     return true;
 }
 
-static verdict decide(ddl__device *d, const greeting *all)
+/* Kernels, the table, and the thread. */
+static bool start(ddl__device *d, char *why, size_t size)
+{
+    ddl__device_sharing *s = d->sharing;
+    ddl__call widest = {.kind = DDL__ALLTOALL};
+    if ((s->reducer = ddl__reducer_create(d)) &&
+        DDL__GOOD(d, memory_alloc, &s->table, ddl__sharing_table_bytes(d, &widest)) &&
+        ddl__leader_start(d) == DDL_OK)
+        return true;
+    snprintf(why, size, "%s", ddl__message());
+    return false;
+}
+
+static bool decide(ddl__device *d, const greeting *all)
 {
     char why[DDL__MESSAGE_MAX] = "";
     const char *name = d->config.names[d->config.rank];
-    verdict v = {0};
-    v.moves = all_share(d, all, why, sizeof why) && can_open(d, all, why, sizeof why);
-    if (v.moves && ddl__leader_start(d) != DDL_OK) {
-        v.moves = false;
-        snprintf(why, sizeof why, "%s", ddl__message());
-    }
-    v.reduces = v.moves && (d->sharing->reducer = ddl__reducer_create(d));
-    if (v.moves)
+    bool is_possible = all_share(d, all, why, sizeof why) && can_open(d, all, why, sizeof why) &&
+                       start(d, why, sizeof why);
+    if (is_possible)
         ddl__log(DDL__INFO,
                  "%s: all ranks share one GPU: operations of %llu bytes and more go from buffer to "
-                 "buffer%s%s",
-                 name, (unsigned long long)d->config.shared_bytes,
-                 v.reduces ? "" : ", but not reductions: ", v.reduces ? "" : ddl__message());
+                 "buffer",
+                 name, (unsigned long long)d->config.shared_bytes);
     else
         ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", name,
                  why);
-    return v;
+    return is_possible;
 }
 
 static void find_own_processes(const ddl__device *d, const greeting *all)
@@ -115,19 +119,17 @@ static void find_own_processes(const ddl__device *d, const greeting *all)
 static ddl_status agree(ddl__device *d, greeting *all, int64_t timeout_ms)
 {
     greeting own = {.is_willing = false};
-    verdict v = {0};
+    bool is_possible = false;
     greet(d, &own);
     ddl_status status = exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
-    if (status == DDL_OK) {
-        find_own_processes(d, all);
-        if (d->config.rank == 0)
-            v = decide(d, all);
-        status = exchange(d, DDL__BROADCAST, &v, &v, sizeof v, timeout_ms);
-    }
-    if (status == DDL_OK) {
-        d->sharing->moves = v.moves;
-        d->sharing->reduces = v.reduces;
-    }
+    if (status != DDL_OK)
+        return status;
+    find_own_processes(d, all);
+    if (d->config.rank == 0)
+        is_possible = decide(d, all);
+    status =
+        exchange(d, DDL__BROADCAST, &is_possible, &is_possible, sizeof is_possible, timeout_ms);
+    d->sharing->is_possible = status == DDL_OK && is_possible;
     return status;
 }
 
@@ -149,7 +151,10 @@ static ddl_status find_sharing(ddl__device *d, int64_t timeout_ms)
     pthread_mutex_lock(&d->lock);
     d->sharing = s;
     pthread_mutex_unlock(&d->lock);
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
+    d->cuda.capture_mode(&mode);
     ddl_status status = agree(d, all, timeout_ms);
+    d->cuda.capture_mode(&mode);
     free(all);
     return status;
 }
@@ -171,8 +176,12 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
     if (s->n_exports && s->exports[0].base)
         d->cuda.memory_free(s->exports[0].base);
     ddl__reducer_destroy(d, s->reducer);
-    if (s->stream)
-        d->cuda.stream_destroy(s->stream);
+    if (s->table)
+        d->cuda.memory_free(s->table);
+    if (s->done)
+        d->cuda.event_destroy(s->done);
+    if (s->work)
+        d->cuda.stream_destroy(s->work);
     if (s->started)
         sem_destroy(&s->told);
     free(s->opened);
@@ -181,12 +190,6 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
 }
 
 /* ----------------------------------------------------------------------- which operations */
-
-static bool reduces(const ddl__call *call)
-{
-    return call->kind == DDL__ALLREDUCE || call->kind == DDL__REDUCE_SCATTER ||
-           call->kind == DDL__REDUCE_TO_ROOT;
-}
 
 /* All ranks find the same. */
 static bool is_long(const ddl__device *d, const ddl__call *call)
@@ -208,28 +211,32 @@ bool ddl__sharing_takes(ddl__device *d, const ddl__call *call, ddl_status *statu
         return false;
     if (!d->sharing)
         *status = find_sharing(d, call->timeout_ms);
-    return *status == DDL_OK && (reduces(call) ? d->sharing->reduces : d->sharing->moves);
+    return *status == DDL_OK && d->sharing->is_possible;
 }
 
 /* ------------------------------------------------------------------------- where buffers lie */
 
-/* The export of this allocation, of the library itself or of the program; NULL if the leader
- * cannot, or is not to, open it. */
-static const ddl__export *export(const ddl__device *d, unsigned long long id,
-                                 ddl__cuda_pointer base, bool is_own)
+static bool overlap(const ddl__export *one, const ddl__export *other)
+{
+    return one->base < other->base + other->bytes && other->base < one->base + one->bytes;
+}
+
+/* Export an allocation, of the library itself or of the program. NULL if the leader cannot, or is
+ * not to, open it. */
+static const ddl__export *export(const ddl__device *d, const ddl__export *allocation, bool is_own)
 {
     ddl__device_sharing *s = d->sharing;
-    for (unsigned i = 0; i < s->n_exports; i++)
-        if (s->exports[i].id == id)
+    for (unsigned i = 0; i < s->n_exports; i++) {
+        if (s->exports[i].id == allocation->id)
             return &s->exports[i];
-    for (unsigned i = 0; i < s->n_exports; i++)
-        s->n_freed += s->exports[i].base == base;
+        s->has_freed = s->has_freed || overlap(&s->exports[i], allocation);
+    }
     bool is_full = s->n_exports >= DDL__EXPORTS - DDL__SCRATCHES;
-    if (!is_own && (is_full || s->n_freed >= DDL__EXPORTS_FREED))
+    if (!is_own && (is_full || s->has_freed))
         return NULL;
     ddl__export *made = &s->exports[s->n_exports];
-    *made = (ddl__export){.id = id, .base = base};
-    if (d->cuda.ipc_export(&made->handle, base) != DDL__CUDA_SUCCESS)
+    *made = *allocation;
+    if (!DDL__GOOD(d, ipc_export, &made->handle, made->base))
         return NULL;
     s->n_exports++;
     return made;
@@ -239,19 +246,20 @@ static const ddl__export *export(const ddl__device *d, unsigned long long id,
 static bool find_place(const ddl__device *d, ddl__cuda_pointer address, bool is_own,
                        ddl__place *place)
 {
-    unsigned long long id = 0;
-    ddl__cuda_pointer base = 0;
+    ddl__export allocation = {.id = 0};
     place->address = address;
     if (d->sharing->is_own_process[0]) /* the leader's */
         return true;
-    if (!DDL__GOOD(d, pointer_attribute, &id, DDL__CUDA_POINTER_BUFFER_ID, address) ||
-        !DDL__GOOD(d, pointer_attribute, &base, DDL__CUDA_POINTER_RANGE_START, address))
+    if (!DDL__GOOD(d, pointer_attribute, &allocation.id, DDL__CUDA_POINTER_BUFFER_ID, address) ||
+        !DDL__GOOD(d, pointer_attribute, &allocation.base, DDL__CUDA_POINTER_RANGE_START,
+                   address) ||
+        !DDL__GOOD(d, pointer_attribute, &allocation.bytes, DDL__CUDA_POINTER_RANGE_SIZE, address))
         return false;
-    const ddl__export *found = export(d, id, base, is_own);
+    const ddl__export *found = export(d, &allocation, is_own);
     if (!found)
         return false;
     place->number = (uint64_t)(found - d->sharing->exports);
-    place->base = base;
+    place->base = found->base;
     place->handle = found->handle;
     return true;
 }
@@ -339,20 +347,43 @@ static ddl_status add_both(const ddl__device *d, ddl__device_chunk *chunk, ddl__
     return status == DDL_OK ? add(chunk, &barrier, &sc->barrier) : status;
 }
 
+static ddl_status out_of_memory(const ddl__device *d)
+{
+    return ddl__fail(DDL_ENOMEM, "no memory for an operation of %d ranks on one GPU",
+                     d->config.size);
+}
+
+/* The other ranks may have submitted it, so a failure ends the comm. */
 ddl_status ddl__sharing_add(ddl__device *d, const ddl__chunks *chunks, int64_t k,
                             ddl__device_chunk *chunk)
 {
-    ddl__shared_chunk *sc = chunk->shared = calloc(1, sizeof *sc);
     bool leads = d->config.rank == 0;
-    if (sc && leads)
-        sc->all = calloc((size_t)d->config.size, sizeof *sc->all);
-    if (!sc || (leads && !sc->all))
-        return ddl__fail(DDL_ENOMEM, "no memory for an operation of %d ranks on one GPU",
-                         d->config.size);
+    ddl__shared_chunk *sc = chunk->shared = calloc(1, sizeof *sc);
+    if (!sc || (leads && !(sc->all = calloc((size_t)d->config.size, sizeof *sc->all))))
+        return out_of_memory(d);
     sc->chunk = chunk;
     sc->call = *chunks->call;
     sc->call.count = ddl__chunk_count(chunks, k);
-    if (!place(d, chunks, k, chunk, &sc->own))
-        return DDL_ESYSTEM;
-    return add_both(d, chunk, sc);
+    chunk->memory = NULL;
+    if (place(d, chunks, k, chunk, &sc->own) && (!leads || ddl__leader_prepare(d, sc)))
+        return add_both(d, chunk, sc);
+    char text[DDL__MESSAGE_MAX];
+    snprintf(text, sizeof text, "%s", ddl__message());
+    pthread_mutex_lock(&d->lock);
+    ddl__device_fail(d, DDL_EABORTED, text);
+    pthread_mutex_unlock(&d->lock);
+    return ddl__fail(DDL_ESYSTEM, "%s", text);
+}
+
+size_t ddl__sharing_table_bytes(const ddl__device *d, const ddl__call *call)
+{
+    if (d->config.rank)
+        return 0;
+    size_t n = (size_t)d->config.size;
+    return n * (call->kind == DDL__ALLTOALL ? n : 1) * sizeof(ddl__reduction);
+}
+
+bool ddl__sharing_queue(ddl__device *d, ddl__device_chunk *chunk)
+{
+    return d->config.rank || ddl__leader_queue(d, chunk->shared);
 }

@@ -2,25 +2,36 @@
 /* sharing.h - long operations of ranks that all share one GPU, from buffer to buffer.
  *
  * Design notes. Rank 0, the leader, does the work of all ranks: a kernel that reads the operands of
- * all ranks and writes the results of all, or copies. So processes do not take turns on the GPU. It
+ * all ranks and writes the results of all. So processes do not take turns on the GPU for it. It
  * opens the others' memory by CUDA IPC.
  *
  * Each chunk is two operations of the engine. In the first the leader gathers where the buffers of
- * each rank lie (ddl__place); it starts when the rank's stream has come to the operation. Then a
- * thread of the leader (leader.c) queues the work in a stream of its own. The second is a barrier,
- * which the leader enters when the work is done; it sets the words for which the ranks' streams
- * wait. So a stream waits for words in host memory only, as in operations that pass through the
- * host, and fails as they do.
+ * each rank lie (ddl__places); it starts when the rank's stream has come to the operation. The
+ * second is a barrier, which the leader enters when the work is done; it sets the words for which
+ * the ranks' streams wait. So a stream waits for words in host memory only, as in operations that
+ * pass through the host, and fails as they do.
  *
- * Opened memory is closed only with the comm: the driver waits for all streams of the process then,
- * and they may wait for this operation. So a rank has few allocations opened, and none any more
- * when it is seen to free them. Other memory, and such as cannot be opened, is copied to and from
- * memory of the library on the same GPU; so is what an all-to-all replaces. Each rank decides that
- * for itself.
+ * The leader's call queues the work in a stream of its own, before the wait for the barrier's word:
+ * streams may share a queue of the GPU, where work behind that wait would never run. What is not
+ * known yet, the addresses, is in a table in host memory, which the work copies first. A thread
+ * (leader.c) fills it in when the places are gathered, and sets the word for which the work waits.
+ * When the comm has failed it leaves the table empty, and the kernel does nothing.
  *
- * When an operation fails, the work for it may be under way for a moment after the other ranks'
- * streams have gone on. Nothing new is queued then, and the leader waits for it before it agrees to
- * a comm of the survivors: their next operations may have the same buffers.
+ *   `from`: ... a host function starts the gathering
+ *   `work`: waits for the word of the places, copies the table, kernel, a host function starts the
+ *           barrier
+ *   `to`:   waits for `work`, waits for the word of the barrier ...
+ *
+ * Kernels are compiled and loaded before a chunk is queued. Opened memory is closed only with the
+ * comm: the driver waits for all streams of the process then, and they may wait for this operation.
+ * Addresses must not be opened that overlap others. So a rank exports few allocations, and no
+ * further ones once it is seen to have freed one. Other memory, also what cannot be exported, is
+ * copied to and from memory of the library on the same GPU; so is what an all-to-all replaces. Each
+ * rank decides that for itself.
+ *
+ * When an operation fails, a kernel that runs then may write to the buffers for a moment after the
+ * other ranks' streams have gone on. The leader waits for it before it agrees to a comm of the
+ * survivors: their next operations may have the same buffers.
  *
  * Whether all ranks share one GPU is found out in the first operation that is long enough, which
  * waits for all ranks. */
@@ -35,8 +46,7 @@
 enum {
     DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
     DDL__SCRATCHES = 2,
-    DDL__EXPORTS = 64,     /* allocations of a rank that the leader opens, ... */
-    DDL__EXPORTS_FREED = 4 /* ... unless so many were freed, and take memory until the end */
+    DDL__EXPORTS = 64 /* allocations of a rank that the leader opens */
 };
 
 /* Where the blocks of a buffer lie, for other processes; block i is i strides from the first. */
@@ -45,7 +55,7 @@ typedef struct ddl__place {
     uint64_t base;        /* its address, ... */
     uint64_t address;     /* ... and that of block 0, in the process; 0: no buffer */
     uint64_t stride;      /* bytes */
-    uint64_t number; /* of the allocation, among those that the rank has opened by the leader */
+    uint64_t number;      /* of the allocation, among those that the rank exports */
 } ddl__place;
 
 /* What a rank tells the leader of a chunk. */
@@ -56,27 +66,33 @@ typedef struct ddl__places {
 } ddl__places;
 
 struct ddl__shared_chunk {
-    ddl__shared_chunk *next; /* of the leader's that wait to be queued */
+    ddl__shared_chunk *next; /* of the leader's that wait for their places */
     ddl__device_chunk *chunk;
     ddl__hold barrier;
     ddl__call call; /* its count is that of the chunk */
     ddl__places own;
-    ddl__places *all; /* the leader's: by rank; or NULL */
     atomic_uint gathered;
+
+    /* The leader's. */
+    ddl__places *all; /* by rank */
+    const ddl__kernel *kernel;
+    unsigned parts; /* of the table, which is the chunk's memory in host memory */
 };
 
 /* An allocation that the leader opens. */
 typedef struct ddl__export {
     unsigned long long id; /* no other of this process ever has it */
     ddl__cuda_pointer base;
+    size_t bytes;
     ddl__cuda_ipc handle;
 } ddl__export;
 
 struct ddl__device_sharing {
-    bool moves, reduces;               /* what goes from buffer to buffer, equally on all ranks */
+    bool is_possible;                  /* equally on all ranks */
     bool *is_own_process;              /* by rank */
     ddl__export exports[DDL__EXPORTS]; /* the first is the library's, to try it */
-    unsigned n_exports, n_freed;
+    unsigned n_exports;
+    bool has_freed;                            /* an allocation that was exported */
     ddl__cuda_pointer scratch[DDL__SCRATCHES]; /* 0: not wanted yet */
     ddl__cuda_event freed[DDL__SCRATCHES];
     uint64_t n_scratch; /* uses of them */
@@ -84,10 +100,12 @@ struct ddl__device_sharing {
     /* The leader's. */
     ddl__reducer *reducer;                     /* or NULL */
     ddl__cuda_pointer (*opened)[DDL__EXPORTS]; /* by rank and number; 0: not opened */
-    ddl__cuda_stream stream;
+    ddl__cuda_stream work;
+    ddl__cuda_event done;    /* what `work` had when a chunk was queued */
+    ddl__cuda_pointer table; /* for one chunk after the other */
     sem_t told;
     ddl__shared_chunk *first, **last; /* under the device's lock, as: */
-    unsigned busy;                    /* chunks whose work is being queued, or is queued */
+    unsigned busy;                    /* chunks that were taken and whose work is not done */
     bool started;
     pthread_t thread;
 };
@@ -98,9 +116,15 @@ struct ddl__device_sharing {
  * tell each other. */
 bool ddl__sharing_takes(ddl__device *device, const ddl__call *call, ddl_status *status);
 
+/* What the table of such a call takes. */
+size_t ddl__sharing_table_bytes(const ddl__device *device, const ddl__call *call);
+
 /* Add the operations of chunk k to the operation's group, and place the chunk. */
 ddl_status ddl__sharing_add(ddl__device *device, const ddl__chunks *chunks, int64_t k,
                             ddl__device_chunk *chunk);
+
+/* Queue what the device does between the copies of a chunk. */
+bool ddl__sharing_queue(ddl__device *device, ddl__device_chunk *chunk);
 
 /* Free all; what is queued is done. NULL is fine. */
 void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
@@ -110,10 +134,14 @@ void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
 /* Start the leader's thread. */
 ddl_status ddl__leader_start(ddl__device *device);
 
-/* Under the device's lock: it is to queue this chunk when its places are gathered. */
+/* Under `order`: find the chunk's kernel, and queue its work. */
+bool ddl__leader_prepare(const ddl__device *device, ddl__shared_chunk *chunk);
+bool ddl__leader_queue(ddl__device *device, ddl__shared_chunk *chunk);
+
+/* Under the device's lock: the chunk is submitted. */
 void ddl__leader_take(ddl__device *device, ddl__shared_chunk *chunk);
 
-/* Wait until no work is under way, as it is soon after the comm has ended. */
+/* Wait until no kernel is under way, as it is soon after the comm has ended. */
 void ddl__leader_settle(ddl__device *device);
 
 /* Let the thread end. No places are gathered any more. */

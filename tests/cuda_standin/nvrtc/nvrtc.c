@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for libnvrtc.so.12, and not NVIDIA's: it compiles libddl/src/device/reduce.cu, and
  * nothing else, as C, for the stand-in for libcuda.so.1. So tests run the very text of the kernel.
- * Its threads run one after the other. */
+ * Its threads run one after the other, and launches from one image must not run at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -42,23 +42,23 @@ typedef struct known {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static known *all_known;
 
-static const char before[] =
-    "#define __global__\n"
-    "#define __device__\n"
-    "#define __forceinline__ inline\n"
-    "#define __align__(n) __attribute__((aligned(n)))\n"
-    "typedef struct { unsigned x, y, z; } standin_place;\n"
-    "static __thread standin_place blockIdx, blockDim, threadIdx, gridDim;\n";
+static const char before[] = "#define __global__\n"
+                             "#define __device__\n"
+                             "#define __forceinline__ inline\n"
+                             "#define __align__(n) __attribute__((aligned(n)))\n"
+                             "typedef struct { unsigned x, y, z; } standin_place;\n"
+                             "static standin_place blockIdx, blockDim, threadIdx, gridDim;\n";
 
 static const char after[] =
     "unsigned long standin_element_bytes(void) { return sizeof(element); }\n"
-    "void standin_run(const ddl__reduction *reduction, unsigned blocks, unsigned threads)\n"
+    "void standin_run(const ddl__reduction *parts, unsigned blocks, unsigned n, unsigned threads)\n"
     "{\n"
     "    gridDim.x = blocks;\n"
     "    blockDim.x = threads;\n"
-    "    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)\n"
-    "        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++)\n"
-    "            ddl_reduce(*reduction);\n"
+    "    for (blockIdx.y = 0; blockIdx.y < n; blockIdx.y++)\n"
+    "        for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)\n"
+    "            for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++)\n"
+    "                ddl_reduce(parts);\n"
     "}\n";
 
 int nvrtcCreateProgram(program **made, const char *text, const char *name, int n_headers,
