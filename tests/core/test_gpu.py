@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +125,19 @@ def test_a_kill(
     ended = ddlrun(4, KILLS, str(tmp_path / "killed"), env=env)
     for rank in range(3):
         assert re.fullmatch(r"told after [\d.]+ s", "".join(ended.lines(rank))), ended.err
+
+
+def test_the_compiler_of_a_package_is_found(
+    run_program: Run, cuda_standin: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
+    folder.mkdir(parents=True)
+    shutil.copy(cuda_standin / "libnvrtc.so.12", folder)
+    find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnvrtc.so.12')"
+    env = {"PYTHONPATH": str(tmp_path)}
+    for call, code in (("", 1), ("gpu.load_compiler();", 0)):
+        ended = run_program([sys.executable, "-c", find.format(call)], cwd=tmp_path, env=env)
+        assert ended.code == code, ended.err
 
 
 def test_refusals(ddlrun: Run, standin_env: dict[str, str]) -> None:

@@ -250,7 +250,7 @@ INLINE void reduce_one(const ddl__reduction *r, u64 i)
 #ifdef __cplusplus
 extern "C"
 #endif
-__global__ void ddl_reduce(const ddl__reduction *parts)
+__global__ void ddl_reduce(const ddl__reduction *__restrict__ parts)
 {
     const ddl__reduction *r = &parts[blockIdx.y];
     u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
