@@ -189,9 +189,11 @@ static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
 
 /* ------------------------------------------------------------------------------------ the work */
 
-bool ddl__leader_prepare(const ddl__device *d, ddl__shared_chunk *sc)
+bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
 {
     ddl_op op = reduces(sc->call.kind) ? sc->call.op : DDL_BIT_OR; /* of one operand */
+    if (!ddl__reducer_known(d->sharing->reducer, dtype_of(&sc->call), op))
+        ddl__leader_settle(d); /* the driver may wait for the GPU when it loads a kernel */
     sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op);
     sc->parts = parts_of(&sc->call, d->config.size);
     empty_table(sc);
@@ -319,7 +321,7 @@ void ddl__leader_settle(ddl__device *d)
 {
     int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
     pthread_mutex_lock(&d->lock);
-    while (d->sharing && d->sharing->busy && !d->broken && ddl__now() < at)
+    while (d->sharing && (d->sharing->first || d->sharing->busy) && !d->broken && ddl__now() < at)
         ddl__cond_wait_until(&d->changed, &d->lock, at);
     pthread_mutex_unlock(&d->lock);
 }

@@ -89,18 +89,25 @@ static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
     return false;
 }
 
+const kernel *ddl__reducer_known(const ddl__reducer *r, ddl_dtype dtype, ddl_op op)
+{
+    const kernel wanted = wanted_kernel(dtype, op), *k = r->kernels;
+    while (k && (k->dtype != wanted.dtype || k->op != wanted.op))
+        k = k->next;
+    return k;
+}
+
 const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype dtype, ddl_op op)
 {
-    const kernel wanted = wanted_kernel(dtype, op);
-    for (const kernel *k = r->kernels; k; k = k->next)
-        if (k->dtype == wanted.dtype && k->op == wanted.op)
-            return k;
+    const kernel *known = ddl__reducer_known(r, dtype, op);
+    if (known)
+        return known;
     kernel *made = malloc(sizeof *made);
     if (!made) {
         ddl__fail(DDL_ENOMEM, "no memory for the kernels of a GPU");
         return NULL;
     }
-    *made = wanted;
+    *made = wanted_kernel(dtype, op);
     if (!compile(d, r, made)) {
         free(made);
         return NULL;

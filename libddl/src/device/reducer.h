@@ -15,8 +15,11 @@ typedef struct ddl__kernel ddl__kernel;
 ddl__reducer *ddl__reducer_create(const ddl__device *device);
 void ddl__reducer_destroy(const ddl__device *device, ddl__reducer *reducer); /* NULL is fine */
 
-/* The kernel of this reduction. It may take a part of a second, and the driver may wait for the
- * GPU: so before anything is queued that waits for it. NULL with the message set. */
+/* The kernel of this reduction, if it was wanted before; or NULL. */
+const ddl__kernel *ddl__reducer_known(const ddl__reducer *reducer, ddl_dtype dtype, ddl_op op);
+
+/* The same; a new one is compiled and loaded. It may take a part of a second, and the driver may
+ * wait for the GPU: so before anything is queued that waits for it. NULL with the message set. */
 const ddl__kernel *ddl__reducer_find(const ddl__device *device, ddl__reducer *reducer,
                                      ddl_dtype dtype, ddl_op op);
 

@@ -22,12 +22,12 @@
  *           barrier
  *   `to`:   waits for `work`, waits for the word of the barrier ...
  *
- * Kernels are compiled and loaded before a chunk is queued. Opened memory is closed only with the
- * comm: the driver waits for all streams of the process then, and they may wait for this operation.
- * Addresses must not be opened that overlap others. So a rank exports few allocations, and no
- * further ones once it is seen to have freed one. Other memory, also what cannot be exported, is
- * copied to and from memory of the library on the same GPU; so is what an all-to-all replaces. Each
- * rank decides that for itself.
+ * Kernels are compiled and loaded before a chunk is queued, and after earlier ones are done. Opened
+ * memory is closed only with the comm: the driver waits for all streams of the process then, and
+ * they may wait for this operation. Addresses must not be opened that overlap others. So a rank
+ * exports few allocations, and no further ones once it is seen to have freed one. Other memory,
+ * also what cannot be exported, is copied to and from memory of the library on the same GPU; so is
+ * what an all-to-all replaces. Each rank decides that for itself.
  *
  * When an operation fails, a kernel that runs then may write to the buffers for a moment after the
  * other ranks' streams have gone on. The leader waits for it before it agrees to a comm of the
@@ -135,13 +135,13 @@ void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
 ddl_status ddl__leader_start(ddl__device *device);
 
 /* Under `order`: find the chunk's kernel, and queue its work. */
-bool ddl__leader_prepare(const ddl__device *device, ddl__shared_chunk *chunk);
+bool ddl__leader_prepare(ddl__device *device, ddl__shared_chunk *chunk);
 bool ddl__leader_queue(ddl__device *device, ddl__shared_chunk *chunk);
 
 /* Under the device's lock: the chunk is submitted. */
 void ddl__leader_take(ddl__device *device, ddl__shared_chunk *chunk);
 
-/* Wait until no kernel is under way, as it is soon after the comm has ended. */
+/* Wait until no chunk is under way, as it is soon after the comm has ended. */
 void ddl__leader_settle(ddl__device *device);
 
 /* Let the thread end. No places are gathered any more. */
