@@ -87,15 +87,29 @@ static int reductions(ddl_comm *comm)
     return 0;
 }
 
+static void check_last(const uint32_t *buffer, int64_t words, uint32_t expected, const char *what)
+{
+    uint32_t last;
+    device_read(&last, buffer + words - 1, sizeof last);
+    CHECK(last == expected, "%s: %u, not %u", what, last, expected);
+}
+
+/* A sum and a broadcast. */
+static void check_buffer(ddl_comm *comm, uint32_t *buffer, int64_t words, const char *what)
+{
+    unsigned rank = (unsigned)ddl_comm_rank(comm);
+    CU(cuMemsetD32Async(device_address(buffer), rank + 1, (size_t)words, NULL));
+    OK(ddl_allreduce(comm, NULL, buffer, words, DDL_U32, DDL_SUM, &on_device, NULL));
+    check_last(buffer, words, SIZE * (SIZE + 1) / 2, what);
+    CU(cuMemsetD32Async(device_address(buffer), rank + 10, (size_t)words, NULL));
+    OK(ddl_broadcast(comm, buffer, words, DDL_U32, 1, &on_device, NULL));
+    check_last(buffer, words, 11, what);
+}
+
 static void check_sum(ddl_comm *comm, int64_t words, const char *what)
 {
-    uint32_t *buffer = device_alloc(4 * (size_t)words), last;
-    CU(cuMemsetD32Async(device_address(buffer), (unsigned)ddl_comm_rank(comm) + 1, (size_t)words,
-                        NULL));
-    OK(ddl_allreduce(comm, NULL, buffer, words, DDL_U32, DDL_SUM, &on_device, NULL));
-    device_read(&last, buffer + words - 1, sizeof last);
-    CHECK(last == SIZE * (SIZE + 1) / 2, "%s: %u", what, last);
-    OK(ddl_broadcast(comm, buffer, words, DDL_U32, 1, &on_device, NULL));
+    uint32_t *buffer = device_alloc(4 * (size_t)words);
+    check_buffer(comm, buffer, words, what);
     device_free(buffer);
 }
 
@@ -116,11 +130,8 @@ static int chunks(ddl_comm *comm)
 static int allocations(ddl_comm *comm)
 {
     device_start();
-    void *kept[70]; /* more than the leader opens */
-    for (int i = 0; i < 70; i++) {
-        kept[i] = device_alloc(4096);
-        OK(ddl_allreduce(comm, NULL, kept[i], 1024, DDL_F32, DDL_SUM, &on_device, NULL));
-    }
+    for (int i = 0; i < 70; i++) /* more than the leader opens; they are kept */
+        check_buffer(comm, device_alloc(4096), 1024, "many allocations");
     ddl_comm *next;
     OK(ddl_comm_duplicate(comm, NULL, &next));
     for (int i = 0; i < 20; i++)
@@ -146,29 +157,27 @@ static int several_gpus(ddl_comm *comm)
     return 0;
 }
 
-/* Without a compiler, and with one that fails. */
-static int no_compiler(ddl_comm *comm)
+/* Without a compiler, and with one that fails: all ranks use host memory. */
+static int with_compiler(ddl_comm *comm, const char *kind)
 {
-    if (!device_launches())
+    if (!device_launches()) /* that of the real driver cannot be changed */
         return 0;
-    setenv("DDL_STANDIN_NVRTC", "none", 1);
+    setenv("DDL_STANDIN_NVRTC", kind, 1);
     device_start();
-    check_sum(comm, 100000, "no compiler");
+    check_sum(comm, 100000, kind);
     check_path(comm, false);
     ddl_comm_destroy(comm);
     return 0;
 }
 
+static int no_compiler(ddl_comm *comm)
+{
+    return with_compiler(comm, "none");
+}
+
 static int broken_compiler(ddl_comm *comm)
 {
-    if (!device_launches())
-        return 0;
-    setenv("DDL_STANDIN_NVRTC", "broken", 1);
-    device_start();
-    check_sum(comm, 100000, "a broken compiler");
-    check_path(comm, false);
-    ddl_comm_destroy(comm);
-    return 0;
+    return with_compiler(comm, "broken");
 }
 
 /* What rank 1 calls differs from what the others call: all are told both. */

@@ -233,7 +233,7 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
            DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
            DDL__GOOD(d, event_record, c->filled, d->from) &&
            DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0) &&
-           (!c->shared || ddl__sharing_queue(d, c)) &&
+           (!c->shared || d->config.rank || ddl__leader_queue(d, c->shared)) &&
            DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
            (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));

@@ -25,10 +25,6 @@ typedef struct ddl__device_config {
 ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
                               ddl__device **out);
 
-/* The comm has ended: wait until this rank does not write to other ranks' buffers any more. NULL is
- * fine. */
-void ddl__device_settle(ddl__device *device);
-
 /* Before the engine is destroyed: fail what is under way, and do not call it any more. NULL is
  * fine. */
 void ddl__device_detach(ddl__device *device);
@@ -36,6 +32,12 @@ void ddl__device_detach(ddl__device *device);
 /* After the engine was destroyed: wait until the GPU has come to the copies that were queued, and
  * free. NULL is fine. */
 void ddl__device_destroy(ddl__device *device);
+
+/* ---- leader.c ---- */
+
+/* Wait until this rank does not write to other ranks' buffers, which is soon after the comm has
+ * ended. NULL is fine. */
+void ddl__device_settle(ddl__device *device);
 
 /* ---- device.c ---- */
 

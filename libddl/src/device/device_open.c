@@ -101,6 +101,8 @@ static void check_limit(ddl__device *d)
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
+    d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
         if (!d->under_way || d->broken) {
@@ -110,9 +112,7 @@ static void *watch(void *argument)
         ddl__cond_wait_until(&d->changed, &d->lock, ddl__now() + DDL__PROGRESS_TICK);
         pthread_mutex_unlock(&d->lock);
         ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
-        int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
         if (ddl__device_enter(d)) {
-            d->cuda.capture_mode(&mode);
             results[0] = d->cuda.stream_query(d->from);
             results[1] = d->cuda.stream_query(d->to);
             ddl__device_leave(d);
@@ -248,12 +248,6 @@ ddl_status ddl__device_create(const ddl__device_config *config, const void *addr
 }
 
 /* ------------------------------------------------------------------------------------ the end */
-
-void ddl__device_settle(ddl__device *d)
-{
-    if (d)
-        ddl__leader_settle(d);
-}
 
 void ddl__device_detach(ddl__device *d)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the leader does for ranks that share a GPU; sharing.h has the design notes. Its thread takes
  * the chunks in order, when their places are gathered, and holds no lock while it opens memory.
- * From the word that it sets on, a chunk is the work's; its host function tells the end, so that
- * the operation can be freed. */
+ * Once it has set the chunk's word, the chunk belongs to what is queued; the host function behind
+ * the kernel tells the end, so that the operation can be freed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static void add_in(const buffers *b, ddl__reduction *part, int rank, int block)
     part->before[part->n_in++] = of->prescale;
 }
 
-/* A copy to where it lies is none. */
+/* A block that lies where it is wanted is not copied. */
 static void add_out(const buffers *b, ddl__reduction *part, int rank, int block)
 {
     const ddl__places *of = &b->chunk->all[rank];
@@ -193,20 +193,27 @@ bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
 {
     ddl_op op = reduces(sc->call.kind) ? sc->call.op : DDL_BIT_OR; /* of one operand */
     if (!ddl__reducer_known(d->sharing->reducer, dtype_of(&sc->call), op))
-        ddl__leader_settle(d); /* the driver may wait for the GPU when it loads a kernel */
+        ddl__device_settle(d); /* the driver may wait for the GPU when it loads a kernel */
     sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op);
     sc->parts = parts_of(&sc->call, d->config.size);
     empty_table(sc);
     return sc->kernel;
 }
 
-static void work_done(void *argument)
+/* Under the device's lock: whether the comm goes on. The engine ends it a little after a failure of
+ * the device, and until then must not let an operation succeed that has no results. */
+static bool is_alive(const ddl__device *d)
+{
+    return d->engine && !d->failed && ddl__engine_status(d->engine) == DDL_OK;
+}
+
+static void kernel_done(void *argument)
 {
     ddl__shared_chunk *sc = argument;
     ddl__device_operation *o = sc->chunk->operation;
     ddl__device *d = o->device;
     pthread_mutex_lock(&d->lock);
-    if (d->engine)
+    if (is_alive(d))
         ddl__engine_release_hold(d->engine, &sc->barrier);
     d->sharing->busy--;
     pthread_cond_broadcast(&d->changed);
@@ -218,15 +225,15 @@ bool ddl__leader_queue(ddl__device *d, ddl__shared_chunk *sc)
 {
     const ddl__device_sharing *s = d->sharing;
     const ddl__pinned *apart = sc->chunk->apart;
-    return DDL__GOOD(d, stream_wait_event, s->work, sc->chunk->filled, 0) &&
-           DDL__GOOD(d, stream_wait_value, s->work, ddl__pinned_device_word(apart, 1), apart->uses,
-                     DDL__CUDA_WAIT_VALUE_GEQ) &&
+    return DDL__GOOD(d, stream_wait_event, s->compute, sc->chunk->filled, 0) &&
+           DDL__GOOD(d, stream_wait_value, s->compute, ddl__pinned_device_word(apart, 1),
+                     apart->uses, DDL__CUDA_WAIT_VALUE_GEQ) &&
            DDL__GOOD(d, copy_to_device, s->table, apart->memory, sc->parts * sizeof(ddl__reduction),
-                     s->work) &&
+                     s->compute) &&
            ddl__reducer_launch(d, s->reducer, sc->kernel, count_of(&sc->call), sc->parts, s->table,
-                               s->work) &&
-           DDL__GOOD(d, launch_host, s->work, work_done, sc) &&
-           DDL__GOOD(d, event_record, s->done, s->work) &&
+                               s->compute) &&
+           DDL__GOOD(d, launch_host, s->compute, kernel_done, sc) &&
+           DDL__GOOD(d, event_record, s->done, s->compute) &&
            DDL__GOOD(d, stream_wait_event, d->to, s->done, 0);
 }
 
@@ -242,12 +249,6 @@ static ddl__shared_chunk *take_gathered(ddl__device_sharing *s)
         s->last = &s->first;
     s->busy++;
     return sc;
-}
-
-/* Under the device's lock: whether the comm goes on. */
-static bool is_alive(const ddl__device *d)
-{
-    return d->engine && ddl__engine_status(d->engine) == DDL_OK;
 }
 
 /* Under the device's lock, which is released meanwhile. The table stays empty when the comm has
@@ -296,7 +297,7 @@ static void *lead(void *argument)
 ddl_status ddl__leader_start(ddl__device *d)
 {
     ddl__device_sharing *s = d->sharing;
-    if (!DDL__GOOD(d, stream_create, &s->work, DDL__CUDA_STREAM_NON_BLOCKING) ||
+    if (!DDL__GOOD(d, stream_create, &s->compute, DDL__CUDA_STREAM_NON_BLOCKING) ||
         !DDL__GOOD(d, event_create, &s->done, DDL__CUDA_EVENT_DISABLE_TIMING))
         return DDL_ESYSTEM;
     sem_init(&s->told, 0, 0);
@@ -317,8 +318,10 @@ void ddl__leader_take(ddl__device *d, ddl__shared_chunk *sc)
     sem_post(&s->told);
 }
 
-void ddl__leader_settle(ddl__device *d)
+void ddl__device_settle(ddl__device *d)
 {
+    if (!d)
+        return;
     int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
     pthread_mutex_lock(&d->lock);
     while (d->sharing && (d->sharing->first || d->sharing->busy) && !d->broken && ddl__now() < at)

@@ -15,12 +15,12 @@
 /* --------------------------------------------------------------------- who shares the GPU */
 
 /* What the ranks tell each other. */
-typedef struct greeting {
+typedef struct identity {
     ddl__cuda_uuid uuid;
     ddl__cuda_ipc handle; /* of a small allocation */
     uint64_t namespace, process;
-    uint64_t is_willing;
-} greeting;
+    uint64_t can_export;
+} identity;
 
 /* The same rank of the same operation on all ranks. */
 static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *send, void *recv,
@@ -37,21 +37,21 @@ static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *sen
 }
 
 /* The small allocation is the first that is exported. */
-static void greet(const ddl__device *d, greeting *own)
+static void identify(const ddl__device *d, identity *own)
 {
     struct stat status;
     ddl__export *probe = &d->sharing->exports[d->sharing->n_exports++];
     own->process = (uint64_t)getpid();
     own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
-    own->is_willing = DDL__GOOD(d, device_uuid, &own->uuid, d->number) &&
+    own->can_export = DDL__GOOD(d, device_uuid, &own->uuid, d->number) &&
                       DDL__GOOD(d, memory_alloc, &probe->base, sizeof *own) &&
                       DDL__GOOD(d, ipc_export, &own->handle, probe->base);
 }
 
-static bool all_share(const ddl__device *d, const greeting *all, char *why, size_t size)
+static bool all_share(const ddl__device *d, const identity *all, char *why, size_t size)
 {
     for (int r = 0; r < d->config.size; r++) {
-        if (!all[r].is_willing) {
+        if (!all[r].can_export) {
             snprintf(why, size, "%s cannot export memory by CUDA IPC", d->config.names[r]);
             return false;
         }
@@ -64,7 +64,7 @@ static bool all_share(const ddl__device *d, const greeting *all, char *why, size
 }
 
 /* Whether the leader may open the others' memory. */
-static bool can_open(const ddl__device *d, const greeting *all, char *why, size_t size)
+static bool can_open(const ddl__device *d, const identity *all, char *why, size_t size)
 {
     ddl__device_sharing *s = d->sharing;
     for (int r = 0; r < d->config.size; r++)
@@ -90,7 +90,7 @@ static bool start(ddl__device *d, char *why, size_t size)
     return false;
 }
 
-static bool decide(ddl__device *d, const greeting *all)
+static bool decide(ddl__device *d, const identity *all)
 {
     char why[DDL__MESSAGE_MAX] = "";
     const char *name = d->config.names[d->config.rank];
@@ -107,20 +107,20 @@ static bool decide(ddl__device *d, const greeting *all)
     return is_possible;
 }
 
-static void find_own_processes(const ddl__device *d, const greeting *all)
+static void find_own_processes(const ddl__device *d, const identity *all)
 {
-    const greeting *own = &all[d->config.rank];
+    const identity *own = &all[d->config.rank];
     for (int r = 0; r < d->config.size; r++)
         d->sharing->is_own_process[r] = !memcmp(&all[r].uuid, &own->uuid, sizeof own->uuid) &&
                                         all[r].process == own->process &&
                                         all[r].namespace == own->namespace;
 }
 
-static ddl_status agree(ddl__device *d, greeting *all, int64_t timeout_ms)
+static ddl_status agree(ddl__device *d, identity *all, int64_t timeout_ms)
 {
-    greeting own = {.is_willing = false};
+    identity own = {.can_export = false};
     bool is_possible = false;
-    greet(d, &own);
+    identify(d, &own);
     ddl_status status = exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
     if (status != DDL_OK)
         return status;
@@ -136,7 +136,7 @@ static ddl_status agree(ddl__device *d, greeting *all, int64_t timeout_ms)
 static ddl_status find_sharing(ddl__device *d, int64_t timeout_ms)
 {
     size_t n = (size_t)d->config.size;
-    greeting *all = calloc(n, sizeof *all);
+    identity *all = calloc(n, sizeof *all);
     ddl__device_sharing *s = calloc(1, sizeof *s);
     if (s) {
         s->is_own_process = calloc(n, sizeof *s->is_own_process);
@@ -180,8 +180,8 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
         d->cuda.memory_free(s->table);
     if (s->done)
         d->cuda.event_destroy(s->done);
-    if (s->work)
-        d->cuda.stream_destroy(s->work);
+    if (s->compute)
+        d->cuda.stream_destroy(s->compute);
     if (s->started)
         sem_destroy(&s->told);
     free(s->opened);
@@ -381,9 +381,4 @@ size_t ddl__sharing_table_bytes(const ddl__device *d, const ddl__call *call)
         return 0;
     size_t n = (size_t)d->config.size;
     return n * (call->kind == DDL__ALLTOALL ? n : 1) * sizeof(ddl__reduction);
-}
-
-bool ddl__sharing_queue(ddl__device *d, ddl__device_chunk *chunk)
-{
-    return d->config.rank || ddl__leader_queue(d, chunk->shared);
 }

@@ -11,16 +11,17 @@
  * the ranks' streams wait. So a stream waits for words in host memory only, as in operations that
  * pass through the host, and fails as they do.
  *
- * The leader's call queues the work in a stream of its own, before the wait for the barrier's word:
- * streams may share a queue of the GPU, where work behind that wait would never run. What is not
- * known yet, the addresses, is in a table in host memory, which the work copies first. A thread
- * (leader.c) fills it in when the places are gathered, and sets the word for which the work waits.
- * When the comm has failed it leaves the table empty, and the kernel does nothing.
+ * The leader's call queues the kernel in a stream of its own, before the wait for the barrier's
+ * word: streams may share a queue of the GPU, where a kernel behind that wait would never run. The
+ * addresses are not known yet. They are in a table in host memory, which is copied to the GPU just
+ * before the kernel runs. A thread (leader.c) fills it in when the places are gathered, and then
+ * sets a word for which the copy waits. When the comm has failed it leaves the table empty, and the
+ * kernel does nothing.
  *
- *   `from`: ... a host function starts the gathering
- *   `work`: waits for the word of the places, copies the table, kernel, a host function starts the
- *           barrier
- *   `to`:   waits for `work`, waits for the word of the barrier ...
+ *   `from`:    ... a host function starts the gathering
+ *   `compute`: waits for the word of the places, copies the table, runs the kernel; a host function
+ *              starts the barrier
+ *   `to`:      waits for `compute`, waits for the word of the barrier ...
  *
  * Kernels are compiled and loaded before a chunk is queued, and after earlier ones are done. Opened
  * memory is closed only with the comm: the driver waits for all streams of the process then, and
@@ -100,12 +101,12 @@ struct ddl__device_sharing {
     /* The leader's. */
     ddl__reducer *reducer;                     /* or NULL */
     ddl__cuda_pointer (*opened)[DDL__EXPORTS]; /* by rank and number; 0: not opened */
-    ddl__cuda_stream work;
-    ddl__cuda_event done;    /* what `work` had when a chunk was queued */
+    ddl__cuda_stream compute;
+    ddl__cuda_event done;    /* what `compute` had when a chunk was queued */
     ddl__cuda_pointer table; /* for one chunk after the other */
     sem_t told;
     ddl__shared_chunk *first, **last; /* under the device's lock, as: */
-    unsigned busy;                    /* chunks that were taken and whose work is not done */
+    unsigned busy;                    /* chunks that were taken and whose kernel has not ended */
     bool started;
     pthread_t thread;
 };
@@ -123,9 +124,6 @@ size_t ddl__sharing_table_bytes(const ddl__device *device, const ddl__call *call
 ddl_status ddl__sharing_add(ddl__device *device, const ddl__chunks *chunks, int64_t k,
                             ddl__device_chunk *chunk);
 
-/* Queue what the device does between the copies of a chunk. */
-bool ddl__sharing_queue(ddl__device *device, ddl__device_chunk *chunk);
-
 /* Free all; what is queued is done. NULL is fine. */
 void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
 
@@ -134,15 +132,12 @@ void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
 /* Start the leader's thread. */
 ddl_status ddl__leader_start(ddl__device *device);
 
-/* Under `order`: find the chunk's kernel, and queue its work. */
+/* Under `order`: find the chunk's kernel; queue it between the chunk's copies. */
 bool ddl__leader_prepare(ddl__device *device, ddl__shared_chunk *chunk);
 bool ddl__leader_queue(ddl__device *device, ddl__shared_chunk *chunk);
 
 /* Under the device's lock: the chunk is submitted. */
 void ddl__leader_take(ddl__device *device, ddl__shared_chunk *chunk);
-
-/* Wait until no chunk is under way, as it is soon after the comm has ended. */
-void ddl__leader_settle(ddl__device *device);
 
 /* Let the thread end. No places are gathered any more. */
 void ddl__leader_stop(ddl__device *device);
