@@ -74,8 +74,10 @@ class Watchdog:
         self._last_step = now
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread: it does not look at the comm any more."""
         self._closed.set()
+        if self._thread:
+            self._thread.join()
         self._comm = None
 
     def _run(self) -> None:

@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,14 @@ CONSTANTS = (
     "buffers",
     "weighted",
 )
+
+
+@pytest.fixture(autouse=True)
+def no_watchdog_is_left() -> Iterator[None]:
+    """It would go on in the tests that follow, and read the clock that they replace."""
+    before = set(threading.enumerate())
+    yield
+    assert "ddl watchdog" not in [thread.name for thread in set(threading.enumerate()) - before]
 
 
 class Members:

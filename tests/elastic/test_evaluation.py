@@ -102,7 +102,9 @@ def job() -> Any:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with ddl_core.Endpoint(secret="") as endpoint, endpoint.connect([endpoint.address], 0) as comm:
-        yield elastic.Job(model, optimizer, batch=4, logical=2, comm=comm)
+        job = elastic.Job(model, optimizer, batch=4, logical=2, comm=comm)
+        yield job
+        job.close()
     torch.use_deterministic_algorithms(False)
 
 

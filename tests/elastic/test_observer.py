@@ -132,3 +132,5 @@ def test_a_state_that_takes_longer_than_the_watchdog_waits() -> None:
     while not comm.error and time.monotonic() < until:
         time.sleep(0.05)
     assert "hangs" in str(comm.error)
+    for group in groups:
+        group.watch.close()

@@ -449,27 +449,24 @@ def data_of(samples: int) -> list[tuple[Any, int]]:
     return [(torch.full((3,), float(n)), n % 2) for n in range(samples)]
 
 
-def job_of(comm: ddl_core.Comm) -> elastic.Job:
+@pytest.fixture
+def job() -> Any:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return elastic.Job(model, optimizer, batch=4, logical=2, comm=comm)
-
-
-@pytest.fixture
-def comm() -> Any:
     with ddl_core.Endpoint(secret="") as endpoint, endpoint.connect([endpoint.address], 0) as comm:
-        yield comm
+        job = elastic.Job(model, optimizer, batch=4, logical=2, comm=comm)
+        yield job
+        job.close()
     torch.use_deterministic_algorithms(False)
 
 
-def test_a_share_that_was_not_computed(comm: ddl_core.Comm) -> None:
-    step = next(job_of(comm).steps(data_of(4)))
+def test_a_share_that_was_not_computed(job: elastic.Job) -> None:
+    step = next(job.steps(data_of(4)))
     with pytest.raises(RuntimeError, match="a share of step 0 was not computed"):
         list(step)
 
 
-def test_a_share_that_was_computed_twice(comm: ddl_core.Comm) -> None:
-    job = job_of(comm)
+def test_a_share_that_was_computed_twice(job: elastic.Job) -> None:
     for step in job.steps(data_of(4)):
         for x, _ in step:
             step.backward(job.framework.model(x).sum())
@@ -477,17 +474,17 @@ def test_a_share_that_was_computed_twice(comm: ddl_core.Comm) -> None:
                 step.backward(job.framework.model(x).sum())
 
 
-def test_a_step_that_was_left(comm: ddl_core.Comm) -> None:
-    steps = job_of(comm).steps(data_of(8))
+def test_a_step_that_was_left(job: elastic.Job) -> None:
+    steps = job.steps(data_of(8))
     next(steps)
     with pytest.raises(RuntimeError, match="step 0 is not agreed on: iterate over it to its end"):
         next(steps)
 
 
-def test_random_numbers_are_the_share_s(comm: ddl_core.Comm) -> None:
+def test_random_numbers_are_the_share_s(job: elastic.Job) -> None:
     import random
 
-    job, found = job_of(comm), []
+    found = []
     for step in job.steps(data_of(4)):
         for x, _ in step:
             found.append((torch.rand(()).item(), np.random.rand(), random.random()))
