@@ -78,6 +78,28 @@ static void sums_far_away(ddl_comm *comm, void *argument)
     }
 }
 
+/* Operations that move are not interleaved then: each span is timed. */
+static void moves_far_away(ddl_comm *comm, void *argument)
+{
+    enum { SPANS = 80, SPAN = 256 * 1024 };
+    int rank = ddl_comm_rank(comm);
+    int64_t n = SPANS * SPAN;
+    void *bases[2];
+    uint8_t *from = room(n, 1, 0, &bases[0]), *to = room(2 * n, 1, 0, &bases[1]);
+    (void)argument;
+    FILL(uint8_t, from, rank, 0, n);
+    for (int round = 0; round < ROUNDS; round++) {
+        pretend_far(comm);
+        OK(ddl_allgather(comm, from, to, n, DDL_U8, NULL, NULL));
+        EXPECT(uint8_t, to, 2 * n, (uint8_t)(i < n ? value(0, i) : value(1, i - n)));
+    }
+    ddl__engine *engine = comm->engine;
+    unsigned timed = ddl__link_stores(engine->config.links[1 - rank], false, SPAN)->spans;
+    CHECK(timed == SPANS, "rank %d: %u of %d spans were timed", rank, timed, SPANS);
+    free(bases[0]);
+    free(bases[1]);
+}
+
 static void average(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm);
@@ -183,8 +205,8 @@ static void aborted(ddl_comm *comm, void *argument)
 
 int main(void)
 {
-    rank_fn *const all[] = {sum_in_place,   sums_far_away, average, most,
-                            reduce_scatter, allgather,     alltoall};
+    rank_fn *const all[] = {sum_in_place, sums_far_away,  moves_far_away, average,
+                            most,         reduce_scatter, allgather,      alltoall};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         run_ranks(2, DDL_LINK_SHM, all[i], NULL);
     ending e = {0};

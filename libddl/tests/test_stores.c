@@ -3,7 +3,11 @@
  * not change it. */
 #include "net/stores.h"
 
-#include "check.h"
+#include <string.h>
+
+#include "comm/comm.h"
+#include "engine/state.h"
+#include "ranks.h"
 
 enum { SPAN = 256 * 1024, SHORT = 8 * 1024, SHORTEST = 1024, MANY = 24800 };
 
@@ -72,6 +76,53 @@ static void test_shortest_spans(void)
     CHECK(n == 10, "%d of 320 of the shortest spans timed", n);
 }
 
+/* What is stored comes from memory, which bounds both kinds. */
+static void test_data_from_memory(void)
+{
+    ddl__stores stores = {0};
+    int n = run(&stores, 310, 11.1, 9.3);
+    CHECK(n >= 6 && n <= 10, "%d of 310 nontemporal while near", n);
+    n = run(&stores, 310, 5.5, 9.8);
+    CHECK(n >= 260, "%d of 310 nontemporal while far", n);
+    n = run(&stores, 310, 9.6, 9.3);
+    CHECK(n < 70 && !stores.nontemporal, "%d of 310 nontemporal when near again", n);
+}
+
+/* The first span was as slow as one whose pages the kernel provides. */
+static void test_slow_start(void)
+{
+    ddl__stores stores = {0};
+    ddl__stores_learn(&stores, false, SPAN, SPAN * 2);
+    int n = run(&stores, 1240, 12, 8);
+    CHECK(n < 300, "%d of 1240 nontemporal after a slow start", n);
+}
+
+/* In place, of so many bytes of each rank. */
+static void gather(ddl_comm *comm, size_t bytes)
+{
+    char *all = calloc(2, bytes);
+    CHECK(all, "no memory");
+    OK(ddl_allgather(comm, NULL, all, (int64_t)bytes, DDL_U8, NULL, NULL));
+    free(all);
+}
+
+static const ddl__stores *long_stores(ddl_comm *comm)
+{
+    ddl__engine *engine = comm->engine;
+    return ddl__link_stores(engine->config.links[1 - ddl_comm_rank(comm)], false, SPAN);
+}
+
+/* While a ring is filled for the first time, the kernel provides its pages: nothing is learnt. */
+static void first_round(ddl_comm *comm, void *argument)
+{
+    (void)argument;
+    gather(comm, DDL__RING_NEAR);
+    CHECK(!(long_stores(comm)->rate[0] > 0), "a span was timed in the first round: %g",
+          (double)long_stores(comm)->rate[0]);
+    gather(comm, 8 << 20);
+    CHECK(long_stores(comm)->rate[0] > 0, "no span was timed in later rounds");
+}
+
 int main(void)
 {
     ddl__stores stores = {0};
@@ -91,7 +142,10 @@ int main(void)
     CHECK(n >= 12 && n <= 14, "%d of 3100 nontemporal where that is far slower", n);
     ddl__stores_learn(&stores, false, SPAN, 50 * 1000 * 1000); /* preempted once */
     CHECK(!stores.nontemporal, "one slow sample turned the choice");
+    test_data_from_memory();
+    test_slow_start();
     test_short_spans();
     test_shortest_spans();
+    run_ranks(2, DDL_LINK_SHM, first_round, NULL);
     return 0;
 }

@@ -9,7 +9,9 @@
  *
  * With buffers that fit into the caches, alternating costs more than it gains, unless the cores are
  * far apart: then spans are stored past the caches. Even then only an all-reduce gains, because it
- * sends, reduces and takes.
+ * sends, reduces and takes. The other operations lose at all lengths then: nearly all of their
+ * stores go past the caches, and a core that alternates between several such streams stores at half
+ * the rate.
  *
  * A step takes part if its spans have come, there is room for what it sends, and it is independent:
  * it neither writes memory that an earlier step reads or writes, nor reads what an earlier one
@@ -281,17 +283,20 @@ static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl_
         all_reduces = all_reduces || (step->kind == DDL__REDUCE && step->targets);
     }
     if (bytes >= is_long && plan->waves >= LEAST_WAVES)
-        return DDL__INTERLEAVE_ALWAYS;
+        return all_reduces ? DDL__INTERLEAVE_ALWAYS : DDL__INTERLEAVE_PLAIN;
     return all_reduces && bytes >= LONG_NONTEMPORAL ? DDL__INTERLEAVE_NONTEMPORAL
                                                     : DDL__INTERLEAVE_NEVER;
 }
 
-/* Whether spans of the current step's length are stored past the caches. */
-static bool is_nontemporal(const ddl__runner *runner, const ddl_work *work)
+/* Whether the kind of stores of spans of the current step's length rules it out. */
+static bool stores_forbid(const ddl__runner *runner, const ddl_work *work)
 {
+    if (work->interleaving == DDL__INTERLEAVE_ALWAYS)
+        return false;
     const ddl__step *step = &work->plan->steps[work->step];
     size_t bytes = (size_t)ddl__segment_length(step, work->wave - step->skew) * work->element;
-    return ddl__links_nontemporal(&runner->links[1 - runner->rank], 1, bytes);
+    bool nontemporal = ddl__links_nontemporal(&runner->links[1 - runner->rank], 1, bytes);
+    return nontemporal != (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL);
 }
 
 unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
@@ -303,8 +308,7 @@ unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work)
         work->interleaving = plan_interleaving(runner, work->plan, work->element);
     if (work->interleaving == DDL__INTERLEAVE_NEVER || runner->size != RANKS ||
         !peer(runner)->ops->shared || runner->among_frames || work->call.blocks || work->received ||
-        work->published || work->wave % LEARN == 0 ||
-        (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL && !is_nontemporal(runner, work)))
+        work->published || work->wave % LEARN == 0 || stores_forbid(runner, work))
         return 0;
     for (; n < CURSORS && cursor_next(work, &next, &cursors[n]); n++) {
         cursor_init(work, &cursors[n]);

@@ -63,6 +63,7 @@ typedef enum ddl__interleaving {
     DDL__INTERLEAVE_NEVER,
     DDL__INTERLEAVE_UNDECIDED,   /* at first */
     DDL__INTERLEAVE_NONTEMPORAL, /* while spans are stored past the caches */
+    DDL__INTERLEAVE_PLAIN,       /* while they are not */
     DDL__INTERLEAVE_ALWAYS
 } ddl__interleaving;
 

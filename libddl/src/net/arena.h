@@ -108,6 +108,13 @@ typedef struct ddl__arena_outlet {
     ddl__arena_reader *readers;
 } ddl__arena_outlet;
 
+/* Whether spans are stored in its ring for the first time, so that the kernel provides the pages.
+ * That takes many times longer than the stores. */
+static inline bool ddl__outlet_is_new(const ddl__arena_outlet *own)
+{
+    return own->reserved <= own->size;
+}
+
 struct ddl__arena {
     atomic_uint references;
     int fd;

@@ -184,7 +184,7 @@ static void span_store(ddl__link *to, bool several, void *span, const void *memo
         return;
     }
     ddl__stores *stores = ddl__link_stores(to, several, bytes);
-    bool timed = ddl__stores_time(stores, bytes);
+    bool timed = !ddl__outlet_is_new(shm(to)->own) && ddl__stores_time(stores, bytes);
     bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
     int64_t start = timed ? ddl__now() : 0;
     if (nontemporal)
