@@ -94,7 +94,7 @@ static void moves_far_away(ddl_comm *comm, void *argument)
         EXPECT(uint8_t, to, 2 * n, (uint8_t)(i < n ? value(0, i) : value(1, i - n)));
     }
     ddl__engine *engine = comm->engine;
-    unsigned timed = ddl__link_stores(engine->config.links[1 - rank], false, SPAN)->spans;
+    unsigned timed = ddl__link_stores(engine->config.links[1 - rank], false, SPAN, true)->spans;
     CHECK(timed == SPANS, "rank %d: %u of %d spans were timed", rank, timed, SPANS);
     free(bases[0]);
     free(bases[1]);

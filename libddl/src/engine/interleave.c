@@ -295,7 +295,9 @@ static bool stores_forbid(const ddl__runner *runner, const ddl_work *work)
         return false;
     const ddl__step *step = &work->plan->steps[work->step];
     size_t bytes = (size_t)ddl__segment_length(step, work->wave - step->skew) * work->element;
-    bool nontemporal = ddl__links_nontemporal(&runner->links[1 - runner->rank], 1, bytes);
+    ddl__link *to = runner->links[1 - runner->rank];
+    to->from_memory = work->plan->waves >= DDL__MEMORY_WAVES;
+    bool nontemporal = ddl__links_nontemporal(&to, 1, bytes);
     return nontemporal != (work->interleaving == DDL__INTERLEAVE_NONTEMPORAL);
 }
 

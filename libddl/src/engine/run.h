@@ -12,6 +12,9 @@
  * were faster. */
 enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
 
+/* Of long spans: what a rank sends in so many, of 16 MiB, is in no cache. */
+enum { DDL__MEMORY_WAVES = 64 };
+
 /* What running needs of a stream. */
 typedef struct ddl__runner {
     int rank, size;

@@ -43,6 +43,7 @@ static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *wo
             break;
         runner->targets[n++] = link;
     }
+    runner->targets[0]->from_memory = work->plan->waves >= DDL__MEMORY_WAVES;
     return n;
 }
 

@@ -129,6 +129,7 @@ struct ddl__link {
     /* For send_user over shared memory; set by the user of the link. NULL: memcpy. */
     ddl__link_copy_fn *copy, *copy_nontemporal;
     ddl__stores *stores; /* stores.h; NULL where no memory is shared */
+    bool from_memory;    /* what is sent is longer than the caches; set by the user of the link */
 };
 
 /* The next span in place, or NULL. */

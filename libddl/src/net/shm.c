@@ -183,7 +183,7 @@ static void span_store(ddl__link *to, bool several, void *span, const void *memo
         memcpy(span, memory, bytes);
         return;
     }
-    ddl__stores *stores = ddl__link_stores(to, several, bytes);
+    ddl__stores *stores = ddl__link_stores(to, several, bytes, to->from_memory);
     bool timed = !ddl__outlet_is_new(shm(to)->own) && ddl__stores_time(stores, bytes);
     bool nontemporal = timed ? ddl__stores_choose(stores) : stores->nontemporal;
     int64_t start = timed ? ddl__now() : 0;
@@ -196,7 +196,7 @@ static void span_store(ddl__link *to, bool several, void *span, const void *memo
     if (timed && bytes < DDL__COPY_MINIMUM)
         ddl__fence_drain();
     if (timed)
-        ddl__stores_learn(stores, nontemporal, bytes, ddl__now() - start);
+        ddl__stores_learn(stores, nontemporal, bytes, to->from_memory, ddl__now() - start);
 }
 
 static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,

@@ -21,7 +21,7 @@
 #include "net/link.h"
 
 enum {
-    DDL__STORES = 3, /* length classes of spans */
+    DDL__STORES = 4, /* classes of spans */
     /* Bytes of a span from which the kind of stores matters, and from which each span is timed. */
     DDL__NONTEMPORAL_MINIMUM = 640,
     DDL__STORES_LONG = 128 * 1024,
@@ -31,7 +31,7 @@ enum {
     DDL__STORES_RARELY = 8 /* times as many at most, for a slower kind */
 };
 
-/* What is known of spans of one length class. */
+/* What is known of spans of one class. */
 struct ddl__stores {
     float rate[2];  /* bytes per ns: plain, non-temporal; 0: not known yet */
     uint32_t spans; /* timed since the last try */
@@ -41,26 +41,29 @@ struct ddl__stores {
 
 /* How much faster non-temporal stores must seem to be chosen. The reader fetches what they stored
  * from memory, which the writer does not see: if both kinds seem about equally fast, plain stores
- * are up to twice as fast in the end. Of long spans, the writer sees a factor of 0.6 to 1.3 near
- * and 1.4 to 2.6 far if what it stores comes from memory, and of five to ten far if it comes from a
- * cache.
+ * are up to twice as fast in the end. Of long spans, the writer sees a factor of five to ten far if
+ * what it stores comes from a cache. If it comes from memory, which bounds both kinds, the writer
+ * sees 0.6 to 1.3 near and 1.4 to 2.6 far.
  *
  * After a short span, the non-temporal stores are still under way when the writer goes on, and
  * later plain stores find their lines in other places. The writer sees a factor of 1 to 2.7 near
  * and 5 to 9 far while it stores plainly, and 3 to 6 near and 10 to 30 far while it stores
  * non-temporally. Of the shortest spans, which are timed to the end, it sees 0.5 to 0.9 near and
  * 1.6 to 2.4 far. */
-static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes)
+static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes, bool from_memory)
 {
     if (bytes < DDL__COPY_MINIMUM)
         return 1.25f;
-    return bytes >= DDL__STORES_LONG ? 1.5f : stores->nontemporal ? 8 : 4;
+    if (bytes >= DDL__STORES_LONG)
+        return from_memory ? 1.5f : 2;
+    return stores->nontemporal ? 8 : 4;
 }
 
-/* The length class of a span of at least DDL__NONTEMPORAL_MINIMUM bytes. */
-static inline unsigned ddl__stores_class(size_t bytes)
+/* The class of a span of at least DDL__NONTEMPORAL_MINIMUM bytes: by its length, and a long one by
+ * where it comes from. */
+static inline unsigned ddl__stores_class(size_t bytes, bool from_memory)
 {
-    return (bytes >= DDL__COPY_MINIMUM) + (bytes >= DDL__STORES_LONG);
+    return bytes >= DDL__STORES_LONG ? 2 + from_memory : bytes >= DDL__COPY_MINIMUM;
 }
 
 /* Whether to time the next span, of at least DDL__NONTEMPORAL_MINIMUM bytes. */
@@ -104,32 +107,36 @@ static inline void ddl__stores_believe(ddl__stores *stores)
 /* A span of so many bytes took so long. One slow sample, as a preemption gives, decides nothing. A
  * fast one of a long span is believed: nothing makes it seem faster than it was. */
 static inline void ddl__stores_learn(ddl__stores *stores, bool nontemporal, size_t bytes,
-                                     int64_t ns)
+                                     bool from_memory, int64_t ns)
 {
     float sample = (float)bytes / (float)(ns + 1), *rate = &stores->rate[nontemporal];
     bool fast = sample > *rate * 2 && bytes >= DDL__STORES_LONG;
     float weight = fast ? 1 : sample < *rate / 2 ? 0.125f : 0.25f;
     *rate = *rate > 0 ? *rate + weight * (sample - *rate) : sample;
     bool before = stores->nontemporal;
-    stores->nontemporal = stores->rate[1] > ddl__stores_gain(stores, bytes) * stores->rate[0];
-    if (stores->nontemporal != before && ddl__stores_class(bytes) == 1)
+    stores->nontemporal =
+        stores->rate[1] > ddl__stores_gain(stores, bytes, from_memory) * stores->rate[0];
+    if (stores->nontemporal != before && ddl__stores_class(bytes, from_memory) == 1)
         ddl__stores_believe(stores);
 }
 
 /* What a link over shared memory knows of spans to its peer alone, or to several peers of which it
  * is the first. A far and a near peer have stores of their own. */
-static inline ddl__stores *ddl__link_stores(const ddl__link *link, bool several, size_t bytes)
+static inline ddl__stores *ddl__link_stores(const ddl__link *link, bool several, size_t bytes,
+                                            bool from_memory)
 {
-    return &link->stores[several * DDL__STORES + ddl__stores_class(bytes)];
+    return &link->stores[several * DDL__STORES + ddl__stores_class(bytes, from_memory)];
 }
 
 /* Whether a span of at least DDL__NONTEMPORAL_MINIMUM bytes to these peers had better be stored
  * non-temporally: for a writer that computes what it stores, so that it cannot be timed. */
 static inline bool ddl__links_nontemporal(ddl__link *const *to, unsigned n, size_t bytes)
 {
-    bool any = to[0]->stores && n > 1 && ddl__link_stores(to[0], true, bytes)->nontemporal;
+    const bool from_memory = to[0]->from_memory;
+    bool any =
+        to[0]->stores && n > 1 && ddl__link_stores(to[0], true, bytes, from_memory)->nontemporal;
     for (unsigned i = 0; to[0]->stores && i < n; i++)
-        any = any || ddl__link_stores(to[i], false, bytes)->nontemporal;
+        any = any || ddl__link_stores(to[i], false, bytes, from_memory)->nontemporal;
     return any;
 }
 
