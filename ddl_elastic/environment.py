@@ -60,6 +60,12 @@ def limit_threads(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
+def fix_cublas() -> None:
+    """Its results have equal bits in each run with a workspace of a fixed size. It reads this when
+    it is first used."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 def has_threads(threads: int) -> bool:
     """Whether such libraries were to start with so many threads, if they have started already."""
     return all(os.environ.get(name) == str(threads) for name in _THREADS)

@@ -145,6 +145,20 @@ def check_torch(checks: Checks) -> None:
             checks.run(f"ddl_torch, {part}, {size} ranks", command, r"\[0\] compared", **env)
 
 
+def check_elastic(checks: Checks) -> None:
+    """Elastic jobs of PyTorch, one worker of which is killed: the same state as undisturbed."""
+    program = [str(ROOT / "tests/adapters/programs/torch_cuda_elastic.py"), "", "cuda"]
+    ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
+    _, alone = checks.execute([*ddl, "-n", "1", *program, "-1"])
+    expected = re.findall(r"state \w{64} cuda", alone)
+    checks.count("an elastic job of one worker", len(expected) == 1, alone)
+    for size in (2, 4):
+        _, out = checks.execute([*ddl, "-n", str(size), *program, "1"])
+        what = f"an elastic job of {size} workers, one of which is killed"
+        found = re.findall(r"state \w{64} cuda", out)
+        checks.count(what, found == expected and "died (SIGKILL); " in out, out)
+
+
 def check_kills(checks: Checks) -> None:
     """kill -9 of one of 4 processes while the GPU works."""
     program = str(ROOT / "tests/core/programs/gpu_kills.py")
@@ -167,6 +181,7 @@ PARTS: dict[str, Callable[[Checks], None]] = {
     "c": check_c,
     "core": check_core,
     "torch": check_torch,
+    "elastic": check_elastic,
     "kills": check_kills,
 }
 

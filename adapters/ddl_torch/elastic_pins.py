@@ -8,6 +8,7 @@ import random
 import numpy as np
 import torch
 
+from ddl_elastic import environment
 from ddl_torch.elastic_environment import describe
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]
@@ -17,6 +18,8 @@ def pin(threads: int) -> None:
     """Fix what changes the bits of a share's gradients."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False  # it chooses algorithms by their times
+    environment.fix_cublas()
 
 
 def seed(seed: int) -> None:

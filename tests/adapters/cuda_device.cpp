@@ -258,6 +258,10 @@ struct CUDAHooks final : at::CUDAHooksInterface {
     {
         return true;
     }
+    std::string showConfig() const override
+    {
+        return "  - CUDA's stand-in\n";
+    }
     bool hasPrimaryContext(c10::DeviceIndex) const override
     {
         return true;

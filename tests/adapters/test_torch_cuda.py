@@ -6,6 +6,7 @@ stand-ins."""
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ import pytest
 from conftest import library_path
 
 if TYPE_CHECKING:
-    from conftest import Run
+    from conftest import Finished, Run
 
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "programs" / "torch_cuda.py"
+ELASTIC = FOLDER / "programs" / "torch_cuda_elastic.py"
 
 BUILD = """
 import sys
@@ -67,3 +69,21 @@ def test_operations(
     for rank in range(size):
         expected = 11 + size + (1 + size) * (rank == 0)
         assert ended.lines(rank) == [f"compared {expected}"]
+
+
+def test_an_elastic_job(
+    run_program: Run, tmp_path: Path, extension: Path, env: dict[str, str]
+) -> None:
+    """The state is the same whether a worker is killed or not."""
+
+    def run(workers: int, struck: int) -> Finished:
+        # The device has to be there before PyTorch, which the workers else begin with.
+        ddl = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--preload", "json"]
+        program = [ELASTIC, extension, "cuda", str(struck)]
+        ended = run_program([*ddl, "-n", str(workers), *program], cwd=tmp_path, env=env, limit=240)
+        return ended.expect_success()
+
+    alone, others = run(1, -1), run(2, 1)
+    assert re.fullmatch(r"\[0\] state \w{64} cuda\n", alone.out)
+    assert others.out == alone.out
+    assert "died (SIGKILL); " in others.err

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -443,6 +444,18 @@ def test_the_half_is_found_by_the_model() -> None:
     assert find_half(Odd()) is elastic
     with pytest.raises(TypeError, match=r"model is a builtins.dict; .* knows models of keras, t"):
         find_half({})
+
+
+def test_what_the_bits_of_a_gpu_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    elastic.pin(1)
+    assert not torch.backends.cudnn.benchmark
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    elastic.pin(1)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    torch.use_deterministic_algorithms(False)
 
 
 def data_of(samples: int) -> list[tuple[Any, int]]:

@@ -4,49 +4,25 @@ order of streams; and DistributedDataParallel.
 
     torch_cuda.py FOLDER PART
 
-FOLDER has the extension of cuda_device.cpp, the stand-in; if it is "", this machine's GPU is used.
+FOLDER: see torch_cuda_device.py.
 PART is the part of ddl_torch that runs: native; copies, which is the native one where it cannot
 take the memory; or python.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from datetime import timedelta
-from typing import Any
+
+from torch_cuda_device import install
 
 FOLDER, PART = sys.argv[1:]
-device: Any = None
-if FOLDER:
-    sys.path.insert(0, FOLDER)
-    device = importlib.import_module("cuda_device")  # PyTorch asks for it when it is imported
+device = install(FOLDER)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-
-class RealDevice:
-    """What the stand-in has, of a GPU."""
-
-    def new_stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream()
-
-    def use_stream(self, stream: torch.cuda.Stream | int) -> None:
-        torch.cuda.set_stream(stream or torch.cuda.default_stream())
-
-    def sleep(self, microseconds: int) -> None:
-        torch.cuda._sleep(2000 * microseconds)  # cycles
-
-
-if not FOLDER:
-    device = RealDevice()
-else:  # what a build for CPUs refuses
-    torch.cuda._lazy_init = lambda: None
-    torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: 1
-    torch.cuda.get_device_capability = lambda _=None: (7, 0)
 if PART == "copies":
     device.hide_handles()
 
