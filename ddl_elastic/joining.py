@@ -17,7 +17,9 @@ from ddl_elastic.membership import Membership, leave_when_asked
 from ddl_elastic.messages import Channel, JobOver
 from ddl_elastic.reporter import Reporter
 
-CONNECT_LIMIT = 60.0  # seconds
+# Seconds in which all who are told of each other connect. Then those who live try again: a rank
+# waits for the higher ones, and does not see that one of these has ended before it came.
+CONNECT_LIMIT, CONNECT_EACH = 10.0, 0.1
 
 # Of this process, once it has joined.
 _agent: tuple[Inbox, int] | None = None
@@ -72,5 +74,6 @@ def alone(address: bytes, member: int) -> dict[str, Any]:
 def create(endpoint: Endpoint, member: int, plan: dict[str, Any]) -> Comm:
     """Raises DdlError."""
     addresses = [bytes.fromhex(each) for each in plan["addresses"]]
-    config = Config(timeout=CONNECT_LIMIT, epoch=plan["attempt"])
+    limit = CONNECT_LIMIT + CONNECT_EACH * len(addresses)
+    config = Config(timeout=limit, epoch=plan["attempt"])
     return endpoint.connect(addresses, plan["members"].index(member), config)

@@ -70,8 +70,9 @@ def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
 
 
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
-    """The others are told of each other without it."""
-    deaths = [{"workers": 3, "die": where} for where in ("start", "connect")]
+    """The others are told of each other without it. They wait for the last one, and do not see that
+    it has ended before it came."""
+    deaths = [{"workers": 3, "die": where} for where in ("start", "connect, member 2")]
     (alone, *disturbed), _ = train(run_program, tmp_path, {"workers": 1}, *deaths)
     for each in disturbed:
         assert each["hash"] == alone["hash"]
