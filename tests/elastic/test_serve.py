@@ -56,8 +56,9 @@ def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path)
     serving.move(job, "paused")
     wait_for(lambda: not serving.store.intents())
     assert not any(map(is_alive, serving.pids(job)))
+    # The process that ran the job writes this when its workers have ended.
+    wait_for(lambda: serving.folder_of(job).result()["state"] == "paused")
     result = serving.folder_of(job).result()
-    assert result["state"] == "paused"
     # Its state was written when it was asked to pause, so no step is computed twice.
     steps = result["report"]["steps"]
     assert steps and (saved / f"steps-{steps:012}.json").exists()
