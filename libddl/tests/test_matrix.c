@@ -2,11 +2,15 @@
 /* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
  * asynchronous or grouped, against a reference of its own.
  *
- *     test_matrix inproc|shm|tcp [full|pairwise|sample] [shard=I/N] [PARAMETER=VALUE ...]
+ *     test_matrix inproc|shm|tcp|shared|mixed [full|pairwise|sample] [shard=I/N]
+ *                 [PARAMETER=VALUE ...]
  *
+ * shared: as shm, with buffers of ddl_alloc; mixed: some of the buffers.
  * full: all; pairwise: a covering array, in which each pair of values of two parameters occurs;
  * sample (the default): pairwise, and each 199th of all. shard: each N-th of these from the I-th
  * on. A failing case is told as the command that runs it alone. */
+#include "comm/comm.h"
+#include "engine/state.h"
 #include "matrix_cases.h"
 #include "ranks.h"
 
@@ -14,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MARGIN = 16, COMPANION = 3, SAMPLE_STEP = 199, SEGMENT_BYTES = 4096 };
+enum { MARGIN = 16, COMPANION = 3, SAMPLE_STEP = 199 };
+enum { SEGMENT_BYTES = 4096, LENT_BYTES = 64 * 1024 };
 static const unsigned char UNTOUCHED = 0x5a;
 
 /* ---- the operations ---- */
@@ -130,7 +135,7 @@ static bool sensible(const combination *c)
 
 /* All ranks of one run; the results are compared between the two barriers. */
 typedef struct shared {
-    const char *link;
+    const char *link; /* or kind of buffers */
     const cases *cases;
     int ranks;
     const unsigned char *results[RANKS_MAX];
@@ -378,6 +383,29 @@ static void *space(size_t n)
     return at;
 }
 
+/* Whether space i of this rank is of ddl_alloc. Among three ranks, the mixed ones have none, the
+ * first and both. */
+static bool is_shared(const member *m, int i)
+{
+    return !strcmp(m->all->link, "shared") || (!strcmp(m->all->link, "mixed") && m->rank % 3 > i);
+}
+
+static void make_space(member *m, int i)
+{
+    void *made = NULL;
+    if (is_shared(m, i))
+        must(m, ddl_alloc(m->comm->endpoint, m->room, &made));
+    m->space[i] = made ? made : space(m->room);
+}
+
+static void free_space(member *m, int i)
+{
+    if (is_shared(m, i))
+        ddl_free(m->space[i]);
+    else
+        free(m->space[i]);
+}
+
 static void run_cases(ddl_comm *comm, void *argument)
 {
     shared *all = argument;
@@ -387,7 +415,8 @@ static void run_cases(ddl_comm *comm, void *argument)
     m->rank = ddl_comm_rank(comm), m->size = ddl_comm_size(comm);
     m->room = (size_t)m->size * 100003 * ELEMENT_MAX + 2 * MARGIN + 1;
     for (int i = 0; i < 2; i++)
-        m->space[i] = space(m->room);
+        make_space(m, i);
+    size_t total = 0;
     for (int o = 0; o < OPERATIONS; o++) {
         size_t n = 0;
         double start = seconds();
@@ -398,6 +427,7 @@ static void run_cases(ddl_comm *comm, void *argument)
             run_case(m, c);
             n++;
         }
+        total += n;
         if (n && m->rank == 0) {
             printf("%-6s %d ranks  %-15s %6zu cases  %.1f s\n", all->link, m->size,
                    operations[o].name, n, seconds() - start);
@@ -405,17 +435,21 @@ static void run_cases(ddl_comm *comm, void *argument)
             all->done += n;
         }
     }
-    free(m->space[0]);
-    free(m->space[1]);
+    bool lends = m->size > 1 && is_shared(m, 0) && is_shared(m, 1) && total >= 100;
+    CHECK(!lends || ddl__stream_lent(&comm->engine->ordered), "nothing was lent in %zu cases",
+          total);
+    for (int i = 0; i < 2; i++)
+        free_space(m, i);
     free(m);
 }
 
 static uint32_t link_named(const char *name)
 {
     return !strcmp(name, "inproc") ? DDL_LINK_INPROC
-           : !strcmp(name, "shm")  ? DDL_LINK_SHM
            : !strcmp(name, "tcp")  ? DDL_LINK_TCP
-                                   : 0;
+           : !strcmp(name, "shm") || !strcmp(name, "shared") || !strcmp(name, "mixed")
+               ? DDL_LINK_SHM
+               : 0;
 }
 
 /* The filters hold for all sets, so that a failing case of any is found in "full". */
@@ -439,16 +473,20 @@ static void choose(cases *all, int argc, char **argv)
 int main(int argc, char **argv)
 {
     uint32_t links = argc > 1 ? link_named(argv[1]) : 0;
-    CHECK(links, "usage: test_matrix inproc|shm|tcp [full|pairwise|sample] [shard=I/N] "
-                 "[PARAMETER=VALUE ...]");
+    CHECK(links,
+          "usage: test_matrix inproc|shm|tcp|shared|mixed [full|pairwise|sample] [shard=I/N] "
+          "[PARAMETER=VALUE ...]");
     for (int i = 0; i < OPERATIONS; i++)
         value_names[OPERATION][i] = operations[i].name;
     for (int i = 0; i < TYPES; i++)
         value_names[DTYPE][i] = types[i].name;
     cases all = every_case();
     choose(&all, argc, argv);
-    ddl_comm_config config = {
-        .links = links, .segment_bytes = SEGMENT_BYTES, .operation_timeout_ms = 120000};
+    /* Short segments make many waves; those of ddl_alloc's buffers are lent from 16 KiB on. */
+    bool lends = links == DDL_LINK_SHM && strcmp(argv[1], "shm") != 0;
+    ddl_comm_config config = {.links = links,
+                              .segment_bytes = lends ? LENT_BYTES : SEGMENT_BYTES,
+                              .operation_timeout_ms = 120000};
     shared run = {.link = argv[1], .cases = &all};
     double start = seconds();
     for (int i = 0; i < values_of(RANKS); i++) {

@@ -66,9 +66,12 @@ def python_part() -> Part:
 
 def parts() -> dict[str, Part]:
     full, pairwise = ["inproc", "full"], [["shm", "pairwise"], ["tcp", "pairwise"]]
+    # Buffers of ddl_alloc, on all ranks and on some. What is shorter is not lent.
+    lent = [[kind, "full", "count=100003"] for kind in ("shared", "mixed")]
+    lent_pairwise = [[kind, "pairwise"] for kind in ("shared", "mixed")]
     return {
-        "asan": c_part("C under ASan and UBSan", "asan", [full, *pairwise]),
-        "tsan": c_part("C under TSan", "tsan", [full, *pairwise]),
+        "asan": c_part("C under ASan and UBSan", "asan", [full, *pairwise, *lent]),
+        "tsan": c_part("C under TSan", "tsan", [full, *pairwise, *lent_pairwise]),
         "wires": c_part("C, Release", "c", [["shm", "full"], ["tcp", "full"]]),
         "py": python_part(),
     }
