@@ -138,7 +138,7 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
 test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point, and as root on hosts of a lab; twelve minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/lab/test_serve_hosts.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/elastic/test_serve_agents.py tests/lab/test_serve_hosts.py
 
 demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; one and a half minutes
 	@$(pip) install 'libddl[scheduler]' # which is there; for the packages of the page

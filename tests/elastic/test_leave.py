@@ -70,6 +70,7 @@ def state(out: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow
 def test_scale(run_program: Any, tmp_path: Path) -> None:
     def scale(workers: int) -> Any:
         command = [*DDL, "scale", "job", str(workers)]

@@ -75,6 +75,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(done.out.split("state ")[1].strip())
 
 
+@pytest.mark.slow
 def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -> None:
     """A job waits for a first agent, grows with the second, goes on without the service, and when
     an agent is killed or leaves."""
