@@ -61,8 +61,8 @@ def limit_threads(threads: int) -> None:
 
 
 def fix_cublas() -> None:
-    """Its results have equal bits in each run with a workspace of a fixed size. It reads this when
-    it is first used."""
+    """Give cuBLAS a workspace of a fixed size, with which its results have equal bits in each run.
+    It reads the setting when it is first used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 

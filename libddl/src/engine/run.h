@@ -12,7 +12,7 @@
  * were faster. */
 enum { DDL__FAR_MINIMUM = 32 * 1024 * 1024 };
 
-/* Of long spans: what a rank sends in so many, of 16 MiB, is in no cache. */
+/* From so many waves of long spans on, a rank sends 16 MiB or more: that is in no cache. */
 enum { DDL__MEMORY_WAVES = 64 };
 
 /* What running needs of a stream. */
