@@ -20,6 +20,7 @@ ddl__class ddl__dtype_class(unsigned dtype);
 
 /* 0 for an unknown dtype. */
 size_t ddl__dtype_size(unsigned dtype);
+enum { DDL__ELEMENT_MAX = 16 }; /* the longest */
 
 /* "f32"; "?" for an unknown dtype. */
 const char *ddl__dtype_name(unsigned dtype);

@@ -50,7 +50,7 @@ static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
            a->root == b->root && a->in_place == b->in_place && a->normalizes == b->normalizes &&
-           a->by == b->by && a->order == b->order && a->wide == b->wide;
+           a->by == b->by && a->order == b->order && a->wide == b->wide && a->among == b->among;
 }
 
 static unsigned request_slot(const ddl__request *r)
@@ -73,7 +73,8 @@ static bool make_operands(ddl__runner *runner, int n)
     return more;
 }
 
-/* The plan of a call. An algorithm that the call itself asks for is not explained in the log. */
+/* The plan of a call. The log does not explain an algorithm that the call itself asks for, nor one
+ * for some of the ranks. */
 static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
                                   const ddl__call *call)
 {
@@ -90,7 +91,7 @@ static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *reque
             return NULL;
         }
         plan_log(request, plan);
-        if (!call->by)
+        if (!call->by && !call->among)
             plans_explain(plans, request, plan);
         ddl__plan_destroy(plans->entries[i].plan);
         plans->entries[i].request = *request;
@@ -190,7 +191,7 @@ static bool make_room(ddl__stream *stream, size_t bytes)
 /* The algorithm that is asked for, by the call or by the choices. */
 static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call *call)
 {
-    if (call->by || !stream->choices || call->blocks || call->order)
+    if (call->by || !stream->choices || call->blocks || call->order || call->among)
         return call->by ? call->by : stream->by;
     int64_t bytes = call->count * (int64_t)ddl__dtype_size(call->dtype);
     ddl__algorithm chosen = stream->choices->by[call->kind][ddl__class_of(bytes)];
@@ -199,13 +200,14 @@ static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call
 
 static ddl__request stream_request(const ddl__stream *stream, const ddl__call *call)
 {
-    return (ddl__request){.kind = call->kind,
+    return (ddl__request){.kind = call->only_agrees ? DDL__BARRIER : call->kind,
                           .rank = stream->runner.rank,
                           .size = stream->runner.size,
                           .root = call->root,
                           .count = call->count,
                           .order = call->order ? &call->order->by_rank : NULL,
                           .wide = call->wide,
+                          .among = call->among,
                           .sent = call->blocks,
                           .received = call->blocks ? call->blocks + stream->runner.size : NULL,
                           .element = ddl__dtype_size(call->dtype),
@@ -230,9 +232,9 @@ bool ddl__stream_start(ddl__stream *stream, ddl_work *work)
     ddl__call *call = &work->call;
     stream->current = work;
     work->lends = false;
-    if (call->kind == DDL__BARRIER) {
-        call->send = &stream->barrier_in;
-        call->recv = &stream->barrier_out;
+    if (call->kind == DDL__BARRIER || call->only_agrees) {
+        call->send = stream->barrier_in;
+        call->recv = stream->barrier_out;
     }
     if (!ddl__stage_in(&stream->runner, work))
         return false;

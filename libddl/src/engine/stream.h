@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "base/dtype.h"
 #include "engine/choices.h"
 #include "engine/meter.h"
 
@@ -40,7 +41,7 @@ typedef struct ddl__stream {
     ddl__algorithm by;           /* for what `choices` leave open; none: the costs choose */
     const ddl__choices *choices; /* or NULL; borrowed, like the meter */
     ddl__meter *meter;           /* or NULL */
-    unsigned char barrier_in, barrier_out;
+    unsigned char barrier_in[DDL__ELEMENT_MAX], barrier_out[DDL__ELEMENT_MAX];
     unsigned char *scratch;      /* of the current plan; kept for the next one */
     atomic_size_t scratch_bytes; /* any thread may read it */
 } ddl__stream;

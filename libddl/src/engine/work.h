@@ -44,8 +44,12 @@ typedef struct ddl__call {
     const char *name;           /* borrowed until submission; NULL: matched by order */
     double prescale, postscale; /* 0: none */
     ddl__bundle *bundle;        /* several calls that travel as one; or NULL */
-    ddl__hold *hold;            /* it starts when this is ready; borrowed; NULL: at once */
-    int tag;                    /* messages only, like `sender` */
+    bool only_agrees;        /* the ranks find out whether all have called this: a barrier with the
+                                signature of this call, whose buffers are not used */
+    const ddl__among *among; /* an all-reduce of these ranks; borrowed for as long as the engine
+                                lives; NULL: of all */
+    ddl__hold *hold;         /* it starts when this is ready; borrowed; NULL: at once */
+    int tag;                 /* messages only, like `sender` */
     int *sender;
 } ddl__call;
 

@@ -128,6 +128,11 @@ bool ddl__one_shot_beats_direct(const ddl__request *request);
  */
 const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain);
 
+/* ---- among.c: the request of a comm of request->among alone, and what makes its plan one of the
+ * whole comm. ---- */
+ddl__request ddl__among_request(const ddl__request *request);
+void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
+
 /* Rounds between sending and receiving in pairwise. */
 int ddl__pairwise_lag(const ddl__request *request);
 

@@ -79,9 +79,20 @@ static ddl__plan *create(const ddl__request *request, const ddl__algorithm_entry
     return plan;
 }
 
+static ddl__plan *create_among(const ddl__request *request)
+{
+    ddl__request own = ddl__among_request(request);
+    ddl__plan *plan = ddl__plan_create(&own);
+    if (plan)
+        ddl__among_renumber(request, plan);
+    return plan;
+}
+
 ddl__plan *ddl__plan_create(const ddl__request *request)
 {
     ddl__request plain;
+    if (request->among)
+        return create_among(request);
     request = ddl__ordered_resolve(request, &plain);
     return create(request, ddl__algorithm_choose(request));
 }

@@ -109,6 +109,12 @@ typedef struct ddl__share {
     int64_t start, count;
 } ddl__share;
 
+/* Some of the ranks. */
+typedef struct ddl__among {
+    int rank, n;      /* which of them this one is; how many */
+    const int *ranks; /* in ascending order */
+} ddl__among;
+
 /* What is asked for. */
 typedef struct ddl__request {
     ddl__kind kind;
@@ -122,6 +128,9 @@ typedef struct ddl__request {
     const ddl__share *sent, *received;
     /* An ordered sum: order->members are ranks. Borrowed until the plan is made. NULL: none. */
     const ddl__order *order;
+    /* An all-reduce among these ranks, none of which share memory if not all ranks do. The other
+       ranks make plans among ranks of their own. Borrowed. NULL: all */
+    const ddl__among *among;
     size_t element;
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
