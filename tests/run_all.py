@@ -119,6 +119,7 @@ def c_tests(
     tree = f"build/{kind}"
     settings = ["-DCMAKE_BUILD_TYPE=Release", "-DDDL_TESTS=ON", "-DDDL_WERROR=ON"]
     settings.append(f"-DDDL_SANITIZE={sanitize}")
+    settings.append(f"-DDDL_TESTS_TWICE={'OFF' if but == 'twice' else 'ON'}")
     quiet = ["--log-level=WARNING", "-DCMAKE_RULE_MESSAGES=OFF"]
     cores = os.cpu_count() or 1
     quarters = str(4 * cores)  # what libddl/tests/CMakeLists.txt counts tests in

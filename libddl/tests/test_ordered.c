@@ -67,7 +67,7 @@ static void call(ddl_comm *comm, sum_case s, ddl_order *order, const void *const
 {
     ddl_work *work;
     ddl_group *group;
-    char name[32];
+    char name[64];
     snprintf(name, sizeof name, "sum %d %d %d", s.number, s.d, s.c);
     ddl_options options = {.struct_size = sizeof options};
 #define CALL(options, work)                                                                        \

@@ -94,6 +94,7 @@ except Exception as error:
     assert raised.code == 1 and "ValueError: of rank 1" in raised.err
 
 
+@pytest.mark.slow
 def test_end_with_collectives_under_way(unwatched: Run) -> None:
     """Those whose results one rank has dropped are still run for the other, which comes later."""
     text = f"""
@@ -126,6 +127,7 @@ def test_under_mpirun(run_program: Run, mpi: Mpi, tmp_path: Path) -> None:
     assert "".join(ended.out.split()) == "3.03.0"  # two lines, whose ends may come together
 
 
+@pytest.mark.slow
 def test_shutdown_with_a_collective_under_way(ddlrun: Run) -> None:
     """Nobody else comes to it: it is aborted, and what comes later is refused."""
     text = f"""

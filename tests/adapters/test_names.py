@@ -19,6 +19,7 @@ RENAMED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("framework", "old", "new"), RENAMED)
 def test_old_names(framework: str, old: str, new: str) -> None:
     """They give the same functions, and warn; docs/adapters.md lists them."""

@@ -71,7 +71,8 @@ def test_tapes(ddlrun: Run) -> None:
 PARTS = ("members", "unequal", "both_at_once", "training", "keras_models", "")
 
 
-@pytest.mark.parametrize("size", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_communicators(ddlrun: Run, size: int) -> None:
     """Of some of the ranks."""
     program = PROGRAMS / "tensorflow_communicators.py"
@@ -114,6 +115,7 @@ ddl.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_many_gradients_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> None:
     """More than TensorFlow has threads, in a function that nothing puts in an order."""
     ddlrun(2, MANY_GRADIENTS, env=no_compiler, limit=120).expect_success()
@@ -271,10 +273,8 @@ def quiet_port() -> int:
             return port
 
 
-SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "jit", "interpreted")]
-
-
-@pytest.mark.parametrize("mode", ["graph", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["graph", "eager", "jit", "interpreted"])
 def test_failures(run_program: Run, tmp_path: Path, no_compiler: dict[str, str], mode: str) -> None:
     """On two ranks that nobody watches, so that each ends as it likes."""
     program = tmp_path / "program.py"
@@ -328,6 +328,7 @@ except BuildError as error:
     assert not list(cache.rglob("*.so"))
 
 
+@pytest.mark.slow
 def test_info(run_program: Run, tensorflow_native: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ddl_tensorflow", "info"]
     ended = run_program(command, cwd=tmp_path, env=QUIET).expect_success()

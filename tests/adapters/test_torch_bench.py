@@ -19,6 +19,7 @@ SLOW = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "bench", "training"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     ("model", "millions"), [("small", "0.1"), pytest.param("transformer", "19.2", marks=SLOW)]

@@ -19,6 +19,7 @@ def write(folder: Path, text: str) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_ranks_that_start_together_build_once(
     ddlrun: Run, torch_native: Path, tmp_path: Path
 ) -> None:
@@ -123,13 +124,14 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
     ("program", "debug"),
     [
         ("collectives", "OFF"),
-        ("messages", "OFF"),
-        ("async", "DETAIL"),
-        ("refusals", "OFF"),
-        pytest.param("functional", "OFF", marks=pytest.mark.slow),
-        pytest.param("gradients", "OFF", marks=pytest.mark.slow),
-        pytest.param("operations", "OFF", marks=pytest.mark.slow),
-        pytest.param("training", "DETAIL", marks=pytest.mark.slow),
+        *(
+            pytest.param(program, "OFF", marks=pytest.mark.slow)
+            for program in ("messages", "refusals", "functional", "gradients", "operations")
+        ),
+        *(
+            pytest.param(program, "DETAIL", marks=pytest.mark.slow)
+            for program in ("async", "training")
+        ),
     ],
 )
 def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str) -> None:
@@ -140,6 +142,7 @@ def test_fallback_programs(ddlrun: Run, tmp_path: Path, program: str, debug: str
     assert ended.err.count(SAID) == 3
 
 
+@pytest.mark.slow
 def test_nothing_but_the_error(ddlrun: Run) -> None:
     """The group outlives the modules of ddl_core when an error ends the program."""
     text = """
@@ -189,6 +192,7 @@ print(tensor.item(), flush=True)
     assert not list(cache.rglob("*.so"))
 
 
+@pytest.mark.slow
 def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": "/proc/nowhere"}
     ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path, env=env)

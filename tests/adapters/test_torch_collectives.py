@@ -24,7 +24,7 @@ def sizes(*always: int, slow: tuple[int, ...] = ()) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("size", [*always, *others])
 
 
-@sizes(1, 3, slow=(2, 4))
+@sizes(3, slow=(1, 2, 4))
 def test_collectives(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_collectives.py", limit=180).expect_success()
     numbers = [int(number) for number in re.findall(r"checked (\d+)", ended.out)]
@@ -68,9 +68,8 @@ def test_gradients(ddlrun: Run) -> None:
     assert len(numbers) == 3 and min(numbers) > 100
 
 
-@pytest.mark.parametrize(
-    "sample", [["sample"], pytest.param([], id="whole", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [["sample"], pytest.param([], id="whole")])
 def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> None:
     """The sample compiles some of them."""
     program = PROGRAMS / "torch_functional.py"
@@ -79,6 +78,7 @@ def test_gradients_of_functional_collectives(ddlrun: Run, sample: list[str]) -> 
     assert len(numbers) == 2 and min(numbers) > (50 if sample else 60)
 
 
+@pytest.mark.slow
 @sizes(3, slow=(1,))
 def test_own_training(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_own_training.py", limit=180).expect_success()
@@ -91,6 +91,7 @@ def test_own_names_under_mpirun(mpi: Mpi, run_program: Run, tmp_path: Path) -> N
     assert ended.out.count("done") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debug", ["DETAIL"])
 def test_debug_wrapper(ddlrun: Run, debug: str) -> None:
     """PyTorch's own checks wrap the backend."""

@@ -79,6 +79,7 @@ def test_mpirun(
     compare(outcome(ended, tmp_path / "log"), alone)
 
 
+@pytest.mark.slow
 def test_different_weights_are_noticed(ddlrun: Run, train_digits: Path) -> None:
     text = f"""
 import sys
@@ -95,6 +96,7 @@ sys.exit(train_digits.main())
     assert "accuracy" not in ended.out
 
 
+@pytest.mark.slow
 def test_batch_that_cannot_be_shared(ddlrun: Run, train_digits: Path) -> None:
     ended = ddlrun(2, train_digits, "--global-batch", "33", limit=120)
     assert ended.code == 1
@@ -104,7 +106,12 @@ def test_batch_that_cannot_be_shared(ddlrun: Run, train_digits: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--global-batch", "2000", "the batch of 2000 is larger than the 1437 images"),
+        pytest.param(
+            "--global-batch",
+            "2000",
+            "the batch of 2000 is larger than the 1437 images",
+            marks=pytest.mark.slow,
+        ),
         ("--epochs", "0", "'0' is not a positive integer"),
     ],
 )

@@ -138,6 +138,7 @@ dist.destroy_process_group()
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_gradient_that_some_ranks_do_not_need(ddlrun: Run) -> None:
     """They call something else than the transpose, so all are told. Nobody waits, and no gradient
     is silently another."""
@@ -208,6 +209,7 @@ else:
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_monitored_barrier(ranks: Run) -> None:
     """It names who is missing, and leaves the group as it was. Late ranks hear of the verdict."""
     text = """
@@ -246,6 +248,7 @@ for _ in range(2):
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_timeout_of_the_group(ranks: Run) -> None:
     """It may be changed, and a barrier may have its own."""
     text = """
@@ -297,15 +300,17 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
-    [{}, pytest.param({"CXX": "nothing++", "DDL_CACHE": "nowhere"}, marks=pytest.mark.slow)],
+    [{}, {"CXX": "nothing++", "DDL_CACHE": "nowhere"}],
 )
 def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
     """PyTorch's own function would only warn."""
     assert ddlrun(2, SET_TIMEOUT, env=env).expect_success().out.count("told") == 2
 
 
+@pytest.mark.slow
 def test_refused_arguments(ddlrun: Run) -> None:
     ended = ddlrun(3, PROGRAMS / "torch_refusals.py", limit=120).expect_success()
     assert ended.out.count("refused 32") == 3
@@ -325,6 +330,7 @@ dist.init_process_group("ddl", store=store, rank=1, world_size=3, timeout=timede
     assert f"DistBackendError: {said}" in ended.err
 
 
+@pytest.mark.slow
 def test_store_that_is_lost(run_program: Run, tmp_path: Path) -> None:
     """Its server is killed while a rank waits for the other's address."""
     program = tmp_path / "program.py"
@@ -354,6 +360,7 @@ finally:
     assert f"DistBackendError: {said}" in ended.err
 
 
+@pytest.mark.slow
 def test_groups_of_the_default_group_need_no_store(ranks: Run) -> None:
     """Its members know each other's addresses: groups of all and of some, more than once."""
     text = """
@@ -398,10 +405,11 @@ else:
 @pytest.mark.parametrize(
     "ending",
     [
-        "pass",
         *(
             pytest.param(ending, marks=pytest.mark.slow)
             for ending in (
+                "pass",
+                "pid = os.fork(); pid and os.waitpid(pid, 0)",
                 "dist.destroy_process_group()",
                 "dist.destroy_process_group(); print('ending'); sys.exit(0)",
                 "work = dist.all_reduce(torch.ones(9), async_op=True); work.get_future()",
@@ -410,7 +418,6 @@ else:
         "group.shutdown(); group.shutdown(); dist.destroy_process_group(); del group",
         "work = dist.all_reduce(torch.ones(9), async_op=True)\n"
         "work.get_future().then(lambda f: time.sleep(0.5)); del work",
-        "pid = os.fork(); pid and os.waitpid(pid, 0)",
     ],
 )
 def test_end_of_the_process(ranks: Run, ending: str) -> None:
@@ -449,6 +456,7 @@ else:
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_data_loader_workers(ranks: Run) -> None:
     """Forked children do not disturb the group."""
     text = """
@@ -462,6 +470,7 @@ dist.destroy_process_group()
         ended.expect_success()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_requests_of_the_store(run_program: Run, tmp_path: Path, native: bool) -> None:
     """A new group asks for all addresses at once: each request is a round trip, which takes long

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     ("size", "features"),
     [
-        (2, "functional compiled inductor hooks gloo"),
+        pytest.param(2, "functional compiled inductor hooks gloo", marks=pytest.mark.slow),
         (3, "fsdp2 dtensor zero1 checkpoint"),
-        (4, "mesh2d"),
+        pytest.param(4, "mesh2d", marks=pytest.mark.slow),
     ],
 )
 def test_features(ddlrun: Run, size: int, features: str) -> None:
@@ -40,6 +40,7 @@ def test_sample_of_the_suite(run_program: Run, tmp_path: Path) -> None:
     assert re.search(r"^\d\d passed, 0 failed$", ended.out, re.MULTILINE), ended.out
 
 
+@pytest.mark.slow
 def test_suite_notices(run_program: Run, tmp_path: Path) -> None:
     """A test that must pass and does not, and one that passes although it is not listed."""
     program = tmp_path / "program.py"
@@ -59,6 +60,7 @@ sys.exit(torch_suite.main())
     assert "skipped " in ended.out and "Only NCCL supports CUDA all_to_all" in ended.out
 
 
+@pytest.mark.slow
 def test_torchrun_restarts(run_program: Run, tmp_path: Path) -> None:
     """A worker that is killed has torchrun start all again, and they find together again."""
     program = tmp_path / "program.py"

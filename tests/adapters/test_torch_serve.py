@@ -123,6 +123,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_unchanged_program(ddlrun: Run) -> None:
     """By the environment; with the losses of Gloo, which it gets without."""
     served = ddlrun(2, UNCHANGED, "ddl", env={"DDL_TORCH_SERVE": "gloo"}, limit=180)

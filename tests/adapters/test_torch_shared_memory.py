@@ -25,6 +25,7 @@ def test_like_other_memory(ddlrun: Run) -> None:
     assert [ended.out.count(f"done {name}") for name in names] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_death(unwatched: Callable[[int, str], list[Finished]]) -> None:
     """The same error as in other memory, and no other process writes to it afterwards."""
     text = "import runpy, sys; sys.argv = ['', 'death']\n"
@@ -47,6 +48,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_environment(run_program: Run, find_port: Callable[[], int], tmp_path: Path) -> None:
     """A program that does not know of it, on ranks that do not agree."""
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 
+@pytest.mark.slow
 def test_it_learns(ddlrun: Run, tmp_path: Path) -> None:
     program = Path(__file__).resolve().parent.parent.parent / "examples" / "gpt_text.py"
     small = [

@@ -53,6 +53,7 @@ def run(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[tuple[int, 
 OTHER = {"ATEN_CPU_CAPABILITY": "default"}
 
 
+@pytest.mark.slow
 def test_another_instruction_set_is_refused(tmp_path: Path) -> None:
     ((_, alone, _),) = run(tmp_path, [{}])
     *others, (code, _, error) = run(tmp_path, [{}, {}, OTHER])

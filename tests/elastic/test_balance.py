@@ -12,6 +12,7 @@ import pytest
 from ddl_elastic.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, Pace
 
 
+@pytest.mark.slow
 def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:
     _, report = jobs.train({"workers": 2, "passes": 40, "slow": {"1": 0.01}})
     balanced = [each for each in report["events"] if each["kind"] == "balanced"]

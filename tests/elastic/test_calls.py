@@ -17,7 +17,8 @@ LIMIT = 240  # seconds, on a busy machine
 STEPS = 7  # of the first call
 
 
-@pytest.mark.parametrize("late", [0, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 0.5])
 def test_the_last_ones_have_joined_in_a_later_call(
     run_program: Any, tmp_path: Path, late: float
 ) -> None:

@@ -71,6 +71,7 @@ def resumed(job: Job) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None:
     """One more worker joins by it. Everything has ended in the end."""
     with started(tmp_path) as job:

@@ -111,6 +111,7 @@ def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
     )
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_an_agent_is_killed_with_all_its_workers(tmp_path: Path, alone: str) -> None:
     """Two of five workers are gone at once; those of the other host go on."""

@@ -109,6 +109,7 @@ def test_a_full_file_system_while_a_newcomer_observes(run_program: Any, tmp_path
     checkpoint.read_state(storage, newest)
 
 
+@pytest.mark.slow
 def test_a_limit_of_files(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
     """As a quota, without any rights."""
     first, second = (json.dumps({**CASE, "passes": passes}) for passes in (FIRST, ALL))

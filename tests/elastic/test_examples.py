@@ -56,6 +56,7 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
     assert disturbed == alone
 
 
+@pytest.mark.slow
 def test_the_page(run_program: Any, tmp_path: Path) -> None:
     """The first whole program in docs/elastic.md, which goes on from its checkpoint."""
     page = (EXAMPLES.parent / "docs" / "elastic.md").read_text()

@@ -101,7 +101,8 @@ assert digest(state) == before
 """
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_a_share_does_not_change_a_state_that_was_taken(
     run_program: Any, tmp_path: Path, backend: str
 ) -> None:

@@ -25,6 +25,7 @@ def kinds(report: dict[str, Any]) -> list[tuple[str, int]]:
     return [(each["kind"], each["member"]) for each in report["events"] if "member" in each]
 
 
+@pytest.mark.slow
 def test_a_job_gets_smaller(jobs: Any) -> None:
     """The newest workers leave."""
     _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]]})

@@ -277,7 +277,7 @@ def test_loader_processes_end_with_the_steps(tmp_path: Path) -> None:
     assert program.process.returncode == 0
 
 
-@pytest.mark.parametrize("thread", ["main", "other"])
+@pytest.mark.parametrize("thread", ["main", pytest.param("other", marks=pytest.mark.slow)])
 def test_a_loader_process_is_killed(tmp_path: Path, thread: str) -> None:
     """While the program does something else."""
     program = Program(tmp_path, "block", 1, thread)

@@ -23,6 +23,7 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
     assert len(running) == 2
 
 
+@pytest.mark.slow
 def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
     """The report tells so, until it trains as the others do. The last one that has the state is
     killed only then."""
@@ -42,6 +43,7 @@ def test_each_process_is_killed_once(jobs: Any) -> None:
     assert {3, 4} <= {*members(report, "joined")}
 
 
+@pytest.mark.slow
 def test_a_job_that_is_over_before_the_new_worker_has_joined(jobs: Any) -> None:
     """It is ended, which is no death."""
     case = {"workers": 2, "kill": [[5, 1]], "replace": True, "always": ["wait in warm-up"]}

@@ -45,6 +45,7 @@ def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[st
     assert resumed[1] in range(resumed[0], STEPS, 10)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """Its last state was saved, so nothing is computed again."""
     case = {"workers": 2, "checkpoint": "saved", "every": 40, "keep": 2, "passes": PASSES}
@@ -55,6 +56,7 @@ def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, A
     assert not list((tmp_path / "saved").glob("part-*"))
 
 
+@pytest.mark.slow
 def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """A checkpoint in each step, and a death; then a job goes on from what there is."""
     saved = {"checkpoint": "saved", "every": 1, "passes": PASSES}

@@ -61,6 +61,7 @@ def test_a_killed_worker(run: Any, alone: str) -> None:
     assert sum(report["workers"][rank]["shares"] for rank in "12") == 32 * 12 - 5 * 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_after_the_training(
     run_program: Any, alone: str, tmp_path: Path
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_timeline(run: Any, tmp_path: Path) -> None:
     assert before and len(before) < len(sums)
 
 
-@pytest.mark.parametrize("how", ["gil", "stop"])
+@pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     """The others count it as dead, and its agent ends it: nobody waits for it."""
     done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 1)
@@ -103,6 +104,7 @@ def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     assert "(hung: the others" in done.err
 
 
+@pytest.mark.slow
 def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
     """The fork server is the workers' witness."""
     words = ("-n", 3, PROGRAM, "--strike", "kill", "--members", "0,1")
@@ -124,6 +126,7 @@ def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
     assert report["hash"] == alone
 
 
+@pytest.mark.slow
 def test_a_program_that_trains_twice_without_agents(
     run_program: Any, alone: str, tmp_path: Path
 ) -> None:
@@ -153,6 +156,7 @@ def test_an_error_of_the_program(run: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_schedule_that_nothing_saves(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--no-also")
     assert (done.code, report["steps"]) == (1, 0)
@@ -168,6 +172,7 @@ def test_final_states_that_differ(run: Any) -> None:
     assert re.search(f"final states differ: {names}; {part}. Is something that has", done.err)
 
 
+@pytest.mark.slow
 def test_data_of_other_lengths(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--uneven")
     assert (done.code, report["steps"]) == (1, 0)
@@ -235,6 +240,7 @@ def test_frameworks_that_a_program_names() -> None:
     assert program.named('os.environ["XLA_FLAGS"] = ""\nimport jax') == ["torch"]
 
 
+@pytest.mark.slow
 def test_a_program_without_a_loop(run_program: Any, run: Any, tmp_path: Path) -> None:
     """The same script alone, and as two workers."""
     example = Path(__file__).parents[2] / "examples" / "elastic_digits.py"

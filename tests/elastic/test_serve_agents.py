@@ -108,6 +108,7 @@ def test_agents_come_and_go(serving: AgentServing, alone: str, tmp_path: Path) -
     assert any(event["kind"] == "left" for event in report["events"])
 
 
+@pytest.mark.slow
 def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) -> None:
     """The job goes on from its newest checkpoint once there are others; so it does when its run is
     killed, whose workers end then."""

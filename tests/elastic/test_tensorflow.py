@@ -39,6 +39,7 @@ def test_digits_whoever_dies(run_program: Any, tmp_path: Path, workers: int) -> 
     assert [event["kind"] for event in disturbed["events"]].count("died") == min(workers - 1, 3)
 
 
+@pytest.mark.slow
 def test_a_death_in_the_middle_of_a_step(run_program: Any, tmp_path: Path) -> None:
     """With an embedding, weights, and two kinds of random numbers."""
     alone = train(run_program, tmp_path, 1, PROGRAM, "{}")

@@ -59,7 +59,8 @@ def process(report: dict[str, Any], member: int) -> str:
     return f"rank {member} on {os.uname().nodename} (pid {pid})"
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("hang", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "hang"])
 def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
     """The others wait for it, so it is ended; they begin without it."""
     case = {"workers": 3, "die": "start", "how": how, "founding": 6.0}
@@ -69,6 +70,7 @@ def test_one_hangs_before_the_first_step(jobs: Any, how: str) -> None:
     assert [each["state"] for each in report["workers"].values()].count("done") == 2
 
 
+@pytest.mark.slow
 def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None:
     """The others are told of each other without it. They wait for the last one, and do not see that
     it has ended before it came."""
@@ -111,7 +113,9 @@ def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) 
     assert f"{process(disturbed, died['member'])} died (LoadingError: {unread}); " in shown
 
 
-@pytest.mark.parametrize("case", [{"weighted": True}, {"steps": 30}])
+@pytest.mark.parametrize(
+    "case", [pytest.param({"weighted": True}, marks=pytest.mark.slow), {"steps": 30}]
+)
 def test_weights_and_streams(run_program: Any, tmp_path: Path, case: dict[str, Any]) -> None:
     cases = [
         {**case, "workers": 1},
