@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.
 
   ddl      torch.distributed with "cuda:ddl", in the stream: from buffer to buffer
-  host     the same through host memory, as with DDL_GPU_SHARED_BYTES=0
+  host     the same through host memory, as with DDL_GPU_DIRECT_BYTES=0
   gloo     torch.distributed with "cuda:gloo"
   by hand  a copy to pinned memory, ddl_core's all-reduce there, and a copy back
   nccl     rank 0 alone, as it refuses several ranks on one GPU: a floor of the latency

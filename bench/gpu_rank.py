@@ -63,11 +63,11 @@ def main() -> None:
 def group_by_host(device: torch.device) -> dist.ProcessGroup | None:
     """A group whose operations on a GPU pass through host memory: libddl reads the variable when
     the group first uses one."""
-    os.environ["DDL_GPU_SHARED_BYTES"] = "0"
+    os.environ["DDL_GPU_DIRECT_BYTES"] = "0"
     group = dist.new_group(backend=backend_of_ddl(device.type))
     dist.all_reduce(torch.ones(1, device=device), group=group)
     synchronize()
-    del os.environ["DDL_GPU_SHARED_BYTES"]
+    del os.environ["DDL_GPU_DIRECT_BYTES"]
     return group
 
 

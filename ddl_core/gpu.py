@@ -31,13 +31,14 @@ class Contents:
 
 
 @functools.cache
-def load_compiler() -> None:
-    """Load the run-time compilers of Python packages for CUDA: libddl finds them by their names."""
+def load_libraries() -> None:
+    """Load NVRTC and NCCL of Python packages for CUDA: libddl finds them by their names."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted(Path(folder).glob("*/lib/libnvrtc.so.*[0-9]")):
-            with contextlib.suppress(OSError):
-                ctypes.CDLL(str(library))
+        for name in ("libnvrtc.so.*[0-9]", "libnccl.so.2"):
+            for library in sorted(Path(folder).glob(f"*/lib/{name}")):
+                with contextlib.suppress(OSError):
+                    ctypes.CDLL(str(library))
 
 
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:
@@ -47,7 +48,7 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
     The one that was given; else the one that brings their contents; else the default one. Raises
     InvalidArgument for what is no stream, and for arrays that name different ones.
     """
-    load_compiler()
+    load_libraries()
     if given is not None:
         stream = handle_of(given)
     else:

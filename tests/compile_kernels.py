@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from ddl_core.gpu import load_compiler
+from ddl_core.gpu import load_libraries
 
 SOURCES = Path(__file__).resolve().parent.parent / "libddl/src/device"
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2")
@@ -27,7 +27,7 @@ OF_INTEGERS = ("bit_and", "bit_or", "bit_xor", "all", "any", "odd")
 
 
 def open_nvrtc() -> ctypes.CDLL:
-    load_compiler()
+    load_libraries()
     for name in ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"):
         try:
             return ctypes.CDLL(name)

@@ -48,11 +48,13 @@ def driver_folder() -> str:
     return str(Path(re.findall(r"(/\S*libcuda\.so\S*)", maps)[0]).parent)
 
 
-def compiler_folders() -> list[str]:
-    """Where Python packages have NVRTC, for the C programs."""
+def library_folders() -> list[str]:
+    """Where Python packages have NVRTC and NCCL, for the C programs."""
     spec = importlib.util.find_spec("nvidia")
     roots = (spec.submodule_search_locations or []) if spec else []
-    return [str(found.parent) for root in roots for found in Path(root).glob("*/lib/libnvrtc.so.*")]
+    names = ("libnvrtc.so.*", "libnccl.so.2")
+    found = [path for root in roots for name in names for path in Path(root).glob(f"*/lib/{name}")]
+    return sorted({str(path.parent) for path in found})
 
 
 class Checks:
@@ -64,7 +66,7 @@ class Checks:
             **os.environ,
             # Before the stand-in, with which the C programs are linked.
             "LD_LIBRARY_PATH": os.pathsep.join(
-                [folder, *compiler_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
+                [folder, *library_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
             ),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]),
         }
@@ -114,7 +116,7 @@ def check_c(checks: Checks) -> None:
         *("operations", "many chunks", "uneven", "ordered", "displaced", "contexts"),
         *("first barrier", "stream order", "group", "completion", "refusals"),
     ):
-        checks.run(f"test_device {test}", [str(built), test])
+        checks.run(f"test_device {test}", [str(built), test, "1"])
     for test in ("death", "limit", "destroyed"):
         checks.run(f"test_device_failures {test}", [f"{built}_failures", test])
     shared = str(tree / "tests/test_shared_gpu")
@@ -166,7 +168,7 @@ def check_kills(checks: Checks) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(KILLS):
             links, shared = ("shm", "tcp")[number % 2], ("0", "1")[number // 2 % 2]
-            env = {"DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
+            env = {"DDL_LINKS": links, "DDL_GPU_DIRECT_BYTES": shared}
             _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), **env)
             told = [float(each) for each in re.findall(r"told after ([\d.]+) s", out)]
             way = "from buffer to buffer" if shared == "1" else "through host memory"

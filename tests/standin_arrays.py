@@ -27,11 +27,12 @@ def cu(name: str, *arguments: Any) -> None:
     assert result == 0, f"{name} gives {result}"
 
 
-def start() -> None:
-    """Make GPU 0 this thread's."""
-    context = ctypes.c_void_p()
+def start(number: int = 0) -> None:
+    """Make this GPU this thread's, or that of the remainder if there are fewer."""
+    context, count = ctypes.c_void_p(), ctypes.c_int()
     cu("cuInit", 0)
-    cu("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    cu("cuDeviceGetCount", ctypes.byref(count))
+    cu("cuDevicePrimaryCtxRetain", ctypes.byref(context), number % count.value)
     cu("cuCtxSetCurrent", context)
 
 

@@ -142,9 +142,9 @@ def _create(group: Any, _options: Any) -> Any:
 
         shared_memory.apply(native)
         if torch.version.cuda is not None:
-            from ddl_core.gpu import load_compiler
+            from ddl_core.gpu import load_libraries
 
-            load_compiler()
+            load_libraries()
         return native.create(
             group.store,
             group.group_rank,

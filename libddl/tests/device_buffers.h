@@ -32,16 +32,21 @@ static inline void device_load_compiler(void)
         CHECK(dlopen(NVRTC_STANDIN, RTLD_NOW), "%s", dlerror());
 }
 
-/* Make GPU 0 the calling thread's. */
-static inline void device_start(void)
+/* Make this GPU the calling thread's. */
+static inline void device_start_on(int number)
 {
     device_load_compiler();
     CUdevice device;
     CUcontext context;
     CU(cuInit(0));
-    CU(cuDeviceGet(&device, 0));
+    CU(cuDeviceGet(&device, number));
     CU(cuDevicePrimaryCtxRetain(&context, device));
     CU(cuCtxSetCurrent(context));
+}
+
+static inline void device_start(void)
+{
+    device_start_on(0);
 }
 
 static inline int device_count(void)

@@ -214,7 +214,7 @@ int main(int argc, char **argv)
         {"allocations", allocations, 0, false}, {"several_gpus", several_gpus, 0, false},
         {"no_compiler", no_compiler, 0, false}, {"broken_compiler", broken_compiler, 0, false},
         {"other_count", other_count, 0, false}, {"other_op", other_op, 0, false}};
-    setenv("DDL_GPU_SHARED_BYTES", "1", 1);
+    setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
     if (argc > 2)
         sample = atoi(argv[2]);
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++)

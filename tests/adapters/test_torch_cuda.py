@@ -56,7 +56,12 @@ def extension(
 
 @pytest.mark.parametrize(
     ("part", "links"),
-    [("native", "shm"), ("native", "tcp"), ("copies", "shm"), ("python", "shm")],
+    [
+        ("native", "shm"),
+        pytest.param("native", "tcp", marks=pytest.mark.slow),
+        ("copies", "shm"),
+        pytest.param("python", "shm", marks=pytest.mark.slow),
+    ],
 )
 def test_operations(
     ddlrun: Run, extension: Path, env: dict[str, str], part: str, links: str
@@ -64,13 +69,14 @@ def test_operations(
     size = 3
     env = {**env, "DDL_LINKS": links, "DDL_TORCH_NATIVE": "0" if part == "python" else "1"}
     if links == "tcp":  # else long tensors go from buffer to buffer
-        env["DDL_GPU_SHARED_BYTES"] = "0"
+        env["DDL_GPU_DIRECT_BYTES"] = "0"
     ended = ddlrun(size, PROGRAM, str(extension), part, env=env, limit=120).expect_success()
     for rank in range(size):
         expected = 11 + size + (1 + size) * (rank == 0)
         assert ended.lines(rank) == [f"compared {expected}"]
 
 
+@pytest.mark.slow
 def test_an_elastic_job(
     run_program: Run, tmp_path: Path, extension: Path, env: dict[str, str]
 ) -> None:

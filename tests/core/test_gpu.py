@@ -93,21 +93,27 @@ def standin_env(cuda_standin: Path) -> dict[str, str]:
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
-# From buffer to buffer, since all ranks share the GPU; or through host memory.
+# From buffer to buffer; or through host memory.
 BUFFERS, HOST = "1", "0"
 
 
 @pytest.mark.parametrize(
-    "size, links, shared",
-    [(1, "shm", HOST), (3, "shm", HOST), (3, "tcp", HOST), (3, "shm", BUFFERS)],
+    "size, shared, gpus", [(1, HOST, 1), (3, HOST, 1), (3, BUFFERS, 1), (3, BUFFERS, 3)]
 )
 def test_operations(
-    ddlrun: Run, standin_env: dict[str, str], size: int, links: str, shared: str
+    ddlrun: Run, standin_env: dict[str, str], size: int, shared: str, gpus: int
 ) -> None:
-    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
+    env = {
+        **standin_env,
+        "DDL_LINKS": "shm",
+        "DDL_GPU_DIRECT_BYTES": shared,
+        "DDL_STANDIN_DEVICES": str(gpus),
+        "DDL_LOG": "info",
+    }
     ended = ddlrun(size, PROGRAM, env=env).expect_success()
     for rank in range(size):
         assert ended.lines(rank) == [f"compared {results(rank, size)}"]
+    assert ("NCCL 22703 carries out operations" in ended.err) == (gpus == size == 3)
 
 
 def results(rank: int, size: int) -> int:
@@ -121,21 +127,24 @@ def results(rank: int, size: int) -> int:
 def test_a_kill(
     ddlrun: Run, standin_env: dict[str, str], links: str, shared: str, tmp_path: Path
 ) -> None:
-    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_SHARED_BYTES": shared}
+    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_DIRECT_BYTES": shared}
     ended = ddlrun(4, KILLS, str(tmp_path / "killed"), env=env)
     for rank in range(3):
         assert re.fullmatch(r"told after [\d.]+ s", "".join(ended.lines(rank))), ended.err
 
 
-def test_the_compiler_of_a_package_is_found(
-    run_program: Run, cuda_standin: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "package, library", [("cuda_nvrtc", "libnvrtc.so.12"), ("nccl", "libnccl.so.2")]
+)
+def test_the_library_of_a_package_is_found(
+    run_program: Run, cuda_standin: Path, tmp_path: Path, package: str, library: str
 ) -> None:
-    folder = tmp_path / "nvidia" / "cuda_nvrtc" / "lib"
+    folder = tmp_path / "nvidia" / package / "lib"
     folder.mkdir(parents=True)
-    shutil.copy(cuda_standin / "libnvrtc.so.12", folder)
-    find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnvrtc.so.12')"
+    shutil.copy(cuda_standin / library, folder)
+    find = f"import ctypes, ddl_core.gpu as gpu; {{}} ctypes.CDLL('{library}')"
     env = {"PYTHONPATH": str(tmp_path)}
-    for call, code in (("", 1), ("gpu.load_compiler();", 0)):
+    for call, code in (("", 1), ("gpu.load_libraries();", 0)):
         ended = run_program([sys.executable, "-c", find.format(call)], cwd=tmp_path, env=env)
         assert ended.code == code, ended.err
 

@@ -239,6 +239,10 @@ struct work {
             void *data;
         } host;
         struct {
+            void (*run)(void *argument, int device);
+            void *argument;
+        } function;
+        struct {
             const kernel *kernel;
             launch_shape shape;
             void *arguments[4];

@@ -393,7 +393,7 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * Buffers on a GPU. With options.memory DDL_MEMORY_CUDA all buffers of this rank are on one GPU. An
  * operation starts after what options.stream holds by now; the stream goes on when the results are
  * there, or it has failed. Only collective operations, without names and CUDA graphs. The call of
- * the first one of $DDL_GPU_SHARED_BYTES or more waits for all ranks. Needs CUDA 11.7 or later. */
+ * the first one of $DDL_GPU_DIRECT_BYTES or more waits for all ranks. Needs CUDA 11.7 or later. */
 
 /* recv[i] = op over all ranks of send[i], for i < count. */
 DDL_API ddl_status ddl_allreduce(ddl_comm *comm, const void *send, void *recv, int64_t count,

@@ -39,8 +39,9 @@ static ddl_status find_device(ddl_comm *comm, const void *address, void *stream,
                                  .rank = comm->rank,
                                  .size = comm->size,
                                  .names = comm->names,
+                                 .topology = comm->topology,
                                  .regions = ddl__endpoint_regions(comm->endpoint)};
-    ddl_status status = ddl__environment_gpu(&config.shared_bytes);
+    ddl_status status = ddl__environment_gpu(&config.direct_bytes, &config.uses_nccl);
     if (status == DDL_OK)
         status = ddl__device_create(&config, address, stream, &made);
     if (status != DDL_OK)

@@ -277,13 +277,17 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     return status;
 }
 
-ddl_status ddl__environment_gpu(uint64_t *shared_bytes)
+ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
 {
-    const char *text = ddl__environment_text("DDL_GPU_SHARED_BYTES");
-    int64_t bytes = 256 << 10;
+    const char *text = ddl__environment_text("DDL_GPU_DIRECT_BYTES");
+    int64_t bytes = 256 << 10, uses = 1;
     if (text && !parse_whole(text, 0, INT64_MAX, &bytes))
-        return ddl__fail(DDL_EINVAL, "DDL_GPU_SHARED_BYTES=\"%s\" is not a number of bytes", text);
-    *shared_bytes = (uint64_t)bytes;
+        return ddl__fail(DDL_EINVAL, "DDL_GPU_DIRECT_BYTES=\"%s\" is not a number of bytes", text);
+    text = ddl__environment_text("DDL_GPU_NCCL");
+    if (text && !parse_whole(text, 0, 1, &uses))
+        return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\" is neither 1 nor 0", text);
+    *direct_bytes = (uint64_t)bytes;
+    *uses_nccl = uses;
     return DDL_OK;
 }
 

@@ -28,8 +28,9 @@ ddl_status ddl__environment_layout(ddl__layout *layout);
  * contradict each other. */
 ddl_status ddl__environment_limits(ddl_comm_config *config);
 
-/* $DDL_GPU_SHARED_BYTES, or its default; 0 for never. DDL_EINVAL for another value. */
-ddl_status ddl__environment_gpu(uint64_t *shared_bytes);
+/* $DDL_GPU_DIRECT_BYTES, 0 for never, and $DDL_GPU_NCCL; or their defaults. DDL_EINVAL for another
+ * value. */
+ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl);
 
 /* The variable's value; NULL if it is empty or not set. */
 const char *ddl__environment_text(const char *name);

@@ -7,6 +7,12 @@
 
 #include "engine/work.h"
 
+typedef enum ddl__way {
+    DDL__BY_HOST,   /* it passes through host memory */
+    DDL__BY_LEADER, /* ranks share one GPU: sharing.h */
+    DDL__BY_NCCL    /* the ranks of a host have a GPU each: nccl_ranks.h */
+} ddl__way;
+
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
  * on in the buffer, from `host` on in the memory; all but number `except` of these (-1: none). */
 typedef struct ddl__copied {
@@ -18,8 +24,9 @@ typedef struct ddl__chunks {
     int64_t n; /* how many; at least 1 */
     int size;  /* of the comm */
     size_t element;
-    bool is_shared; /* for the caller: not set here */
-    bool is_whole;  /* the one chunk has the layout of the caller's buffers */
+    ddl__way way;  /* for the caller: not set here, like: */
+    int64_t rest;  /* elements of the program's call behind `call` */
+    bool is_whole; /* the one chunk has the layout of the caller's buffers */
 
     /* is_whole: the parts of the buffers that are used, in elements; in one range if both are one
      * buffer. Of uneven blocks those that are copied. */

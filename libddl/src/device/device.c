@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "device/nccl_ranks.h"
 #include "device/sharing.h"
 #include "engine/ordered.h"
 
@@ -13,7 +14,8 @@ typedef ddl__device_chunk chunk;
 /* What is to be submitted as one operation: the calls, and how the whole is waited for. */
 typedef struct request {
     const ddl__call *whole;
-    ddl__chunks *calls;
+    ddl__chunks *calls; /* NCCL leaves a rest of some, which is a call as well */
+    ddl__call *cut;     /* those that are not the caller's */
     uint32_t n;
     int64_t n_chunks; /* of all calls */
     ddl__cuda_stream stream;
@@ -99,7 +101,7 @@ static bool fits_slots(const ddl__chunks *chunks)
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
-static void place_in_slot(ddl__device *d, chunk *c)
+void ddl__device_place_in_slot(ddl__device *d, chunk *c)
 {
     size_t slot = d->n_uses % DDL__SLOTS;
     c->memory = d->slots + slot * DDL__SLOT_BYTES;
@@ -144,12 +146,14 @@ static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chu
 {
     ddl_status status = DDL_OK;
     c->operation = o;
-    if (chunks->is_shared) {
+    if (chunks->way == DDL__BY_NCCL)
+        return ddl__nccl_add(d, chunks, k, c);
+    if (chunks->way == DDL__BY_LEADER) {
         status = place_apart(d, o, c, ddl__sharing_table_bytes(d, chunks->call), 2);
         return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
     }
     if (fits_slots(chunks))
-        place_in_slot(d, c);
+        ddl__device_place_in_slot(d, c);
     else
         status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k), 1);
     return status == DDL_OK ? add_call(o, chunks, k, c) : status;
@@ -223,6 +227,13 @@ static bool copy_from_scratch(void *context, const void *device, void *scratch, 
                      bytes, d->to);
 }
 
+bool ddl__device_queue_start(ddl__device *d, chunk *c)
+{
+    return DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
+           DDL__GOOD(d, event_record, c->filled, d->from) &&
+           DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0);
+}
+
 /* Queue what the device does for a chunk. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
@@ -230,13 +241,21 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
     ddl__chunk_copy_fn *out = c->shared ? copy_from_scratch : copy_to_device;
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
            (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
-           DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
-           DDL__GOOD(d, event_record, c->filled, d->from) &&
-           DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0) &&
+           ddl__device_queue_start(d, c) &&
            (!c->shared || d->config.rank || ddl__leader_queue(d, c->shared)) &&
            DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
            (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
+}
+
+static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
+{
+    if (chunks->way == DDL__BY_NCCL)
+        return ddl__nccl_queue(d, chunks, first);
+    bool good = true;
+    for (int64_t k = 0; good && k < chunks->n; k++)
+        good = queue_chunk(d, chunks, k, &first[k]);
+    return good;
 }
 
 /* Queue what the device does for all chunks, between what the caller's stream holds and what comes
@@ -246,9 +265,8 @@ static bool queue_operation(ddl__device *d, operation *o, const request *r)
     bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
                 DDL__GOOD(d, stream_wait_event, d->from, o->start, 0);
     chunk *c = o->chunks;
-    for (uint32_t i = 0; i < r->n; i++)
-        for (int64_t k = 0; good && k < r->calls[i].n; k++)
-            good = queue_chunk(d, &r->calls[i], k, c++);
+    for (uint32_t i = 0; i < r->n && good; c += r->calls[i++].n)
+        good = queue_call(d, &r->calls[i], c);
     return good && DDL__GOOD(d, event_record, o->end, d->to) &&
            DDL__GOOD(d, stream_wait_event, r->stream, o->end, 0) &&
            DDL__GOOD(d, launch_host, d->to, end_operation, o);
@@ -366,33 +384,49 @@ ddl_status ddl__device_check_stream(const ddl__device *d, void *stream)
     return status;
 }
 
-/* Cut the calls into chunks. */
-static ddl_status cut(ddl__device *d, const ddl__call *calls, request *r)
+static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, request *r)
 {
-    for (uint32_t i = 0; i < r->n; i++) {
-        ddl_status status;
-        bool is_shared = ddl__sharing_takes(d, &calls[i], &status);
-        if (status != DDL_OK)
-            return status;
-        if (!ddl__chunks_of(&calls[i], d->config.rank, d->config.size,
-                            is_shared ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, &r->calls[i]))
-            return ddl__fail(DDL_EUNSUPPORTED,
-                             "%d ranks are too many for an operation on buffers of a GPU",
-                             d->config.size);
-        r->calls[i].is_shared = is_shared;
-        r->n_chunks += r->calls[i].n;
-    }
+    ddl__chunks *chunks = &r->calls[r->n];
+    if (!ddl__chunks_of(call, d->config.rank, d->config.size,
+                        way == DDL__BY_LEADER ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, chunks))
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "%d ranks are too many for an operation on buffers of a GPU",
+                         d->config.size);
+    chunks->way = way;
+    r->n_chunks += r->calls[r->n++].n;
     return DDL_OK;
 }
 
-static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, request *r, ddl_work **out)
+static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, request *r)
+{
+    ddl__call *main = &r->cut[r->n], *rest = main + 1;
+    ddl__nccl_cut(d, call, main, rest, &r->calls[r->n]);
+    r->n_chunks += r->calls[r->n++].n;
+    return rest->count ? cut_one(d, rest, DDL__BY_HOST, r) : DDL_OK;
+}
+
+/* Cut the calls into chunks. */
+static ddl_status cut(ddl__device *d, const ddl__call *calls, uint32_t n, request *r)
+{
+    ddl_status status = DDL_OK;
+    for (uint32_t i = 0; i < n && status == DDL_OK; i++) {
+        ddl__way way = ddl__way_of(d, &calls[i], &status);
+        if (status == DDL_OK)
+            status =
+                way == DDL__BY_NCCL ? cut_for_nccl(d, &calls[i], r) : cut_one(d, &calls[i], way, r);
+    }
+    return status;
+}
+
+static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, uint32_t n, request *r,
+                                 ddl_work **out)
 {
     ddl_work *work = NULL;
     const ddl__call *whole = r->whole;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
     pthread_mutex_lock(&d->order);
-    ddl_status status = cut(d, calls, r);
+    ddl_status status = cut(d, calls, n, r);
     if (status == DDL_OK)
         status = submit(d, r, whole->queued ? out : &work);
     pthread_mutex_unlock(&d->order);
@@ -408,11 +442,15 @@ static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, request
 ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n,
                               const ddl__call *whole, void *stream, ddl_work **work)
 {
-    request r = {.whole = whole, .n = n, .stream = stream};
-    r.calls = malloc((n ? n : 1) * sizeof *r.calls);
-    if (!r.calls)
-        return ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
-    ddl_status status = cut_and_submit(d, calls, &r, work);
+    request r = {.whole = whole, .stream = stream};
+    ddl_status status;
+    r.calls = malloc((2 * (size_t)n + 1) * sizeof *r.calls);
+    r.cut = malloc((2 * (size_t)n + 1) * sizeof *r.cut);
+    if (r.calls && r.cut)
+        status = cut_and_submit(d, calls, n, &r, work);
+    else
+        status = ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
     free(r.calls);
+    free(r.cut);
     return status;
 }

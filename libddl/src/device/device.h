@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.h - operations of one comm on buffers in the memory of a GPU. They pass through host
  * memory, where the engine runs them; copies and operations overlap. Long ones of ranks that share
- * one GPU go from buffer to buffer there. */
+ * one GPU go from buffer to buffer there; those of ranks with a GPU each go by NCCL within a host.
+ */
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
 
@@ -12,10 +13,12 @@ typedef struct ddl__device ddl__device;
 typedef struct ddl__device_config {
     ddl__engine *engine;
     int rank, size;
-    char *const *names;    /* by rank: "rank 2 on host"; they outlive the device */
-    ddl__regions *regions; /* of the endpoint */
-    uint64_t shared_bytes; /* from which operations of ranks that share a GPU go from buffer to
-                              buffer; 0: none do */
+    char *const *names;            /* by rank: "rank 2 on host"; they outlive the device */
+    ddl__regions *regions;         /* of the endpoint */
+    const ddl__topology *topology; /* of the comm */
+    uint64_t direct_bytes; /* from which operations do not pass through host memory alone, where
+                              there is another way; 0: all do */
+    bool uses_nccl;        /* that may be such a way */
 } ddl__device_config;
 
 /* ---- device_open.c ---- */

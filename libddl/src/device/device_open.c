@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
+#include "device/nccl_ranks.h"
 #include "device/sharing.h"
 
 /* -------------------------------------------------------------------------------------- driver */
@@ -71,6 +72,11 @@ ddl_status ddl__device_check(const ddl__device *d, const void *address)
 /* ------------------------------------------------------------------------------------- failures
  */
 
+bool ddl__device_is_alive(const ddl__device *d)
+{
+    return d->engine && !d->failed && ddl__engine_status(d->engine) == DDL_OK;
+}
+
 void ddl__device_fail(ddl__device *d, ddl_status status, const char *why)
 {
     if (d->failed || !d->engine)
@@ -97,7 +103,39 @@ static void check_limit(ddl__device *d)
     ddl__device_fail(d, DDL_EEXPIRED, text);
 }
 
-/* Ends the comm if the GPU has failed: then its host functions are not called. */
+/* Under `lock`, which is released meanwhile: end the comm if the GPU has failed. Then its host
+ * functions are not called. */
+static void check_streams(ddl__device *d)
+{
+    ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
+    pthread_mutex_unlock(&d->lock);
+    if (ddl__device_enter(d)) {
+        results[0] = d->cuda.stream_query(d->from);
+        results[1] = d->cuda.stream_query(d->to);
+        ddl__device_leave(d);
+    }
+    pthread_mutex_lock(&d->lock);
+    for (int i = 0; i < 2; i++)
+        if (results[i] != DDL__CUDA_NOT_READY &&
+            !ddl__device_is_good(d, "stream_query", results[i])) {
+            d->broken = true;
+            pthread_cond_broadcast(&d->changed);
+            ddl__device_fail(d, DDL_EABORTED, ddl__message());
+        }
+}
+
+/* Under `lock`, which is released meanwhile. */
+static void abort_nccl(ddl__device *d)
+{
+    pthread_mutex_unlock(&d->lock);
+    if (ddl__device_enter(d)) {
+        ddl__nccl_abort(d);
+        ddl__device_leave(d);
+    }
+    pthread_mutex_lock(&d->lock);
+}
+
+/* Looks after what is under way. */
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
@@ -105,26 +143,15 @@ static void *watch(void *argument)
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
+        bool aborts = d->under_way && d->nccl && d->nccl->comm && !ddl__device_is_alive(d);
+        if (aborts)
+            abort_nccl(d);
         if (!d->under_way || d->broken) {
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
         ddl__cond_wait_until(&d->changed, &d->lock, ddl__now() + DDL__PROGRESS_TICK);
-        pthread_mutex_unlock(&d->lock);
-        ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
-        if (ddl__device_enter(d)) {
-            results[0] = d->cuda.stream_query(d->from);
-            results[1] = d->cuda.stream_query(d->to);
-            ddl__device_leave(d);
-        }
-        pthread_mutex_lock(&d->lock);
-        for (int i = 0; i < 2; i++)
-            if (results[i] != DDL__CUDA_NOT_READY &&
-                !ddl__device_is_good(d, "stream_query", results[i])) {
-                d->broken = true;
-                pthread_cond_broadcast(&d->changed);
-                ddl__device_fail(d, DDL_EABORTED, ddl__message());
-            }
+        check_streams(d);
         check_limit(d);
     }
     pthread_mutex_unlock(&d->lock);
@@ -280,6 +307,7 @@ static bool drain(ddl__device *d)
 static void close_all(ddl__device *d)
 {
     ddl__device_free_ended(d);
+    ddl__nccl_destroy(d, d->nccl);
     ddl__sharing_destroy(d, d->sharing);
     for (int i = 0; i < DDL__SLOTS; i++)
         if (d->freed[i])
@@ -307,6 +335,7 @@ void ddl__device_destroy(ddl__device *d)
     if (d->started)
         pthread_join(d->watcher, NULL);
     if (!drained) {
+        ddl__leader_stop(d, false);
         ddl__log(DDL__WARN,
                  "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
                  "is not freed",
@@ -314,7 +343,7 @@ void ddl__device_destroy(ddl__device *d)
         return;
     }
     if (d->context && ddl__device_enter(d)) {
-        ddl__leader_stop(d);
+        ddl__leader_stop(d, true);
         close_all(d);
         ddl__device_leave(d);
         d->cuda.context_release(d->number);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_state.h - the internals of a device, for the files of this folder that make it up:
  * device.c (operations), pinned.c (host memory that the device copies to and from), device_open.c
- * (creation and end, and how a failure of the GPU is found), sharing.c and leader.c (ranks that
- * share a GPU; sharing.h).
+ * (creation and end, and how a failure of the GPU is found), peers.c (which way operations go),
+ * sharing.c and leader.c (ranks that share a GPU; sharing.h), nccl_ranks.c and nccl_operations.c
+ * (ranks with a GPU each; nccl_ranks.h).
  *
  * Design notes.
  *
@@ -67,6 +68,7 @@ typedef struct ddl__pinned {
 
 typedef struct ddl__shared_chunk ddl__shared_chunk; /* sharing.h */
 typedef struct ddl__device_sharing ddl__device_sharing;
+typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
 
 typedef struct ddl__device_chunk {
     ddl__hold hold;
@@ -77,7 +79,9 @@ typedef struct ddl__device_chunk {
     ddl__pinned *apart;     /* memory and words of its own; or NULL */
     ddl__cuda_event filled;
     ddl__cuda_event freed;     /* the last copies from this memory are made; NULL: used once */
-    ddl__shared_chunk *shared; /* of ranks that share the GPU; NULL: it passes through the host */
+    ddl__shared_chunk *shared; /* of ranks that share the GPU; NULL: it does not go that way */
+    ddl__hold agreement;       /* of an operation that no stream waits for, ... */
+    atomic_uint agreed;        /* ... and its word */
 } ddl__device_chunk;
 
 typedef struct ddl__device_operation {
@@ -103,10 +107,13 @@ struct ddl__device {
     ddl__pinned *slot_words; /* one word for each */
     ddl__cuda_event freed[DDL__SLOTS]; /* the last copies from the slot are made */
 
-    pthread_mutex_t order; /* and the next three */
+    pthread_mutex_t order; /* and what follows, up to `lock` */
     uint64_t n_uses;       /* of slots, ever */
     ddl__pinned *unused;
-    ddl__device_sharing *sharing; /* NULL: not asked for yet */
+    ddl__way way; /* of long operations: peers.h */
+    bool way_is_known;
+    ddl__device_sharing *sharing; /* NULL: not asked for yet; as: */
+    ddl__device_nccl *nccl;
 
     pthread_mutex_t lock; /* and all that follows */
     pthread_cond_t changed;
@@ -137,6 +144,11 @@ static inline ddl__cuda_pointer ddl__cuda_address(const void *pointer)
 /* Check that this is an address of the GPU; NULL is fine. */
 ddl_status ddl__device_check(const ddl__device *device, const void *address);
 
+/* Under `lock`: whether the comm goes on. The engine ends it a little after a failure of the
+ * device.
+ */
+bool ddl__device_is_alive(const ddl__device *device);
+
 /* Under `lock`: the GPU does not copy, or not in time. End the comm, once. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
 
@@ -145,6 +157,13 @@ void ddl__device_called(ddl__device *device, ddl__device_operation *operation);
 
 /* Under `order`: free the operations that have ended. */
 void ddl__device_free_ended(ddl__device *device);
+
+/* Under `order`: give the chunk the next slot. */
+void ddl__device_place_in_slot(ddl__device *device, ddl__device_chunk *chunk);
+
+/* Under `order`, in the device's context: behind the copies in `from`, let the engine start the
+ * chunk's operation, and let `to` wait for them. */
+bool ddl__device_queue_start(ddl__device *device, ddl__device_chunk *chunk);
 
 /* ---- pinned.c; all under `order`, in the device's context ---- */
 

@@ -200,20 +200,13 @@ bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
     return sc->kernel;
 }
 
-/* Under the device's lock: whether the comm goes on. The engine ends it a little after a failure of
- * the device, and until then must not let an operation succeed that has no results. */
-static bool is_alive(const ddl__device *d)
-{
-    return d->engine && !d->failed && ddl__engine_status(d->engine) == DDL_OK;
-}
-
 static void kernel_done(void *argument)
 {
     ddl__shared_chunk *sc = argument;
     ddl__device_operation *o = sc->chunk->operation;
     ddl__device *d = o->device;
     pthread_mutex_lock(&d->lock);
-    if (is_alive(d))
+    if (ddl__device_is_alive(d))
         ddl__engine_release_hold(d->engine, &sc->barrier);
     d->sharing->busy--;
     pthread_cond_broadcast(&d->changed);
@@ -256,7 +249,7 @@ static ddl__shared_chunk *take_gathered(ddl__device_sharing *s)
 static void handle(ddl__device *d, ddl__shared_chunk *sc)
 {
     const ddl__pinned *apart = sc->chunk->apart;
-    bool runs = is_alive(d);
+    bool runs = ddl__device_is_alive(d);
     pthread_mutex_unlock(&d->lock);
     ddl_status status = runs ? fill_table(d, sc) : DDL_OK;
     char text[DDL__MESSAGE_MAX];
@@ -264,7 +257,7 @@ static void handle(ddl__device *d, ddl__shared_chunk *sc)
     pthread_mutex_lock(&d->lock);
     if (status != DDL_OK)
         ddl__device_fail(d, status, text);
-    if (!is_alive(d))
+    if (!ddl__device_is_alive(d))
         empty_table(sc);
     atomic_store_explicit(ddl__pinned_word(apart, 1), apart->uses, memory_order_release);
 }
@@ -329,11 +322,14 @@ void ddl__device_settle(ddl__device *d)
     pthread_mutex_unlock(&d->lock);
 }
 
-void ddl__leader_stop(ddl__device *d)
+void ddl__leader_stop(ddl__device *d, bool drained)
 {
     ddl__device_sharing *s = d->sharing;
     if (!s || !s->started)
         return;
     sem_post(&s->told);
-    pthread_join(s->thread, NULL);
+    if (drained)
+        pthread_join(s->thread, NULL);
+    else
+        pthread_detach(s->thread);
 }

@@ -4,81 +4,46 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/dtype.h"
-#include "base/log.h"
 #include "engine/describe.h"
 
 /* --------------------------------------------------------------------- who shares the GPU */
 
-/* What the ranks tell each other. */
-typedef struct identity {
-    ddl__cuda_uuid uuid;
-    ddl__cuda_ipc handle; /* of a small allocation */
-    uint64_t namespace, process;
-    uint64_t can_export;
-} identity;
-
-/* The same rank of the same operation on all ranks. */
-static ddl_status exchange(const ddl__device *d, ddl__kind kind, const void *send, void *recv,
-                           size_t bytes, int64_t timeout_ms)
-{
-    ddl__call call = {.kind = kind,
-                      .dtype = DDL_U8,
-                      .count = (int64_t)bytes,
-                      .send = send,
-                      .recv = recv,
-                      .timeout_ms = timeout_ms,
-                      .uncounted = true};
-    return ddl__engine_submit(d->config.engine, &call, NULL);
-}
-
 /* The small allocation is the first that is exported. */
-static void identify(const ddl__device *d, identity *own)
+bool ddl__sharing_export_probe(const ddl__device *d, ddl__cuda_ipc *handle)
 {
-    struct stat status;
     ddl__export *probe = &d->sharing->exports[d->sharing->n_exports++];
-    own->process = (uint64_t)getpid();
-    own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
-    own->can_export = DDL__GOOD(d, device_uuid, &own->uuid, d->number) &&
-                      DDL__GOOD(d, memory_alloc, &probe->base, sizeof *own) &&
-                      DDL__GOOD(d, ipc_export, &own->handle, probe->base);
+    return DDL__GOOD(d, memory_alloc, &probe->base, DDL__PROBE_BYTES) &&
+           DDL__GOOD(d, ipc_export, handle, probe->base);
 }
 
-static bool all_share(const ddl__device *d, const identity *all, char *why, size_t size)
+static bool all_export(const ddl__device *d, const ddl__peer *all, char *why)
 {
-    for (int r = 0; r < d->config.size; r++) {
+    for (int r = 0; r < d->config.size; r++)
         if (!all[r].can_export) {
-            snprintf(why, size, "%s cannot export memory by CUDA IPC", d->config.names[r]);
+            snprintf(why, DDL__MESSAGE_MAX, "%s cannot export memory by CUDA IPC",
+                     d->config.names[r]);
             return false;
         }
-        if (memcmp(&all[r].uuid, &all[0].uuid, sizeof all->uuid)) {
-            snprintf(why, size, "the ranks use several GPUs");
-            return false;
-        }
-    }
     return true;
 }
 
 /* Whether the leader may open the others' memory. */
-static bool can_open(const ddl__device *d, const identity *all, char *why, size_t size)
+static bool can_open(const ddl__device *d, const ddl__peer *all, char *why)
 {
     ddl__device_sharing *s = d->sharing;
     for (int r = 0; r < d->config.size; r++)
         if (!s->is_own_process[r] && !DDL__GOOD(d, ipc_open, &s->opened[r][0], all[r].handle,
                                                 DDL__CUDA_IPC_LAZY_PEER_ACCESS)) {
             s->opened[r][0] = 0;
-            snprintf(why, size, "%s", ddl__message());
+            snprintf(why, DDL__MESSAGE_MAX, "%s", ddl__message());
             return false;
         }
     return true;
 }
 
 /* Kernels, the table, and the thread. */
-static bool start(ddl__device *d, char *why, size_t size)
+static bool start(ddl__device *d, char *why)
 {
     ddl__device_sharing *s = d->sharing;
     ddl__call widest = {.kind = DDL__ALLTOALL};
@@ -86,77 +51,46 @@ static bool start(ddl__device *d, char *why, size_t size)
         DDL__GOOD(d, memory_alloc, &s->table, ddl__sharing_table_bytes(d, &widest)) &&
         ddl__leader_start(d) == DDL_OK)
         return true;
-    snprintf(why, size, "%s", ddl__message());
+    snprintf(why, DDL__MESSAGE_MAX, "%s", ddl__message());
     return false;
 }
 
-static bool decide(ddl__device *d, const identity *all)
+static void find_own_processes(const ddl__device *d, const ddl__peer *all)
 {
-    char why[DDL__MESSAGE_MAX] = "";
-    const char *name = d->config.names[d->config.rank];
-    bool is_possible = all_share(d, all, why, sizeof why) && can_open(d, all, why, sizeof why) &&
-                       start(d, why, sizeof why);
-    if (is_possible)
-        ddl__log(DDL__INFO,
-                 "%s: all ranks share one GPU: operations of %llu bytes and more go from buffer to "
-                 "buffer",
-                 name, (unsigned long long)d->config.shared_bytes);
-    else
-        ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", name,
-                 why);
-    return is_possible;
-}
-
-static void find_own_processes(const ddl__device *d, const identity *all)
-{
-    const identity *own = &all[d->config.rank];
+    const ddl__peer *own = &all[d->config.rank];
     for (int r = 0; r < d->config.size; r++)
-        d->sharing->is_own_process[r] = !memcmp(&all[r].uuid, &own->uuid, sizeof own->uuid) &&
-                                        all[r].process == own->process &&
-                                        all[r].namespace == own->namespace;
+        d->sharing->is_own_process[r] =
+            all[r].process == own->process && all[r].namespace == own->namespace;
 }
 
-static ddl_status agree(ddl__device *d, identity *all, int64_t timeout_ms)
+/* Rank 0 decides, and says why not. */
+ddl_status ddl__sharing_start(ddl__device *d, const ddl__peer *all, int64_t timeout_ms,
+                              bool *is_possible, char *why)
 {
-    identity own = {.can_export = false};
-    bool is_possible = false;
-    identify(d, &own);
-    ddl_status status = exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
-    if (status != DDL_OK)
-        return status;
     find_own_processes(d, all);
     if (d->config.rank == 0)
-        is_possible = decide(d, all);
-    status =
-        exchange(d, DDL__BROADCAST, &is_possible, &is_possible, sizeof is_possible, timeout_ms);
-    d->sharing->is_possible = status == DDL_OK && is_possible;
-    return status;
+        *is_possible = all_export(d, all, why) && can_open(d, all, why) && start(d, why);
+    return ddl__device_exchange(d, DDL__BROADCAST, is_possible, is_possible, sizeof *is_possible,
+                                timeout_ms);
 }
 
-static ddl_status find_sharing(ddl__device *d, int64_t timeout_ms)
+bool ddl__sharing_create(ddl__device *d)
 {
     size_t n = (size_t)d->config.size;
-    identity *all = calloc(n, sizeof *all);
-    ddl__device_sharing *s = calloc(1, sizeof *s);
-    if (s) {
-        s->is_own_process = calloc(n, sizeof *s->is_own_process);
-        s->opened = d->config.rank ? NULL : calloc(n, sizeof *s->opened);
-    }
-    if (!all || !s || !s->is_own_process || (!d->config.rank && !s->opened)) {
-        free(all);
+    ddl__device_sharing *s = d->sharing ? NULL : calloc(1, sizeof *s);
+    if (!s)
+        return d->sharing;
+    s->is_own_process = calloc(n, sizeof *s->is_own_process);
+    s->opened = d->config.rank ? NULL : calloc(n, sizeof *s->opened);
+    if (!s->is_own_process || (!d->config.rank && !s->opened)) {
         ddl__sharing_destroy(d, s);
-        return ddl__fail(DDL_ENOMEM, "no memory for what %zu ranks tell each other", n);
+        return false;
     }
     s->last = &s->first;
     pthread_mutex_lock(&d->lock);
     d->sharing = s;
     pthread_mutex_unlock(&d->lock);
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
-    d->cuda.capture_mode(&mode);
-    ddl_status status = agree(d, all, timeout_ms);
-    d->cuda.capture_mode(&mode);
-    free(all);
-    return status;
+    return true;
 }
 
 void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
@@ -187,31 +121,6 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
     free(s->opened);
     free(s->is_own_process);
     free(s);
-}
-
-/* ----------------------------------------------------------------------- which operations */
-
-/* All ranks find the same. */
-static bool is_long(const ddl__device *d, const ddl__call *call)
-{
-    ddl__chunks chunks;
-    int size = d->config.size;
-    if (!d->config.shared_bytes || size < 2 || size > DDL__REDUCTION_MAX || call->blocks ||
-        call->order || call->by != DDL__ALGORITHM_NONE || call->kind == DDL__BARRIER ||
-        !ddl__chunks_of(call, d->config.rank, size, DDL__SHARED_CHUNK, &chunks))
-        return false;
-    uint64_t count = (uint64_t)call->count * (uint64_t)chunks.blocks;
-    return count && count >= d->config.shared_bytes / chunks.element;
-}
-
-bool ddl__sharing_takes(ddl__device *d, const ddl__call *call, ddl_status *status)
-{
-    *status = DDL_OK;
-    if (!is_long(d, call))
-        return false;
-    if (!d->sharing)
-        *status = find_sharing(d, call->timeout_ms);
-    return *status == DDL_OK && d->sharing->is_possible;
 }
 
 /* ------------------------------------------------------------------------- where buffers lie */

@@ -32,21 +32,19 @@
  *
  * When an operation fails, a kernel that runs then may write to the buffers for a moment after the
  * other ranks' streams have gone on. The leader waits for it before it agrees to a comm of the
- * survivors: their next operations may have the same buffers.
- *
- * Whether all ranks share one GPU is found out in the first operation that is long enough, which
- * waits for all ranks. */
+ * survivors: their next operations may have the same buffers. */
 #ifndef DDL_DEVICE_SHARING_H
 #define DDL_DEVICE_SHARING_H
 
 #include <semaphore.h>
 
-#include "device/device_state.h"
+#include "device/peers.h"
 #include "device/reducer.h"
 
 enum {
     DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
     DDL__SCRATCHES = 2,
+    DDL__PROBE_BYTES = 256,
     DDL__EXPORTS = 64 /* allocations of a rank that the leader opens */
 };
 
@@ -89,7 +87,6 @@ typedef struct ddl__export {
 } ddl__export;
 
 struct ddl__device_sharing {
-    bool is_possible;                  /* equally on all ranks */
     bool *is_own_process;              /* by rank */
     ddl__export exports[DDL__EXPORTS]; /* the first is the library's, to try it */
     unsigned n_exports;
@@ -113,9 +110,16 @@ struct ddl__device_sharing {
 
 /* ---- sharing.c; all under `order`, in the device's context ---- */
 
-/* Whether this call goes from buffer to buffer. `status` is not DDL_OK when the ranks could not
- * tell each other. */
-bool ddl__sharing_takes(ddl__device *device, const ddl__call *call, ddl_status *status);
+/* Make the device's part, which is empty. False: no memory. */
+bool ddl__sharing_create(ddl__device *device);
+
+/* Export a small allocation, to see whether that is possible. */
+bool ddl__sharing_export_probe(const ddl__device *device, ddl__cuda_ipc *handle);
+
+/* Find out, in an operation of all ranks, whether the leader can do the work of these, which share
+ * one GPU. If not, `why` says it, on rank 0. */
+ddl_status ddl__sharing_start(ddl__device *device, const ddl__peer *all, int64_t timeout_ms,
+                              bool *is_possible, char *why);
 
 /* What the table of such a call takes. */
 size_t ddl__sharing_table_bytes(const ddl__device *device, const ddl__call *call);
@@ -139,7 +143,8 @@ bool ddl__leader_queue(ddl__device *device, ddl__shared_chunk *chunk);
 /* Under the device's lock: the chunk is submitted. */
 void ddl__leader_take(ddl__device *device, ddl__shared_chunk *chunk);
 
-/* Let the thread end. No places are gathered any more. */
-void ddl__leader_stop(ddl__device *device);
+/* Let the thread end. No places are gathered any more. If the GPU has not come to all that is
+ * queued, the thread may be kept in the driver, and is not waited for; the device stays. */
+void ddl__leader_stop(ddl__device *device, bool drained);
 
 #endif

@@ -22,7 +22,7 @@ LONG_S = 0.05
 
 comm = ddl_core.init(ddl_core.Config(operation_timeout=30))
 rank, size = comm.rank, comm.size
-standin_arrays.start()
+standin_arrays.start(comm.rank)
 
 
 def values(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
