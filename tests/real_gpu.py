@@ -145,6 +145,8 @@ def check_torch(checks: Checks) -> None:
             env = {"DDL_TORCH_NATIVE": "1" if part == "native" else "0"}
             command = checks.ranks(size, program, "", part)
             checks.run(f"ddl_torch, {part}, {size} ranks", command, r"\[0\] compared", **env)
+    own = checks.ranks(2, str(ROOT / "tests/adapters/programs/torch_cuda_own.py"), "")
+    checks.run("the functions of ddl_torch, 2 ranks", own, r"\[0\] compared")
 
 
 def check_elastic(checks: Checks) -> None:

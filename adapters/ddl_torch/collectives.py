@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_torch import gradients
+from ddl_torch._autoload import backend_of
 from ddl_torch.ops import OPS
 from ddl_torch.world import adapter, group, rank, size
 
@@ -73,7 +74,7 @@ class Work(Generic[Result]):
 def allreduce(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
     """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
-    tensor   of the same shape and type on all ranks, in CPU memory
+    tensor   of the same shape and type on all ranks, in CPU memory or on a GPU
     op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
              wrap; their average truncates
     out      what gets the result, of the same shape and type; may be `tensor` itself. None: a new
@@ -83,9 +84,9 @@ def allreduce(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tens
     results. Raises ddl_core.errors.InvalidArgument for an unknown op or an unfit `out`, TypeError
     for what is no tensor and for an element type that cannot be reduced, NotImplementedError for an
     op that the type does not have, and in backward for one that has no gradient, ValueError for a
-    tensor that is not dense or not in CPU memory, RuntimeError for `out` where a gradient is
-    needed, InvalidState before init, and torch.distributed.DistBackendError when ranks call
-    different things, a rank dies, or the time passes.
+    tensor that is not dense or on a device that the group has not, RuntimeError for `out` where a
+    gradient is needed, InvalidState before init, and torch.distributed.DistBackendError when ranks
+    call different things, a rank dies, or the time passes.
     """
     return _allreduce(tensor, op, out, False).wait()
 
@@ -357,12 +358,20 @@ def _checked(name: str, value: Any) -> Tensor:
         )
     if value.is_meta:
         raise ValueError(f"{name}: is on the device meta, so it has no values; give it some on cpu")
-    if value.device.type != "cpu":
+    if value.device.type != "cpu" and value.device.type not in _devices():
         raise ValueError(
-            f"{name}: is on the device {value.device}, but operations are on CPU memory; give its"
-            " cpu()"
+            f"{name}: is on the device {value.device}, but operations are on"
+            f" {' and '.join(sorted(_devices()))}; give its cpu()"
         )
     return value
+
+
+def _devices() -> set[str]:
+    """The types of devices whose tensors libddl takes."""
+    whole = group()
+    return {
+        device.type for device in whole._device_types if backend_of(whole, device).name() == "ddl"
+    }
 
 
 def _outs(out: Any) -> list[Tensor]:

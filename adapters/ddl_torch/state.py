@@ -57,10 +57,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -
 
     def outline(tensor: Tensor) -> _Outline:
         tensors.append(tensor.detach())
-        return _Outline(tensor.shape, tensor.dtype)
+        return _Outline(tensor.shape, tensor.dtype, tensor.device.type)
 
     def empty(outline: _Outline) -> Tensor:
-        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        tensors.append(torch.empty(outline.shape, dtype=outline.dtype, device=outline.device))
         return tensors[-1]
 
     state = tree_map_only(Tensor, outline, optimizer.state_dict()) if rank() == root else None
@@ -79,6 +79,7 @@ class _Outline:
 
     shape: torch.Size
     dtype: torch.dtype
+    device: str
 
 
 def _broadcast(tensors: list[Tensor], root: int) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from ddl_torch import shared_memory as sharing
@@ -36,8 +37,10 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
     """Join the job that this process was started in.
 
     The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
-    alone (size 1). Makes torch.distributed's default process group with the backend "ddl". Where
-    torch.distributed is initialised already, with "ddl" for the CPU, its default group is used.
+    alone (size 1). Makes torch.distributed's default process group with the backend "ddl", where
+    there is a GPU of NVIDIA's for its tensors as well: each rank then calls torch.cuda.set_device
+    before. Where torch.distributed is initialised already, with "ddl" for the CPU, its default
+    group is used.
 
     timeout: seconds that joining, and later each operation, may take; None: PyTorch's default (30
     minutes).
@@ -76,7 +79,10 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
     with adapter().job(config) as comm:
         store = _connect_store(comm, limit or timedelta(seconds=_STORE_TIMEOUT))
         own_rank, world_size = comm.rank, comm.size
-    dist.init_process_group("ddl", store=store, rank=own_rank, world_size=world_size, timeout=limit)
+    backend = "cpu:ddl,cuda:ddl" if torch.cuda.device_count() else "ddl"
+    dist.init_process_group(
+        backend, store=store, rank=own_rank, world_size=world_size, timeout=limit
+    )
     _group, _ours = dist.group.WORLD, True
 
 

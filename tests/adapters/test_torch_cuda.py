@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "programs" / "torch_cuda.py"
+OWN = FOLDER / "programs" / "torch_cuda_own.py"
 ELASTIC = FOLDER / "programs" / "torch_cuda_elastic.py"
 
 BUILD = """
@@ -74,6 +75,11 @@ def test_operations(
     for rank in range(size):
         expected = 11 + size + (1 + size) * (rank == 0)
         assert ended.lines(rank) == [f"compared {expected}"]
+
+
+def test_own_functions(ddlrun: Run, extension: Path, env: dict[str, str]) -> None:
+    ended = ddlrun(2, OWN, str(extension), env=env, limit=120).expect_success()
+    assert [ended.lines(rank) for rank in range(2)] == [["compared 22"]] * 2
 
 
 @pytest.mark.slow
