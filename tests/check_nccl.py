@@ -50,7 +50,8 @@ SAME(offsetof(ddl__nccl_config, version), offsetof(ncclConfig_t, version));
 SAME(offsetof(ddl__nccl_config, blocking), offsetof(ncclConfig_t, blocking));
 static const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
 int compare_magic(void) { return initial.magic == (unsigned)DDL__NCCL_MAGIC; }
-_Static_assert(DDL__NCCL_OLDEST == NCCL_VERSION(2, 14, 0), "the oldest version");
+SAME(DDL__NCCL_CONFIG, NCCL_VERSION(2, 14, 0));
+SAME(DDL__NCCL_OLDEST, NCCL_VERSION(2, 27, 0));
 """
 
 

@@ -56,7 +56,7 @@ static int operations(ddl_comm *comm)
 typedef struct reduction {
     ddl_dtype dtype;
     ddl_op op;
-    bool by_nccl;
+    bool on_one_host, by_nccl; /* between hosts libddl divides */
 } reduction;
 
 static void load(void *buffer, int64_t count, ddl_dtype dtype, int rank)
@@ -99,15 +99,18 @@ static void compare_reduction(ddl_comm *comm, reduction r, int64_t count, bool i
 /* What NCCL has, and what it has not. */
 static void compare_reductions(ddl_comm *comm, int64_t count)
 {
-    static const reduction all[] = {{DDL_F32, DDL_SUM, true},      {DDL_F32, DDL_AVERAGE, true},
-                                    {DDL_F64, DDL_PRODUCT, true},  {DDL_I32, DDL_MIN, true},
-                                    {DDL_I32, DDL_MAX, true},      {DDL_U8, DDL_SUM, true},
-                                    {DDL_I32, DDL_AVERAGE, false}, {DDL_F32, DDL_MAX, false},
-                                    {DDL_I16, DDL_SUM, false},     {DDL_U8, DDL_BIT_XOR, false}};
+    static const reduction all[] = {
+        {DDL_F32, DDL_SUM, true, true},      {DDL_F32, DDL_AVERAGE, true, true},
+        {DDL_F64, DDL_PRODUCT, true, true},  {DDL_I32, DDL_MIN, true, true},
+        {DDL_I32, DDL_MAX, true, true},      {DDL_U8, DDL_SUM, true, true},
+        {DDL_I32, DDL_AVERAGE, false, true}, {DDL_F32, DDL_MAX, false, false},
+        {DDL_I16, DDL_SUM, false, false},    {DDL_U8, DDL_BIT_XOR, false, false}};
+    bool several = getenv("DDL_OPTIONS");
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         unsigned long long before = nccl_operations();
         compare_reduction(comm, all[i], count, i % 2);
-        CHECK(all[i].by_nccl == (nccl_operations() > before), "dtype %d, op %d: NCCL had %llu more",
+        bool expected = several ? all[i].by_nccl : all[i].on_one_host;
+        CHECK(expected == (nccl_operations() > before), "dtype %d, op %d: NCCL had %llu more",
               all[i].dtype, all[i].op, nccl_operations() - before);
     }
 }
@@ -128,8 +131,8 @@ static int hosts(ddl_comm *comm)
     start(comm);
     int64_t counts[] = {2, 3, 4, 7, 1000, 65537, SEVERAL};
     for (unsigned n = 0; n < sizeof counts / sizeof *counts; n++) {
-        compare_reduction(comm, (reduction){DDL_F32, DDL_SUM, true}, counts[n], n % 2);
-        compare_reduction(comm, (reduction){DDL_F32, DDL_AVERAGE, true}, counts[n], !(n % 2));
+        compare_reduction(comm, (reduction){DDL_F32, DDL_SUM, true, true}, counts[n], n % 2);
+        compare_reduction(comm, (reduction){DDL_F32, DDL_AVERAGE, true, true}, counts[n], !(n % 2));
     }
     check_path("hosts", true);
     compare_reductions(comm, 1001);
@@ -212,7 +215,7 @@ static int groups(ddl_comm *comm)
 
 static void check_without(ddl_comm *comm, const char *what)
 {
-    compare_reduction(comm, (reduction){DDL_F32, DDL_SUM, false}, WORDS, false);
+    compare_reduction(comm, (reduction){DDL_F32, DDL_SUM, false, false}, WORDS, false);
     check_path(what, false);
     ddl_comm_destroy(comm);
 }
@@ -335,6 +338,98 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
+/* Rank 1 dies while nobody does anything. */
+static int idle_death(ddl_comm *comm)
+{
+    start(comm);
+    CUstream mine = device_stream();
+    check_sum(comm, mine);
+    if (ddl_comm_rank(comm) == 1)
+        raise(SIGKILL);
+    ddl_comm *next;
+    while (ddl_comm_status(comm) == DDL_OK)
+        usleep(1000);
+    OK(ddl_comm_shrink(comm, NULL, &next));
+    double begin = seconds();
+    ddl_comm_destroy(comm);
+    CHECK(seconds() - begin < 5, "destroyed after %.1f s", seconds() - begin);
+    check_sum(next, mine);
+    ddl_comm_destroy(next);
+    return 0;
+}
+
+/* Rank 1 is stopped, and expelled. NCCL waits for it as long as it lives; the others do not. */
+static int stopped(ddl_comm *comm)
+{
+    start(comm);
+    CUstream mine = device_stream();
+    int32_t pids[PROCESSES_MAX], own = (int32_t)getpid();
+    OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
+    check_sum(comm, mine);
+    if (ddl_comm_rank(comm) == 1) {
+        raise(SIGSTOP);
+        pause();
+    }
+    uint32_t *buffer = device_alloc(4 * WORDS);
+    ddl_options options = on_device;
+    ddl_work *work;
+    options.stream = mine;
+    OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
+    if (ddl_comm_rank(comm) == 0)
+        OK(ddl_comm_expel(comm, 1, "it is stopped"));
+    ddl_status status = ddl_work_wait(work, 20000);
+    CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
+    ddl_work_destroy(work);
+    await_stream(mine, "after the expulsion");
+    double begin = seconds();
+    ddl_comm_destroy(comm);
+    CHECK(seconds() - begin < 8, "destroyed after %.1f s", seconds() - begin);
+    kill(pids[1], SIGKILL);
+    return 0;
+}
+
+/* One rank destroys a comm before it uses another, the others do it the other way round. */
+static int orders(ddl_comm *comm)
+{
+    start(comm);
+    CUstream mine = device_stream();
+    ddl_comm *other;
+    OK(ddl_comm_duplicate(comm, NULL, &other));
+    check_sum(comm, mine);
+    check_sum(other, mine);
+    if (ddl_comm_rank(comm))
+        check_sum(other, mine);
+    ddl_comm_destroy(comm);
+    if (!ddl_comm_rank(other))
+        check_sum(other, mine);
+    ddl_comm_destroy(other);
+    return 0;
+}
+
+/* The root's part of broadcasts is over before the others have called them. */
+static int early_roots(ddl_comm *comm)
+{
+    enum { CALLS = 20, SHORT = 100 };
+    start(comm);
+    uint32_t seen[SHORT], *buffer = device_alloc(4 * SHORT);
+    ddl_work *work;
+    for (int i = 0; i < CALLS; i++) {
+        unsigned root = (unsigned)(i % ddl_comm_size(comm));
+        unsigned value = ddl_comm_rank(comm) == (int)root ? 100 + (unsigned)i : 0;
+        if (ddl_comm_rank(comm) != (int)root)
+            usleep(3000);
+        CU(cuMemsetD32Async(device_address(buffer), value, SHORT, NULL));
+        OK(ddl_broadcast(comm, buffer, SHORT, DDL_U32, (int)root, &on_device, &work));
+        device_read(seen, buffer, sizeof seen); /* behind it in the stream */
+        CHECK(seen[SHORT - 1] == 100 + (unsigned)i, "%u, not %d", seen[SHORT - 1], 100 + i);
+        ddl_work_destroy(work);
+    }
+    check_path("broadcasts", true);
+    OK(ddl_barrier(comm, NULL, NULL)); /* the last one may be under way */
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Rank 1's stream does not come to the operation in time. */
 static int late(ddl_comm *comm)
 {
@@ -392,7 +487,7 @@ int main(int argc, char **argv)
 {
     static const nccl_test tests[] = {
         {{"operations", operations, 0, false}, 3, NULL},
-        {{"reductions", reductions, 0, false}, 3, NULL},
+        {{"reductions", reductions, 0, false}, 4, NULL},
         {{"hosts", hosts, 0, false}, 4, "-mode d:2x2"},
         {{"stream", stream, 0, false}, 3, NULL},
         {{"stream_hosts", stream, 0, false}, 4, "-mode d:2x2"},
@@ -407,6 +502,10 @@ int main(int argc, char **argv)
         {{"difference_hosts", difference, 0, false}, 4, "-mode d:2x2"},
         {{"death", death, 2, false}, 3, NULL},
         {{"death_hosts", death, 2, false}, 4, "-mode d:2x2"},
+        {{"idle_death", idle_death, 2, false}, 3, NULL},
+        {{"stopped", stopped, 2, false}, 3, NULL},
+        {{"orders", orders, 0, false}, 2, NULL},
+        {{"early_roots", early_roots, 0, false}, 3, NULL},
         {{"late", late, 0, false}, 3, NULL},
         {{"destroyed", destroyed, 0, false}, 3, NULL}};
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);

@@ -80,8 +80,10 @@
 /* ---- a GPU's buffers ---- */
 
 #define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a comm that is destroyed */
-#define DDL__NCCL_CALL_LIMIT    (60 * DDL__S) /* for ranks of a host to find each other by NCCL */
-#define DDL__DEVICE_LATE_LIMIT  (1 * DDL__S)  /* for the last copy, after an operation's limit */
+#define DDL__NCCL_START_LIMIT   (60 * DDL__S) /* for ranks of a host to find each other by NCCL */
+#define DDL__DEVICE_IDLE_TICK                                                                      \
+    (1 * DDL__S) /* between looks whether a comm that uses NCCL has ended */
+#define DDL__DEVICE_LATE_LIMIT (1 * DDL__S) /* for the last copy, after an operation's limit */
 
 /* ---- operations that wait ---- */
 

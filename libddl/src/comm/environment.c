@@ -286,8 +286,9 @@ ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
     text = ddl__environment_text("DDL_GPU_NCCL");
     if (text && !parse_whole(text, 0, 1, &uses))
         return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\" is neither 1 nor 0", text);
+    const char *blocking = ddl__environment_text("NCCL_COMM_BLOCKING"); /* goes before the call's */
     *direct_bytes = (uint64_t)bytes;
-    *uses_nccl = uses;
+    *uses_nccl = uses && !(blocking && !strcmp(blocking, "1"));
     return DDL_OK;
 }
 

@@ -76,10 +76,20 @@ static void operation_free(operation *o)
     free(o);
 }
 
+/* Whether the engine has ended what no stream waits for. */
+static bool is_agreed(const operation *o)
+{
+    for (int64_t k = 0; k < o->n_chunks; k++)
+        if (o->chunks[k].agreement.word &&
+            !atomic_load_explicit(&o->chunks[k].agreed, memory_order_acquire))
+            return false;
+    return true;
+}
+
 void ddl__device_free_ended(ddl__device *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (operation *o; (o = d->operations) && !o->left;) {
+    for (operation *o; (o = d->operations) && !o->left && is_agreed(o);) {
         d->operations = o->next;
         if (!o->next)
             d->last = &d->operations;
@@ -425,11 +435,14 @@ static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, uint32_
     const ddl__call *whole = r->whole;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
+    d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->order);
     ddl_status status = cut(d, calls, n, r);
     if (status == DDL_OK)
         status = submit(d, r, whole->queued ? out : &work);
     pthread_mutex_unlock(&d->order);
+    d->cuda.capture_mode(&mode);
     ddl__device_leave(d);
     if (status != DDL_OK || whole->queued)
         return status;

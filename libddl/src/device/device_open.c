@@ -124,18 +124,28 @@ static void check_streams(ddl__device *d)
         }
 }
 
-/* Under `lock`, which is released meanwhile. */
-static void abort_nccl(ddl__device *d)
+/* Under `lock`, which is released meanwhile: end the comm if NCCL has failed. */
+static void check_nccl(ddl__device *d)
 {
-    pthread_mutex_unlock(&d->lock);
-    if (ddl__device_enter(d)) {
-        ddl__nccl_abort(d);
-        ddl__device_leave(d);
-    }
-    pthread_mutex_lock(&d->lock);
+    if (!ddl__nccl_look(d))
+        ddl__device_fail(d, DDL_EABORTED, ddl__message());
 }
 
-/* Looks after what is under way. */
+static bool uses_nccl(const ddl__device *d)
+{
+    return d->nccl && d->nccl->comm;
+}
+
+/* Under `lock`: what is to be looked after, and when. */
+static int64_t next_look(const ddl__device *d)
+{
+    if (d->under_way && !d->broken)
+        return ddl__now() + DDL__PROGRESS_TICK;
+    return uses_nccl(d) ? ddl__now() + DDL__DEVICE_IDLE_TICK : DDL__NEVER;
+}
+
+/* Looks after what is under way, and ends NCCL's communicator when the comm has ended: other ranks
+ * may wait for that, also if this one has nothing under way. */
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
@@ -143,15 +153,19 @@ static void *watch(void *argument)
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
-        bool aborts = d->under_way && d->nccl && d->nccl->comm && !ddl__device_is_alive(d);
-        if (aborts)
-            abort_nccl(d);
-        if (!d->under_way || d->broken) {
-            pthread_cond_wait(&d->changed, &d->lock);
+        if (uses_nccl(d) && !ddl__device_is_alive(d)) {
+            pthread_mutex_unlock(&d->lock);
+            ddl__nccl_abort(d);
+            pthread_mutex_lock(&d->lock);
             continue;
         }
-        ddl__cond_wait_until(&d->changed, &d->lock, ddl__now() + DDL__PROGRESS_TICK);
-        check_streams(d);
+        ddl__cond_wait_until(&d->changed, &d->lock, next_look(d));
+        if (!d->under_way || d->broken)
+            continue;
+        if (uses_nccl(d))
+            check_nccl(d);
+        else
+            check_streams(d);
         check_limit(d);
     }
     pthread_mutex_unlock(&d->lock);
@@ -285,7 +299,9 @@ void ddl__device_detach(ddl__device *d)
         ddl__engine_abort(d->engine, "ddl_comm_destroy while operations were pending");
     for (ddl__device_operation *o = d->operations; o; o = o->next)
         ddl__engine_release_group(d->engine, o->group, DDL_EABORTED);
+    d->failed = d->failed || ddl__engine_status(d->engine) != DDL_OK;
     d->engine = NULL;
+    pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
 

@@ -31,12 +31,12 @@ ddl_status ddl__nccl_open(ddl__nccl *nccl)
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *found = dlsym(library, functions[i].symbol);
         if (!found)
-            return ddl__fail(DDL_EUNSUPPORTED, "NCCL has no %s: it is older than 2.14",
+            return ddl__fail(DDL_EUNSUPPORTED, "NCCL has no %s: it is older than 2.27",
                              functions[i].symbol);
         memcpy((char *)nccl + functions[i].place, &found, sizeof found);
     }
     if (nccl->version(&nccl->number) != DDL__NCCL_SUCCESS || nccl->number < DDL__NCCL_OLDEST)
-        return ddl__fail(DDL_EUNSUPPORTED, "NCCL's version is %d, older than %d for 2.14",
+        return ddl__fail(DDL_EUNSUPPORTED, "NCCL's version is %d, older than %d for 2.27",
                          nccl->number, DDL__NCCL_OLDEST);
     return DDL_OK;
 }
@@ -56,14 +56,22 @@ ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype)
     return DDL__NCCL_NO_DTYPE;
 }
 
+/* NCCL divides operands before it adds them, and rounds: that keeps short floats exact only where
+ * it halves them. */
+static bool averages(ddl_dtype dtype, int ranks)
+{
+    bool is_short = ddl__dtype_size(dtype) < sizeof(float);
+    return ddl__dtype_class(dtype) == DDL__FLOAT && (!is_short || (ranks & (ranks - 1)) == 0);
+}
+
 /* The least and the greatest of floats are left out: NCCL passes over NaN. */
-ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op)
+ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks)
 {
     bool is_float = ddl__dtype_class(dtype) == DDL__FLOAT;
     switch (op) {
     case DDL_SUM: return DDL__NCCL_SUM;
     case DDL_PRODUCT: return DDL__NCCL_PRODUCT;
-    case DDL_AVERAGE: return is_float ? DDL__NCCL_AVERAGE : DDL__NCCL_NO_OP;
+    case DDL_AVERAGE: return averages(dtype, ranks) ? DDL__NCCL_AVERAGE : DDL__NCCL_NO_OP;
     case DDL_MAX: return is_float ? DDL__NCCL_NO_OP : DDL__NCCL_MAX;
     case DDL_MIN: return is_float ? DDL__NCCL_NO_OP : DDL__NCCL_MIN;
     case DDL_BIT_AND:

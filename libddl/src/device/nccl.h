@@ -4,6 +4,7 @@
 #ifndef DDL_DEVICE_NCCL_H
 #define DDL_DEVICE_NCCL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "device/cuda_driver.h"
@@ -14,7 +15,7 @@ typedef struct ddl__nccl_id {
     char bytes[128];
 } ddl__nccl_id;
 
-/* As it was in version 2.14: later ones have more behind it. */
+/* As it was in version 2.14, as it says: later ones have more behind it, and fill that in. */
 typedef struct ddl__nccl_config {
     size_t size;
     unsigned magic, version;
@@ -24,7 +25,10 @@ typedef struct ddl__nccl_config {
 enum {
     DDL__NCCL_SUCCESS = 0,
     DDL__NCCL_IN_PROGRESS = 7,
-    DDL__NCCL_OLDEST = 21400, /* that has communicators whose calls do not block */
+    /* Earlier ones have communicators whose calls do not block as well, but keep what is under way
+       with the calling thread, and connect ranks within a call. */
+    DDL__NCCL_OLDEST = 22700,
+    DDL__NCCL_CONFIG = 21400,
     DDL__NCCL_MAGIC = (int)0xcafebeef
 };
 
@@ -97,8 +101,9 @@ typedef struct ddl__nccl {
 /* DDL_EUNSUPPORTED if there is none, or one that is too old. */
 ddl_status ddl__nccl_open(ddl__nccl *nccl);
 
-/* NCCL's elements that have as many bytes and the same sums; and its op; or none. */
+/* NCCL's elements that have as many bytes and the same sums; and its op among so many ranks; or
+ * none. */
 ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype);
-ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op);
+ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
 #endif

@@ -22,6 +22,13 @@ static bool reduces(const ddl__call *call)
            call->kind == DDL__REDUCE_TO_ROOT;
 }
 
+/* NCCL's op. Between hosts the engine divides. */
+static ddl__nccl_op op_of(const ddl__device *d, const ddl__call *call)
+{
+    bool sums = d->nccl->between.n > 1 && call->op == DDL_AVERAGE;
+    return ddl__nccl_op_of(call->dtype, sums ? DDL_SUM : call->op, d->nccl->n);
+}
+
 bool ddl__nccl_takes(const ddl__device *d, const ddl__call *call)
 {
     const ddl__device_nccl *n = d->nccl;
@@ -29,7 +36,7 @@ bool ddl__nccl_takes(const ddl__device *d, const ddl__call *call)
         (n->between.n > 1 && (call->kind != DDL__ALLREDUCE || call->count < n->n)))
         return false;
     return !reduces(call) || (ddl__nccl_dtype_of(call->dtype) != DDL__NCCL_NO_DTYPE &&
-                              ddl__nccl_op_of(call->dtype, call->op) != DDL__NCCL_NO_OP);
+                              op_of(d, call) != DDL__NCCL_NO_OP);
 }
 
 static int64_t elements_of(const ddl__device *d, size_t element)
@@ -137,7 +144,7 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     const ddl__device_nccl *n = d->nccl;
     size_t count = (size_t)call->count, bytes = count * ddl__dtype_size(call->dtype);
     ddl__nccl_dtype dtype = ddl__nccl_dtype_of(call->dtype);
-    ddl__nccl_op op = ddl__nccl_op_of(call->dtype, call->op);
+    ddl__nccl_op op = op_of(d, call);
     void *own = at(call->recv, call->send == call->recv ? n->self : 0, bytes); /* block, in place */
     switch (call->kind) {
     case DDL__ALLREDUCE:
@@ -236,14 +243,13 @@ static part part_of(const ddl__device *d, const ddl__chunks *chunks, int64_t k, 
 static void reduce_scatter(ddl__device *d, const ddl__chunks *chunks, int64_t k, const part *p)
 {
     const ddl__call *call = chunks->call;
-    ddl_op op = call->op == DDL_AVERAGE ? DDL_SUM : call->op; /* the engine divides */
     const void *send = at(call->send, k * chunks->elements, chunks->element);
     ddl__nccl_comm *comm = ddl__nccl_enter(d);
     if (comm)
         finish(d, comm, "ncclReduceScatter",
-               d->nccl->library.reduce_scatter(
-                   send, p->address, p->count, ddl__nccl_dtype_of(call->dtype),
-                   ddl__nccl_op_of(call->dtype, op), comm, d->nccl->stream));
+               d->nccl->library.reduce_scatter(send, p->address, p->count,
+                                               ddl__nccl_dtype_of(call->dtype), op_of(d, call),
+                                               comm, d->nccl->stream));
 }
 
 static void all_gather(ddl__device *d, const ddl__chunks *chunks, int64_t k, const part *p)
@@ -305,7 +311,7 @@ static void open_agreement(void *argument)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* `to` waits so that the operation is not freed before. */
+/* `to` waits so that the operation is not freed before the host function was called. */
 static bool queue_agreement(ddl__device *d, chunk *c)
 {
     ddl__cuda_event begun = d->nccl->begun;

@@ -2,6 +2,7 @@
 /* NCCL's communicator of the ranks of a host: nccl_ranks.h has the design notes. */
 #include "device/nccl_ranks.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
+#include "device/nccl_end.h"
 
 bool ddl__nccl_create(ddl__device *d)
 {
@@ -98,7 +100,7 @@ static bool suits(const ddl__device *d, const ddl__peer *all, char *why)
 {
     for (int r = 0; r < d->config.size; r++)
         if (!all[r].nccl) {
-            snprintf(why, DDL__MESSAGE_MAX, "%s has no NCCL of version 2.14 or later",
+            snprintf(why, DDL__MESSAGE_MAX, "%s has no NCCL of version 2.27 or later",
                      d->config.names[r]);
             return false;
         }
@@ -111,38 +113,34 @@ static bool suits(const ddl__device *d, const ddl__peer *all, char *why)
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-void ddl__nccl_identify(const ddl__device *d, ddl__peer *own)
+int ddl__nccl_find(const ddl__device *d)
 {
     ddl__nccl *library = &d->nccl->library;
-    const char *name = d->config.names[d->config.rank];
-    if (!d->config.uses_nccl)
-        return;
-    if (ddl__nccl_open(library) != DDL_OK) {
-        ddl__log(DDL__DEBUG, "%s: %s", name, ddl__message());
-        return;
-    }
-    int result = place_of(d, d->config.rank) ? DDL__NCCL_SUCCESS : library->new_id(&own->id);
-    if (result == DDL__NCCL_SUCCESS)
-        own->nccl = library->number;
-    else
-        ddl__log(DDL__DEBUG, "%s: NCCL's ncclGetUniqueId fails: %s", name,
-                 library->error_text(result));
+    if (d->config.uses_nccl && ddl__nccl_open(library) == DDL_OK)
+        return library->number;
+    ddl__log(DDL__DEBUG, "%s: %s", d->config.names[d->config.rank],
+             d->config.uses_nccl ? ddl__message() : "NCCL is turned off");
+    return 0;
 }
 
-static const char created[] = "ncclCommInitRankConfig";
+static const char init_symbol[] = "ncclCommInitRankConfig";
 
-static void pause_briefly(void)
+/* A call is done soon, unless it waits for other ranks. */
+static void pause_after(int tries)
 {
     const struct timespec time = {0, 20000};
-    nanosleep(&time, NULL);
+    if (tries < 200)
+        sched_yield();
+    else
+        nanosleep(&time, NULL);
 }
 
-/* Ask until the communicator's last call is done; its result. */
-static int await_call(ddl__device *d, ddl__nccl_comm *comm)
+/* Ask until the communicator's last call is done; its result. It may wait for all ranks of the
+ * host: NCCL connects them when they first need a connection. */
+static int await_call(ddl__device *d, ddl__nccl_comm *comm, int64_t limit)
 {
     const ddl__nccl *library = &d->nccl->library;
-    int64_t limit = ddl__now() + DDL__NCCL_CALL_LIMIT;
-    for (;;) {
+    for (int tries = 0;; tries++) {
         int state = DDL__NCCL_IN_PROGRESS, result = library->state(comm, &state);
         if (result != DDL__NCCL_SUCCESS || state != DDL__NCCL_IN_PROGRESS)
             return result != DDL__NCCL_SUCCESS ? result : state;
@@ -151,7 +149,7 @@ static int await_call(ddl__device *d, ddl__nccl_comm *comm)
         pthread_mutex_unlock(&d->lock);
         if (!goes_on)
             return DDL__NCCL_IN_PROGRESS;
-        pause_briefly();
+        pause_after(tries);
     }
 }
 
@@ -165,6 +163,14 @@ static bool is_good(const ddl__device *d, const char *symbol, ddl__nccl_comm *co
               symbol, d->number, library->error_text(result), more && *more ? ": " : "",
               more ? more : "");
     return false;
+}
+
+static void exit_call(ddl__device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    d->nccl->in_call = false;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* Whether it is so on all ranks; they go on together. */
@@ -184,29 +190,53 @@ static ddl_status find_all(const ddl__device *d, bool is_so, int64_t timeout_ms,
     return status;
 }
 
-/* The call does not block. */
-static bool begin(ddl__device *d, const ddl__peer *all)
+typedef struct offer {
+    ddl__nccl_id id;
+    uint64_t is_good;
+} offer;
+
+/* The first rank of each host makes an id for the ranks of the host. */
+static ddl_status exchange_ids(const ddl__device *d, int64_t timeout_ms, offer *all)
+{
+    const ddl__device_nccl *n = d->nccl;
+    offer own = {.is_good = true};
+    int result = n->self ? DDL__NCCL_SUCCESS : n->library.new_id(&own.id);
+    own.is_good = is_good(d, "ncclGetUniqueId", NULL, result);
+    return ddl__device_exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
+}
+
+/* The call does not block. NCCL's thread writes to `created` later in some versions. */
+static bool begin(ddl__device *d, const offer *first)
 {
     ddl__device_nccl *n = d->nccl;
     ddl__nccl_config config = {.size = sizeof config,
                                .magic = (unsigned)DDL__NCCL_MAGIC,
-                               .version = DDL__NCCL_OLDEST,
+                               .version = DDL__NCCL_CONFIG,
                                .blocking = 0};
-    ddl__nccl_comm *comm = NULL;
-    int result = n->library.create(&comm, n->n, all[n->ranks[0]].id, n->self, &config);
+    if (!first->is_good) {
+        ddl__fail(DDL_ESYSTEM, "%s has no id for NCCL's communicator",
+                  d->config.names[n->ranks[0]]);
+        return false;
+    }
+    int result = n->library.create(&n->created, n->n, first->id, n->self, &config);
     pthread_mutex_lock(&d->lock);
-    n->comm = comm;
+    n->comm = n->created;
     pthread_mutex_unlock(&d->lock);
-    return result == DDL__NCCL_IN_PROGRESS || is_good(d, created, comm, result);
+    return result == DDL__NCCL_IN_PROGRESS || is_good(d, init_symbol, n->created, result);
 }
 
 /* The ranks of the host find each other. */
 static bool connect(ddl__device *d)
 {
     ddl__nccl_comm *comm = ddl__nccl_enter(d);
-    if (!comm)
+    if (!comm) {
         ddl__fail(DDL_EABORTED, "the comm has ended");
-    return comm && ddl__nccl_leave(d, comm, created, DDL__NCCL_IN_PROGRESS);
+        return false;
+    }
+    int result = await_call(d, comm, ddl__now() + DDL__NCCL_START_LIMIT);
+    bool good = is_good(d, init_symbol, comm, result);
+    exit_call(d);
+    return good;
 }
 
 static bool open_stream(ddl__device *d)
@@ -223,18 +253,32 @@ static bool open_stream(ddl__device *d)
     return good;
 }
 
+/* Whether all ranks have a communicator. */
+static ddl_status start(ddl__device *d, int64_t timeout_ms, bool *is_possible, bool *is_here)
+{
+    offer *all = calloc((size_t)d->config.size, sizeof *all);
+    *is_here = all && open_stream(d);
+    if (!all)
+        return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks tell each other", d->config.size);
+    ddl_status status = exchange_ids(d, timeout_ms, all);
+    *is_here = status == DDL_OK && *is_here && begin(d, &all[d->nccl->ranks[0]]);
+    free(all);
+    if (status == DDL_OK)
+        status = find_all(d, *is_here, timeout_ms, is_possible);
+    if (!*is_possible)
+        return status;
+    *is_here = connect(d);
+    return find_all(d, *is_here, timeout_ms, is_possible);
+}
+
 ddl_status ddl__nccl_start(ddl__device *d, const ddl__peer *all, int64_t timeout_ms,
                            bool *is_possible, char *why)
 {
+    bool is_here = true;
     if (!suits(d, all, why))
         return DDL_OK;
     find_ranks(d);
-    bool is_here = open_stream(d) && begin(d, all);
-    ddl_status status = find_all(d, is_here, timeout_ms, is_possible);
-    if (*is_possible) {
-        is_here = connect(d);
-        status = find_all(d, is_here, timeout_ms, is_possible);
-    }
+    ddl_status status = start(d, timeout_ms, is_possible, &is_here);
     if (*is_possible)
         return DDL_OK;
     snprintf(why, DDL__MESSAGE_MAX, "%s",
@@ -249,9 +293,12 @@ ddl_status ddl__nccl_start(ddl__device *d, const ddl__peer *all, int64_t timeout
 
 ddl__nccl_comm *ddl__nccl_enter(ddl__device *d)
 {
+    ddl__device_nccl *n = d->nccl;
     pthread_mutex_lock(&d->lock);
-    ddl__nccl_comm *comm = ddl__device_is_alive(d) ? d->nccl->comm : NULL;
-    d->nccl->in_call = comm;
+    while (n->in_call)
+        pthread_cond_wait(&d->changed, &d->lock);
+    ddl__nccl_comm *comm = ddl__device_is_alive(d) ? n->comm : NULL;
+    n->in_call = comm;
     pthread_mutex_unlock(&d->lock);
     return comm;
 }
@@ -259,28 +306,41 @@ ddl__nccl_comm *ddl__nccl_enter(ddl__device *d)
 bool ddl__nccl_leave(ddl__device *d, ddl__nccl_comm *comm, const char *symbol, int result)
 {
     if (result == DDL__NCCL_IN_PROGRESS)
-        result = await_call(d, comm);
+        result = await_call(d, comm, DDL__NEVER);
     bool good = is_good(d, symbol, comm, result);
-    pthread_mutex_lock(&d->lock);
-    d->nccl->in_call = false;
-    pthread_cond_broadcast(&d->changed);
+    exit_call(d);
+    return good;
+}
+
+bool ddl__nccl_look(ddl__device *d)
+{
+    ddl__device_nccl *n = d->nccl;
+    ddl__nccl_comm *comm = n->in_call ? NULL : n->comm;
+    if (!comm)
+        return true;
+    n->in_call = true;
     pthread_mutex_unlock(&d->lock);
+    int state = DDL__NCCL_SUCCESS, result = n->library.state(comm, &state);
+    bool waits = result == DDL__NCCL_SUCCESS && state == DDL__NCCL_IN_PROGRESS;
+    bool good = waits || is_good(d, "operation", comm, result ? result : state);
+    pthread_mutex_lock(&d->lock);
+    n->in_call = false;
+    pthread_cond_broadcast(&d->changed);
     return good;
 }
 
 /* ------------------------------------------------------------------------------------- the end */
 
-/* Take the communicator out, when no thread is in a call with it. */
+/* Take the communicator out, when no thread is in a call with it. Such a thread leaves the call
+ * when the comm has ended. */
 static ddl__nccl_comm *take(ddl__device *d)
 {
     ddl__device_nccl *n = d->nccl;
     pthread_mutex_lock(&d->lock);
-    ddl__nccl_comm *comm = n ? n->comm : NULL;
-    if (comm)
-        n->comm = NULL;
-    int64_t at = ddl__now() + DDL__DEVICE_LATE_LIMIT;
-    while (comm && n->in_call && ddl__now() < at)
-        ddl__cond_wait_until(&d->changed, &d->lock, at);
+    ddl__nccl_comm *comm = n->comm;
+    n->comm = NULL;
+    while (comm && n->in_call)
+        pthread_cond_wait(&d->changed, &d->lock);
     pthread_mutex_unlock(&d->lock);
     return comm;
 }
@@ -289,25 +349,16 @@ void ddl__nccl_abort(ddl__device *d)
 {
     ddl__nccl_comm *comm = take(d);
     if (comm)
-        d->nccl->library.abort(comm);
+        ddl__nccl_end(&d->nccl->library, comm, DDL__NCCL_ABORTS, 0);
 }
 
-/* It may wait for other ranks, which may be gone. */
 static void close_comm(ddl__device *d)
 {
-    const ddl__nccl *library = &d->nccl->library;
     ddl__nccl_comm *comm = take(d);
-    if (!comm)
-        return;
-    int64_t limit = ddl__now() + DDL__DEVICE_LATE_LIMIT;
-    int state = library->finalize(comm);
-    while (state == DDL__NCCL_IN_PROGRESS && ddl__now() < limit) {
-        pause_briefly();
-        if (library->state(comm, &state) != DDL__NCCL_SUCCESS)
-            break;
-    }
-    if (state != DDL__NCCL_SUCCESS || library->destroy(comm) != DDL__NCCL_SUCCESS)
-        library->abort(comm);
+    ddl__nccl_ending how = d->failed ? DDL__NCCL_ABORTS : DDL__NCCL_DESTROYS;
+    if (comm && !ddl__nccl_end(&d->nccl->library, comm, how, ddl__now() + DDL__DEVICE_LATE_LIMIT))
+        ddl__log(DDL__INFO, "%s: NCCL waits for other ranks of the host to destroy the comm",
+                 d->config.names[d->config.rank]);
 }
 
 void ddl__nccl_destroy(ddl__device *d, ddl__device_nccl *n)

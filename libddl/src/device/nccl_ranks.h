@@ -18,14 +18,17 @@
  * NCCL itself neither compares what the ranks call nor notices that one is gone: its kernels wait
  * forever. So each operation has a part of the engine's that compares the calls (only_agrees), for
  * which no stream waits. It starts when the rank's stream has come to the operation, so it tells
- * who is late. It fails with the comm, by whatever ends that: a difference, a death, the limit of
- * the operation. Then the watcher (device_open.c) aborts NCCL's communicator. Its kernels end, and
- * the streams go on.
+ * who is late. If it fails, by a difference, a death or the limit of the operation, the comm ends.
+ * Then the watcher (device_open.c) aborts NCCL's communicator: its kernels end, and the streams go
+ * on. The part may end after NCCL's work, so an operation is freed when both have ended.
  *
- * The communicator is of the kind whose calls do not block, so that no thread is kept in one by a
- * rank that is gone. A call may be under way when it returns; the caller asks until it is done, or
- * until the comm has ended. `in_call` tells that a thread is in NCCL with the communicator, which
- * the watcher waits for, since an abort frees it.
+ * The communicator is of the kind whose calls do not block. A call may be under way when it
+ * returns; the caller asks until it is done, or until the comm has ended. One thread at a time is
+ * in NCCL with a communicator (`in_call`). The end of a communicator may wait for other ranks and
+ * for the program's streams, so it has a thread of its own (nccl_end.h).
+ *
+ * The driver may hold a lock while NCCL frees memory and waits for all kernels, those of other
+ * comms as well. So the watcher does not call the driver for a comm that uses NCCL, but asks NCCL.
  *
  * The bits of sums of floats are those of NCCL's order of additions, which depends on the machine.
  */
@@ -49,8 +52,9 @@ struct ddl__device_nccl {
     unsigned n_scratch;
     size_t scratch_bytes; /* of the last one */
 
-    ddl__nccl_comm *comm; /* under the device's lock, as: NULL: none, or aborted */
-    bool in_call;
+    ddl__nccl_comm *created; /* what NCCL has made; not for use */
+    ddl__nccl_comm *comm;    /* under the device's lock, as: NULL: none, or taken out to end it */
+    bool in_call;            /* a thread is in NCCL with it */
 };
 
 /* ---- nccl_ranks.c ---- */
@@ -58,8 +62,8 @@ struct ddl__device_nccl {
 /* Make the device's part, which is empty. False: no memory. */
 bool ddl__nccl_create(ddl__device *device);
 
-/* Tell the others of NCCL on this rank. */
-void ddl__nccl_identify(const ddl__device *device, ddl__peer *own);
+/* The version of this rank's NCCL; 0: none that it may use. */
+int ddl__nccl_find(const ddl__device *device);
 
 /* Find out, in operations of all ranks, whether NCCL can work for all of them, and begin. If not,
  * `why` says it. */
@@ -72,7 +76,10 @@ ddl_status ddl__nccl_start(ddl__device *device, const ddl__peer *all, int64_t ti
 ddl__nccl_comm *ddl__nccl_enter(ddl__device *device);
 bool ddl__nccl_leave(ddl__device *device, ddl__nccl_comm *comm, const char *symbol, int result);
 
-/* The comm has ended: end what NCCL does. Not under `lock`; the watcher's. */
+/* Under `lock`, which is released meanwhile: whether NCCL works; else the message is set. */
+bool ddl__nccl_look(ddl__device *device);
+
+/* The comm has ended: end what NCCL does. Not under `lock`. */
 void ddl__nccl_abort(ddl__device *device);
 
 /* Free all; what is queued is done. NULL is fine. */

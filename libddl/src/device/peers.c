@@ -31,8 +31,7 @@ static void identify(const ddl__device *d, ddl__peer *own)
     own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
     bool has_uuid = DDL__GOOD(d, device_uuid, &own->uuid, d->number);
     own->can_export = has_uuid && ddl__sharing_export_probe(d, &own->handle);
-    if (has_uuid)
-        ddl__nccl_identify(d, own);
+    own->nccl = has_uuid ? ddl__nccl_find(d) : 0;
 }
 
 static bool use_one_gpu(const ddl__device *d, const ddl__peer *all)
@@ -94,15 +93,12 @@ static ddl_status agree(ddl__device *d, ddl__peer *all, int64_t timeout_ms)
 
 static ddl_status find_way(ddl__device *d, int64_t timeout_ms)
 {
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
     ddl__peer *all = calloc((size_t)d->config.size, sizeof *all);
     if (!all || !ddl__sharing_create(d) || !ddl__nccl_create(d)) {
         free(all);
         return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks tell each other", d->config.size);
     }
-    d->cuda.capture_mode(&mode);
     ddl_status status = agree(d, all, timeout_ms);
-    d->cuda.capture_mode(&mode);
     free(all);
     return status;
 }

@@ -14,8 +14,7 @@ typedef struct ddl__peer {
     ddl__cuda_ipc handle; /* of a small allocation */
     uint64_t namespace, process;
     uint64_t can_export;
-    int64_t nccl;    /* the version of its NCCL; 0: none */
-    ddl__nccl_id id; /* of the first rank of a host: for those of the host */
+    int64_t nccl; /* the version of its NCCL; 0: none */
 } ddl__peer;
 
 /* Which way this call goes. All ranks find the same. `status` is not DDL_OK when the ranks could

@@ -2,10 +2,13 @@
 /* A stand-in for libnccl.so.2, and not NVIDIA's: for the stand-in for libcuda.so.1, so for ranks
  * whose devices are memory files. All communicators are of the kind that does not block: a call is
  * often "in progress", and what it queues is only queued when the caller has asked for it some
- * times. A communicator that was aborted is not freed, since its operations may still run. */
+ * times, and when all ranks have called one of its kind. To end a communicator waits for the end of
+ * all others of its ranks. One that was aborted is not freed, since its operations may still run.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../extensions.h"
 #include "operations.h"
@@ -21,7 +24,7 @@ unsigned long long standin_nccl_operations(void)
 ncclResult_t ncclGetVersion(int *version)
 {
     const char *wanted = getenv("DDL_STANDIN_NCCL");
-    *version = wanted && !strcmp(wanted, "old") ? 21304 : NCCL_VERSION_CODE;
+    *version = wanted && !strcmp(wanted, "old") ? 22605 : NCCL_VERSION_CODE;
     return ncclSuccess;
 }
 
@@ -74,7 +77,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
     made->rank = rank;
     made->size = size;
     made->last = &made->late;
-    world_join(made->world);
+    world_join(made->world, rank);
     *comm = made;
     return ncclInProgress;
 }
@@ -82,6 +85,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
 static ncclResult_t queue_late(struct ncclComm *c)
 {
     for (operation *o; (o = c->late);) {
+        if (!world_has_kind(c->world, c->rank, o->kind))
+            return ncclInProgress;
         c->late = o->next;
         if (!c->late)
             c->last = &c->late;
@@ -111,6 +116,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     if (!c->is_finalized || atomic_load(&c->queued))
         return ncclInvalidUsage;
+    world_end(c->world, c->rank);
     world_close(c->world);
     free(c);
     return ncclSuccess;
@@ -124,6 +130,9 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
         operation_free(o);
     }
     c->next_aborted = atomic_exchange(&aborted_comms, c);
+    while (atomic_load(&c->queued))
+        usleep(100);
+    world_end(c->world, c->rank);
     return ncclSuccess;
 }
 

@@ -87,8 +87,9 @@ void world_close(world *w)
     free(w);
 }
 
-void world_join(world *w)
+void world_join(world *w, int rank)
 {
+    atomic_store(&w->file->ranks[rank].process, (int)getpid());
     if (atomic_fetch_add(&w->file->joined, 1) + 1 == (unsigned)w->size)
         shm_unlink(w->name);
 }
@@ -104,9 +105,8 @@ static void pause_briefly(void)
     nanosleep(&time, NULL);
 }
 
-bool world_step(world *w, int rank, uint64_t step, const atomic_bool *aborted)
+bool world_await(const world *w, uint64_t step, const atomic_bool *aborted)
 {
-    atomic_store_explicit(&w->file->ranks[rank].step, step, memory_order_release);
     for (int r = 0; r < w->size; r++)
         while (atomic_load_explicit(&w->file->ranks[r].step, memory_order_acquire) < step) {
             if (atomic_load(aborted))
@@ -116,8 +116,46 @@ bool world_step(world *w, int rank, uint64_t step, const atomic_bool *aborted)
     return !atomic_load(aborted);
 }
 
+bool world_step(world *w, int rank, uint64_t step, const atomic_bool *aborted)
+{
+    atomic_store_explicit(&w->file->ranks[rank].step, step, memory_order_release);
+    return world_await(w, step, aborted);
+}
+
 void world_await_abort(const atomic_bool *aborted)
 {
     while (!atomic_load(aborted))
         pause_briefly();
+}
+
+bool world_has_kind(world *w, int rank, unsigned kind)
+{
+    bool all = true;
+    atomic_fetch_or(&w->file->ranks[rank].kinds, 1u << kind);
+    for (int r = 0; r < w->size; r++)
+        all = all && atomic_load(&w->file->ranks[r].kinds) >> kind & 1;
+    return all;
+}
+
+/* A process that has ended and was not waited for has no memory any more. */
+static bool lives(int process)
+{
+    char path[64], text[32] = "";
+    if (!process)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/statm", process);
+    FILE *file = fopen(path, "r");
+    bool found = file && fgets(text, sizeof text, file) && strncmp(text, "0 ", 2) != 0;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+void world_end(world *w, int rank)
+{
+    atomic_store(&w->file->ranks[rank].is_over, true);
+    for (int r = 0; r < w->size; r++)
+        while (!atomic_load(&w->file->ranks[r].is_over) &&
+               lives(atomic_load(&w->file->ranks[r].process)))
+            pause_briefly();
 }

@@ -17,6 +17,9 @@ enum { WORLD_RANKS_MAX = 64, WORLD_AREA = 64 << 10, WORLD_SAID = 4 };
 /* Of one rank. */
 typedef struct world_rank {
     _Alignas(64) atomic_ullong step;
+    atomic_int process;        /* 0: it has not joined */
+    atomic_uint kinds;         /* of operations that it has called, as bits */
+    atomic_bool is_over;       /* it ends its communicator */
     uint64_t said[WORLD_SAID]; /* to the others, before the next step */
 } world_rank;
 
@@ -43,11 +46,20 @@ world *world_open(const ncclUniqueId *id, int size);
 void world_close(world *w);
 
 /* Count this rank as there. Whether all are: then the file needs no name any more. */
-void world_join(world *w);
+void world_join(world *w, int rank);
 bool world_is_complete(const world *w);
+
+/* Wait until all ranks have taken this step. False: aborted. */
+bool world_await(const world *w, uint64_t step, const atomic_bool *aborted);
 
 /* Take this rank's next step, and wait until all ranks have. False: aborted. */
 bool world_step(world *w, int rank, uint64_t step, const atomic_bool *aborted);
+
+/* Whether all ranks have called an operation of this kind. */
+bool world_has_kind(world *w, int rank, unsigned kind);
+
+/* Wait until all ranks that live end their communicators, too. */
+void world_end(world *w, int rank);
 
 void world_await_abort(const atomic_bool *aborted);
 
