@@ -314,11 +314,20 @@ def test_first_exit_code_is_kept(one: Hosts) -> None:
     assert not one.left()
 
 
+def await_ready(process: subprocess.Popen[str], count: int) -> None:
+    """Until so many ranks have said so."""
+    assert process.stdout
+    for _ in range(count):
+        line = process.stdout.readline()
+        if "ready" not in line:
+            process.kill()
+            pytest.fail(f"{line!r} instead of ready; {process.communicate()[1]}")
+
+
 def test_cut_network(one: Hosts) -> None:
     process = one.start("-H", "h1,h2,h3", one.program(FOREVER), 9, 9)
     assert process.stdout
-    for _ in range(3):
-        assert "ready" in process.stdout.readline()
+    await_ready(process, 3)
     begun = time.monotonic()
     one.lab.connect("h3", False)
     try:
@@ -371,8 +380,7 @@ def test_cut_network_while_something_is_sent(one: Hosts) -> None:
 def test_ddlrun_killed(hosts: Hosts) -> None:
     process = hosts.start("-H", "h1,h2", hosts.program(SLEEP))
     assert process.stdout
-    for _ in range(2):
-        assert "ready" in process.stdout.readline()
+    await_ready(process, 2)
     process.kill()
     process.communicate()
     assert not hosts.left()
@@ -381,8 +389,7 @@ def test_ddlrun_killed(hosts: Hosts) -> None:
 def test_interrupted_twice(one: Hosts) -> None:
     process = one.start("-H", "h1,h2", "--grace", "0.5", one.program(SLEEP), "stubborn")
     assert process.stdout
-    for _ in range(2):
-        assert "ready" in process.stdout.readline()
+    await_ready(process, 2)
     process.send_signal(signal.SIGINT)
     assert sorted(process.stdout.readline() for _ in range(2)) == [
         "[0 h1] SIGINT\n",
@@ -465,8 +472,7 @@ def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> Non
     process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
     assert process.stdout
     assert process.stdin
-    for _ in range(2):
-        assert "ready" in process.stdout.readline()
+    await_ready(process, 2)
     listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
     only = r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$'
     (port,) = re.findall(only, listening, re.M)
