@@ -200,6 +200,8 @@ bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
     return sc->kernel;
 }
 
+/* A comm that has failed may not have ended in the engine yet: there the barrier must not succeed,
+ * since the operation has no results. */
 static void kernel_done(void *argument)
 {
     ddl__shared_chunk *sc = argument;
