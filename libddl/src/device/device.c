@@ -23,14 +23,18 @@ typedef struct request {
 
 /* ------------------------------------------------------------------------------- host functions */
 
+void ddl__device_open(ddl__device *d, ddl__hold *hold)
+{
+    pthread_mutex_lock(&d->lock);
+    if (d->engine)
+        ddl__engine_release_hold(d->engine, hold);
+    pthread_mutex_unlock(&d->lock);
+}
+
 static void open_hold(void *argument)
 {
     chunk *c = argument;
-    ddl__device *d = c->operation->device;
-    pthread_mutex_lock(&d->lock);
-    if (d->engine)
-        ddl__engine_release_hold(d->engine, &c->hold);
-    pthread_mutex_unlock(&d->lock);
+    ddl__device_open(c->operation->device, &c->hold);
 }
 
 static void end_operation(void *argument)

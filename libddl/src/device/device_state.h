@@ -158,6 +158,9 @@ void ddl__device_called(ddl__device *device, ddl__device_operation *operation);
 /* Under `order`: free the operations that have ended. */
 void ddl__device_free_ended(ddl__device *device);
 
+/* Of a host function: let the engine start the operation of this hold, unless it is detached. */
+void ddl__device_open(ddl__device *device, ddl__hold *hold);
+
 /* Under `order`: give the chunk the next slot. */
 void ddl__device_place_in_slot(ddl__device *device, ddl__device_chunk *chunk);
 

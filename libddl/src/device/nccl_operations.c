@@ -304,11 +304,7 @@ static bool queue_chunks(ddl__device *d, const ddl__chunks *chunks, chunk *first
 static void open_agreement(void *argument)
 {
     chunk *c = argument;
-    ddl__device *d = c->operation->device;
-    pthread_mutex_lock(&d->lock);
-    if (d->engine)
-        ddl__engine_release_hold(d->engine, &c->agreement);
-    pthread_mutex_unlock(&d->lock);
+    ddl__device_open(c->operation->device, &c->agreement);
 }
 
 /* `to` waits so that the operation is not freed before the host function was called. */
