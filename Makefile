@@ -28,7 +28,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help bench bench-gpu test-gpu test-nvrtc test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -81,6 +81,9 @@ fuzz: ## fuzz everything that is parsed from the network and from peers' memory,
 
 test-py: $(VENV)/test.stamp ## run the Python tests
 	@$(stages) py
+
+test-core: $(VENV)/test.stamp ## test ddl_core and ddlrun, with the slow tests; as root also on hosts of a lab; ten minutes
+	$(VENV)/bin/pytest -q -m '' tests/core tests/matrix tests/abi
 
 test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests and PyTorch's own tests of its backends; eighteen minutes
 	$(VENV)/bin/pytest -q -m '' tests/adapters -k torch
@@ -142,15 +145,17 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
 test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point, and as root on hosts of a lab; twelve minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/elastic/test_serve_agents.py tests/lab/test_serve_hosts.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/elastic/test_serve_agents.py tests/elastic/test_serve_users.py \
+	  tests/lab/test_serve_hosts.py
 
 demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; one and a half minutes
 	@$(pip) install 'libddl[scheduler]' # which is there; for the packages of the page
 	@$(VENV)/bin/python examples/serve_digits.py
 
-simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy's goals; two minutes
+simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy, also with many examples; five minutes
 	@for load in 1 2; do $(VENV)/bin/ddl simulate --jobs generated --load $$load && echo || exit 1; done
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_simulate.py
+	@$(VENV)/bin/pytest -q -m '' --hypothesis-profile full tests/elastic/test_simulate.py tests/elastic/test_policy.py \
+	  tests/elastic/test_sampler.py tests/elastic/test_assign.py tests/elastic/test_messages.py
 
 test-web: $(VENV)/test.stamp ## test the scheduler's interfaces, with schemathesis and 200 requests a second; five minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_requests.py tests/elastic/test_web_*.py

@@ -16,7 +16,7 @@ typedef struct stream {
     size_t used; /* bytes of `user` that must not change */
 } stream;
 
-enum { LENT = 2 * LARGEST };
+enum { LENT = 2 * LARGEST, LONG_STREAM = SANITIZED ? 1000 : 3000 /* spans */ };
 
 static stream stream_create(ddl__link *to, ddl__link *from, uint64_t total)
 {
@@ -66,8 +66,8 @@ static bool stream_receive(stream *s)
 static void test_both_ways(const star_factory *factory)
 {
     star s = star_create(factory, 1);
-    stream out = stream_create(s.centre[0], s.leaf[0], 3000);
-    stream in = stream_create(s.leaf[0], s.centre[0], 3000);
+    stream out = stream_create(s.centre[0], s.leaf[0], LONG_STREAM);
+    stream in = stream_create(s.leaf[0], s.centre[0], LONG_STREAM);
     int64_t since = ddl__now();
     for (unsigned turn = 0; out.received < out.total || in.received < in.total; turn++) {
         stream_send(&out);
@@ -274,7 +274,7 @@ static unsigned targets_of(const star *s, uint64_t k, ddl__link **to)
 static void test_readers(const star_factory *factory)
 {
     star s = star_create(factory, LEAVES);
-    const uint64_t total = 1500;
+    const uint64_t total = LONG_STREAM / 2;
     uint64_t sent = 0, next[LEAVES] = {0};
     bool held[LEAVES] = {false};
     int64_t since = ddl__now();
@@ -327,7 +327,7 @@ static void *reader_run(void *argument)
 static void test_readers_threaded(const star_factory *factory)
 {
     star s = star_create(factory, LEAVES);
-    const uint64_t total = 3000;
+    const uint64_t total = LONG_STREAM;
     reader readers[LEAVES];
     pthread_t threads[LEAVES];
     for (unsigned i = 0; i < LEAVES; i++) {
@@ -354,7 +354,7 @@ static void test_readers_threaded(const star_factory *factory)
 
 /* ---------------------------------------------------------------------------------- sleeping */
 
-enum { ROUNDS = 2000 };
+enum { ROUNDS = LONG_STREAM * 2 / 3 };
 
 /* Wait for span k as a driver does that has nothing else to do. */
 static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
@@ -550,9 +550,9 @@ static inline void ddl__link_conformance_beside(const star_factory *factory)
     test_full(factory, false);
     test_full(factory, true);
     test_both_ways(factory);
-    test_threads(factory, 10000, 10000, false);
-    test_threads(factory, 3000, 3000, true);
-    test_threads(factory, 3000, 0, true);
+    test_threads(factory, 3 * LONG_STREAM, 3 * LONG_STREAM, false);
+    test_threads(factory, LONG_STREAM, LONG_STREAM, true);
+    test_threads(factory, LONG_STREAM, 0, true);
     test_sleep(factory);
 }
 

@@ -125,7 +125,7 @@ static ddl__request random_request(const ddl__topology *t, int64_t most)
 /* All X x Y x Z x W of up to 64 ranks. */
 static void test_equal(void)
 {
-    enum { MOST = SANITIZED ? 24 : 64 };
+    enum { MOST = SANITIZED ? 16 : 64 };
     int shapes = 0;
     for (int x = 1; x <= MOST; x++)
         for (int y = 1; x * y <= MOST; y++)
@@ -206,7 +206,7 @@ static void test_halves(void)
 /* Up to 24 ranks on hosts of up to 7, in random racks and aisles. */
 static void test_unequal(void)
 {
-    enum { MACHINES = SANITIZED ? 100 : 400 };
+    enum { MACHINES = SANITIZED ? 50 : 400 };
     int hierarchical = 0;
     for (int n = 0; n < MACHINES; n++) {
         int hosts[12], n_hosts = 1 + (int)random_below(12), size = 0;
@@ -441,7 +441,7 @@ static void test_mutations(void)
     ddl__topology *shapes[] = {grid(2, 2, 1, 1, false), grid(3, 2, 2, 1, false),
                                unequal((int[]){3, 1}, 2, "", false),
                                unequal((int[]){2, 3, 1, 2}, 4, "2,2", true)};
-    enum { SHAPES = sizeof shapes / sizeof *shapes, SEEDS = SANITIZED ? 10 : 50 };
+    enum { SHAPES = sizeof shapes / sizeof *shapes, SEEDS = SANITIZED ? 5 : 50 };
     int applied[MUTATIONS] = {0}, rejected = 0;
     for (uint64_t seed = 1; rejected < 4 * SEEDS; seed++) {
         random_state = scramble(seed);

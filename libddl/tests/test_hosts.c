@@ -100,7 +100,7 @@ static void test_shapes(void)
                                       DDL__REDUCE_TO_ROOT, DDL__ALLTOALL,  DDL__GATHER,
                                       DDL__SCATTER};
     int by_kind[DDL__ALLTOALL + 1] = {0};
-    enum { MACHINES = SANITIZED ? 900 : 4500 };
+    enum { MACHINES = SANITIZED ? 450 : 4500 };
     for (int n = 0; n < MACHINES; n++) {
         int hosts[10], n_hosts = 2 + (int)random_below(9), size = 0;
         int most = n % 3 ? 1 + (int)random_below(9) : 3;

@@ -41,6 +41,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jax_native")
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_values(ddlrun: Run, size: int) -> None:

@@ -105,6 +105,7 @@ else:
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_shutdown_with_operations_under_way(ranks: Run) -> None:
     """What ends soon ends well; what nobody else comes to is aborted."""
     text = """

@@ -76,6 +76,7 @@ os._exit(0)
     assert ended.out == f"{backend == 'ddl'}\n"
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_where_python_is_asked_for(ddlrun: Run, tmp_path: Path) -> None:
     """Also not by the thread that loads during the rendezvous."""
     text = """
@@ -123,10 +124,16 @@ SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slow
 @pytest.mark.parametrize(
     ("program", "debug"),
     [
-        ("collectives", "OFF"),
         *(
             pytest.param(program, "OFF", marks=pytest.mark.slow)
-            for program in ("messages", "refusals", "functional", "gradients", "operations")
+            for program in (
+                "collectives",
+                "messages",
+                "refusals",
+                "functional",
+                "gradients",
+                "operations",
+            )
         ),
         *(
             pytest.param(program, "DETAIL", marks=pytest.mark.slow)
@@ -170,6 +177,7 @@ def test_fallback_features(ddlrun: Run, tmp_path: Path) -> None:
     assert ended.err.count(SAID) == 2
 
 
+@pytest.mark.slow
 def test_broken_compiler(ddlrun: Run, tmp_path: Path) -> None:
     """All ranks say so and go on in Python, and nothing is left behind that a later attempt would
     trip over."""

@@ -50,12 +50,14 @@ def test_async(ddlrun: Run, size: int) -> None:
     assert ended.out.count("done") == size
 
 
+@pytest.mark.slow
 @sizes(2, slow=(1, 3))
 def test_training(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_training.py", limit=180).expect_success()
     assert ended.out.count("trained") == size
 
 
+@pytest.mark.slow
 @sizes(3, slow=(1,))
 def test_own_names(ddlrun: Run, size: int) -> None:
     ended = ddlrun(size, PROGRAMS / "torch_api.py", limit=180).expect_success()

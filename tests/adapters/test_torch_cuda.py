@@ -60,7 +60,7 @@ def extension(
     [
         ("native", "shm"),
         pytest.param("native", "tcp", marks=pytest.mark.slow),
-        ("copies", "shm"),
+        pytest.param("copies", "shm", marks=pytest.mark.slow),
         pytest.param("python", "shm", marks=pytest.mark.slow),
     ],
 )

@@ -180,6 +180,7 @@ print("told")
     assert survivor.expect_success().out == other.expect_success().out == "told\n"
 
 
+@pytest.mark.slow
 def test_operation_that_expires(ranks: Run) -> None:
     text = """
 store = dist.PrefixStore("second", dist.distributed_c10d._get_default_store())
@@ -196,6 +197,7 @@ else:
         ended.expect_success()
 
 
+@pytest.mark.slow
 def test_abort(ranks: Run) -> None:
     text = """
 if rank == 1:
@@ -436,6 +438,7 @@ print("ending")
         assert "terminate" not in ended.err and "libddl[" not in ended.err
 
 
+@pytest.mark.slow
 def test_shutdown_with_operations_that_never_end(ranks: Run) -> None:
     text = """
 tensor = torch.ones(1)

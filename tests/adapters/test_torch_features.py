@@ -33,6 +33,7 @@ def test_features(ddlrun: Run, size: int, features: str) -> None:
     assert [ended.out.count(f"done {name}") for name in names] == [size] * len(names)
 
 
+@pytest.mark.slow
 def test_sample_of_the_suite(run_program: Run, tmp_path: Path) -> None:
     """Some of PyTorch's own tests; `make test-torch` runs all."""
     command = [sys.executable, FOLDER / "torch_suite.py", "--sample"]

@@ -19,6 +19,7 @@ PROGRAM = Path(__file__).parent / "programs" / "torch_shared_memory.py"
 pytestmark = pytest.mark.usefixtures("torch_native")
 
 
+@pytest.mark.slow
 def test_like_other_memory(ddlrun: Run) -> None:
     names = ["training", "as_before", "loader"]
     ended = ddlrun(2, PROGRAM, *names, limit=300).expect_success()

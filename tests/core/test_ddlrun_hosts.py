@@ -204,6 +204,7 @@ def test_input_that_nobody_reads(one: Hosts) -> None:
     assert not one.left()
 
 
+@pytest.mark.slow
 def test_reader_that_pauses(one: Hosts) -> None:
     """As a pager does, for longer than a connection may be silent."""
     text = "import os\nif os.environ['RANK'] == '1':\n    for i in range(3000): print('x' * 9_993)"
@@ -355,6 +356,7 @@ for _ in range(600):
     assert (code, time.monotonic() - begun < 10) == (3, True), err
 
 
+@pytest.mark.slow
 def test_cut_network_while_something_is_sent(one: Hosts) -> None:
     """Keepalives are silent then."""
     talk = "import time\nwhile True: print('ready', flush=True); time.sleep(0.1)"

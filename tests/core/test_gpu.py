@@ -98,7 +98,13 @@ BUFFERS, HOST = "1", "0"
 
 
 @pytest.mark.parametrize(
-    "size, shared, gpus", [(1, HOST, 1), (3, HOST, 1), (3, BUFFERS, 1), (3, BUFFERS, 3)]
+    "size, shared, gpus",
+    [
+        pytest.param(1, HOST, 1, marks=pytest.mark.slow),
+        (3, HOST, 1),
+        pytest.param(3, BUFFERS, 1, marks=pytest.mark.slow),
+        (3, BUFFERS, 3),
+    ],
 )
 def test_operations(
     ddlrun: Run, standin_env: dict[str, str], size: int, shared: str, gpus: int
@@ -123,7 +129,10 @@ def results(rank: int, size: int) -> int:
     return runs * each + ordered
 
 
-@pytest.mark.parametrize("links, shared", [("shm", HOST), ("tcp", HOST), ("shm", BUFFERS)])
+@pytest.mark.parametrize(
+    "links, shared",
+    [("shm", HOST), pytest.param("tcp", HOST, marks=pytest.mark.slow), ("shm", BUFFERS)],
+)
 def test_a_kill(
     ddlrun: Run, standin_env: dict[str, str], links: str, shared: str, tmp_path: Path
 ) -> None:

@@ -198,7 +198,7 @@ def main() -> None:
     soak, rounds, began = Soak(arguments.seed), [], time.monotonic()
     rounds.append(soak.run(0, 0.0))  # the first is alone
     over = 1.5 * soak.run(0, 0.0)[1] + 0.1
-    while time.monotonic() - began < arguments.seconds:
+    while len(rounds) < 2 or time.monotonic() - began < arguments.seconds:
         rounds.append(soak.run(SIZE - 1, over))
     soak.close()
     check(rounds)

@@ -71,6 +71,7 @@ def test_another_instruction_set_is_refused(tmp_path: Path) -> None:
     assert others[1][2] == ""
 
 
+@pytest.mark.slow
 def test_another_rank_0_goes_on_alone(tmp_path: Path) -> None:
     (code, told, _), *refused = run(tmp_path, [OTHER, {}, {}])
     assert (code, told["members"]) == (0, [0])

@@ -7,7 +7,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.assign import SLACK, Assignment, assign, legal_sizes
@@ -91,7 +91,6 @@ def test_no_assignment_is_better(workers: int, speeds: list[float]) -> None:
     speeds=st.lists(st.floats(0.1, 10), min_size=1, max_size=9),
     data=st.data(),
 )
-@settings(deadline=None)
 def test_every_worker_has_one_owner_and_hosts_are_contiguous(
     workers: int, speeds: list[float], data: st.DataObject
 ) -> None:

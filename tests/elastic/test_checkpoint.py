@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic import checkpoint
@@ -41,7 +41,6 @@ def save(folder: Folder, state: State, steps: int, limit: int = 1000) -> Manifes
     return manifest
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3000), max_size=8), st.integers(1, 2000))
 def test_chunks_are_the_whole_state(sizes: list[int], limit: int) -> None:
     state = make_state(sizes)

@@ -97,6 +97,7 @@ def alone(run_program: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return final_state(run_program(words, cwd=folder, limit=LIMIT).expect_success().out)
 
 
+@pytest.mark.slow
 def test_a_job_of_two_agents(tmp_path: Path, alone: str) -> None:
     """One worker is killed. The agents end with the job."""
     with started(tmp_path) as job:

@@ -71,6 +71,7 @@ def may_mount() -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
 def test_a_full_file_system(run_program: Any, tmp_path: Path, undisturbed: str) -> None:
     (tmp_path / "saved").mkdir()

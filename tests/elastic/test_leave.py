@@ -45,6 +45,7 @@ def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
     assert sorted(kinds(filled)) == [("joined", 2), ("left", 0)]
 
 
+@pytest.mark.slow
 def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
     case = {"workers": "1:2", "start": 1, "kill": [[5, 0, signal.SIGTERM]], "replace": True}
     _, report = jobs.train(case)

@@ -268,6 +268,7 @@ def test_loader_processes_end_with_their_worker(tmp_path: Path) -> None:
     program.end()
 
 
+@pytest.mark.slow
 def test_loader_processes_end_with_the_steps(tmp_path: Path) -> None:
     program = Program(tmp_path, "all", 2)
     loaders = program.loaders()
@@ -291,6 +292,7 @@ def test_a_loader_process_is_killed(tmp_path: Path, thread: str) -> None:
     assert str(pid) in error
 
 
+@pytest.mark.slow
 def test_a_sample_fails_in_a_loader_process(tmp_path: Path) -> None:
     program = Program(tmp_path, "fail", 1)
     program.read()

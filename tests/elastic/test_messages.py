@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.messages import FIELDS, Channel
@@ -100,7 +100,6 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 @given(stream=st.lists(messages(), max_size=8).map(b"".join), state=st.booleans())
-@settings(deadline=None, max_examples=500)
 def test_any_bytes(stream: bytes, state: bool) -> None:
     """What comes is a message, or ends the reading with one of two errors; nothing is kept but an
     incomplete frame."""

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.assign import legal_sizes
@@ -34,7 +34,6 @@ def measure(model: StepModel, sizes: list[tuple[int, int]]) -> list[Report]:
     return [Report(size, hosts, model.seconds(size, hosts)) for size, hosts in sizes]
 
 
-@settings(max_examples=50, deadline=None)
 @given(model=MODELS)
 def test_the_model_is_found_again(model: StepModel) -> None:
     sizes = [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (8, 2)]
@@ -44,7 +43,6 @@ def test_the_model_is_found_again(model: StepModel) -> None:
         assert fitted.seconds(size, hosts) == pytest.approx(model.seconds(size, hosts), rel=0.02)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     shares=st.integers(1, 64),
     reports=st.lists(

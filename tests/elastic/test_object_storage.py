@@ -255,6 +255,7 @@ def train(
     return [json.loads(line) for line in printed.splitlines()], printed + shown, seen
 
 
+@pytest.mark.slow
 def test_a_job_is_resumed(server: Server, tmp_path: Path) -> None:
     """After all workers were killed; and nobody sees the keys."""
     saved = {"checkpoint": f"s3://{BUCKET}/job", "every": 10, "passes": 12}

@@ -116,14 +116,12 @@ def check_map(plan: Plan, jobs: list[Job], slots: list[Slot]) -> None:
         assert tenant.cap is None or by_tenant[tenant.name] <= tenant.cap
 
 
-@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_sizes_quotas_and_slots_are_legal(question: tuple[list[Job], list[Slot], Plan]) -> None:
     jobs, slots, before = question
     check_map(plan_make(jobs, slots, TENANTS, before.slots, NOW), jobs, slots)
 
 
-@settings(max_examples=100, deadline=None)
 @given(question=questions())
 def test_equal_questions_get_equal_answers(question: tuple[list[Job], list[Slot], Plan]) -> None:
     jobs, slots, before = question
@@ -132,7 +130,6 @@ def test_equal_questions_get_equal_answers(question: tuple[list[Job], list[Slot]
     assert plan == again
 
 
-@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_nothing_changes_by_itself(question: tuple[list[Job], list[Slot], Plan]) -> None:
     """The plan that is asked for again at once is the same, unless it could be made as it is
@@ -151,7 +148,6 @@ def speed(job: Job, size: int, slots: list[Slot]) -> float:
     return job.model.speedup(size, 1 if size <= max(hosts.values()) else 2)
 
 
-@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_no_slot_is_idle_while_a_job_wants_it(
     question: tuple[list[Job], list[Slot], Plan],
@@ -176,7 +172,6 @@ def test_no_slot_is_idle_while_a_job_wants_it(
                     assert gain / (larger - size) < SETTINGS.least_worth + 1e-6
 
 
-@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_a_minimum_that_can_be_met_is_met(question: tuple[list[Job], list[Slot], Plan]) -> None:
     """Nobody has more than its minimum while a job waits for slots, and what came later and may be
@@ -203,7 +198,6 @@ def test_a_minimum_that_can_be_met_is_met(question: tuple[list[Job], list[Slot],
         assert blocked or could < legal[0]
 
 
-@settings(max_examples=200, deadline=None)
 @given(question=questions())
 def test_what_runs_is_not_stopped(question: tuple[list[Job], list[Slot], Plan]) -> None:
     """Unless it may be paused, or slots are lost, whatever comes beside it."""

@@ -12,6 +12,7 @@ def members(report: dict[str, Any], kind: str) -> list[int]:
     return [each["member"] for each in report["events"] if each["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_killed_workers_are_replaced(jobs: Any) -> None:
     """Also the one that was rank 0, and the one that has replaced it."""
     kills = [[5, 0], [20, 2], [40, 1]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.scheduler.requests import JOB, JobSpec, RequestError, spec_read
@@ -99,7 +99,6 @@ VALUES = st.recursive(
 FIELDS = list(JOB["properties"])  # type: ignore[call-overload]
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*FIELDS, "other"]), VALUES), st.booleans())
 def test_anything_is_read_or_refused(fields: dict[str, Any], command: bool) -> None:
     try:
@@ -110,7 +109,6 @@ def test_anything_is_read_or_refused(fields: dict[str, Any], command: bool) -> N
         assert spec_read(spec.fields()) == spec
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_printable_text_obeys_nobody(text: str) -> None:
     shown = printable_line(text)

@@ -66,6 +66,7 @@ def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict
     assert reports[1]["hash"] == alone["hash"]
 
 
+@pytest.mark.slow
 def test_another_job_s_folder_is_refused(run_program: Any, tmp_path: Path) -> None:
     case = {"workers": 1, "checkpoint": "saved", "every": 10, "passes": 1}
     other = {**case, "batch": 48}

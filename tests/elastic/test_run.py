@@ -73,6 +73,7 @@ def test_a_worker_that_comes_after_the_training(
     assert len([*tmp_path.glob("here-*")]) == 3
 
 
+@pytest.mark.slow
 def test_a_timeline(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     done, report = run("-n", 3, "--no-replace", "--trace", path, PROGRAM, "--strike", "kill")
@@ -113,12 +114,14 @@ def test_all_but_one_over_tcp(run: Any, alone: str) -> None:
     assert state(done.out) == alone
 
 
+@pytest.mark.slow
 def test_a_job_all_of_whose_workers_die(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--strike", "kill", "--members", "0,1")
     assert (done.code, report["state"]) == (128 + signal.SIGKILL, "failed")
     assert "no worker is left, so the job has failed; if it has a checkpoint" in done.err
 
 
+@pytest.mark.slow
 def test_a_program_that_trains_twice(run: Any, alone: str) -> None:
     done, report = run("-n", 2, PROGRAM, "--times", 2)
     assert done.code == 0, done.err
@@ -163,6 +166,7 @@ def test_a_schedule_that_nothing_saves(run: Any) -> None:
     assert 'give it as also={"schedule": schedule}; nothing in `also`' in done.out
 
 
+@pytest.mark.slow
 def test_final_states_that_differ(run: Any) -> None:
     """It is said in what."""
     done, report = run("-n", 2, PROGRAM, "--differ", "--passes", 1)
@@ -188,6 +192,7 @@ def test_a_worker_without_a_share_and_one_that_is_refused(run: Any) -> None:
     assert [each["kind"] for each in report["events"]].count("idle") == 1
 
 
+@pytest.mark.slow
 def test_nobody_is_left(run: Any) -> None:
     done, report = run("-n", 2, PROGRAM, "--strike", "segv", "--members", "0,1")
     assert done.code == 128 + signal.SIGSEGV

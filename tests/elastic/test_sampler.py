@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.sampler import Sampler, permute, sample_seed, share_seed
@@ -29,7 +29,6 @@ def used(sampler: Sampler, steps: int) -> list[tuple[int, int]]:
     size=st.integers(1, 7),
     seed=st.integers(-(2**63), 2**63 - 1),
 )
-@settings(deadline=None)
 def test_each_pass_has_each_sample_once(samples: int, workers: int, size: int, seed: int) -> None:
     sampler = Sampler(samples, size * workers, workers, seed)
     found = used(sampler, sampler.steps(3))
@@ -40,7 +39,6 @@ def test_each_pass_has_each_sample_once(samples: int, workers: int, size: int, s
 
 
 @given(samples=st.integers(1, 5000), seed=st.integers(0, 99), number=st.integers(0, 10**6))
-@settings(deadline=None)
 def test_permutation(samples: int, seed: int, number: int) -> None:
     whole = permute(np.arange(samples), samples, seed, number)
     assert np.array_equal(np.sort(whole), np.arange(samples))

@@ -47,6 +47,7 @@ def test_a_job_that_nobody_disturbs(serving: Serving, alone: str) -> None:
     assert serving.record(job).used > 0
 
 
+@pytest.mark.slow
 def test_scaled_paused_and_resumed(serving: Serving, alone: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     job = serving.submit(*STEPS, "--go", go, "--share", 0.01, "--every", 5, max=3, min=0)
@@ -174,6 +175,7 @@ def test_a_deadline(serving: Serving, tmp_path: Path) -> None:
     wait_for(lambda: not serving.store.intents())
 
 
+@pytest.mark.slow
 def test_memory_limits_the_sizes(serving: Serving) -> None:
     """A worker with 12 shares keeps four partial gradients and the result; one with six, three."""
     gradient = SLOT_MEMORY // 10
@@ -189,6 +191,7 @@ def test_memory_limits_the_sizes(serving: Serving) -> None:
 KILLS = Path(__file__).parent / "programs" / "serve_kills.py"
 
 
+@pytest.mark.slow
 def test_the_service_is_killed_at_some_points(run_program: Any, tmp_path: Path) -> None:
     done = run_program(
         [sys.executable, KILLS, tmp_path, "7", "16", "27", "36"], cwd=tmp_path, limit=240

@@ -141,6 +141,7 @@ def test_a_program_that_is_not_there(serving: AgentServing) -> None:
     assert "there is no such program" in " ".join(texts)
 
 
+@pytest.mark.slow
 def test_jobs_share_an_agent(serving: AgentServing, alone: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     serving.agent(2)

@@ -96,6 +96,7 @@ def test_jobs_run_as_their_tenants_users(serving: UserServing) -> None:
     assert [e["cause"] for e in result["events"] if e["kind"] == "died"] == ["SIGKILL"]
 
 
+@pytest.mark.slow
 @needs_root
 def test_workers_end_with_their_run(serving: UserServing) -> None:
     """Also those that have become another user's."""

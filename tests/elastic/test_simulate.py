@@ -118,6 +118,7 @@ def check_goals(results: Sequence[Result], of_srtf: float) -> None:
     assert ours.busy >= 0.95
 
 
+@pytest.mark.slow
 def test_the_goals_are_met_with_one_workload() -> None:
     jobs = workload_make(TEST_SEEDS[0])
     check_goals(compare([jobs], SLOTS, list(METHODS.values())), 1.05)

@@ -17,6 +17,7 @@ def run(run_program: Any, folder: Path, name: str, seconds: int) -> str:
     return str(run_program(command, cwd=folder, limit=LIMIT).expect_success().out)
 
 
+@pytest.mark.slow
 def test_short_jobs(run_program: Any, tmp_path: Path) -> None:
     assert " jobs, one hash; " in run(run_program, tmp_path, "soak.py", 5)
 

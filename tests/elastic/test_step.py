@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ddl_core
@@ -27,7 +27,6 @@ def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
 
 
 @given(workers=st.integers(1, 64), seed=st.integers(0, 2**32 - 1), ranks=st.integers(1, 6))
-@settings(deadline=None)
 def test_bits_do_not_depend_on_owners(workers: int, seed: int, ranks: int) -> None:
     """Shares are taken in in any order."""
     random = np.random.default_rng(seed)

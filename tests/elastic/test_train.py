@@ -81,6 +81,7 @@ def test_a_death_before_the_first_step(run_program: Any, tmp_path: Path) -> None
         assert [event["kind"] for event in each["events"]] == ["died"]
 
 
+@pytest.mark.slow
 def test_nobody_is_left(run_program: Any, tmp_path: Path) -> None:
     kills = [[5, 0], [5, 1]]
     (report,), _ = train(run_program, tmp_path, {"workers": 2, "kill": kills, "passes": 100})
@@ -100,6 +101,7 @@ def test_an_error_of_the_program(run_program: Any, tmp_path: Path) -> None:
     assert "] about to read sample 3" in shown
 
 
+@pytest.mark.slow
 def test_a_sample_that_one_worker_cannot_read(run_program: Any, tmp_path: Path) -> None:
     """The others go on without that worker."""
     failing = {"workers": 3, "fail": "once"}
@@ -169,6 +171,7 @@ def test_more_workers_than_shares() -> None:
         choose_workers("17:20", 16, 40)
 
 
+@pytest.mark.slow
 def test_threads_after_a_fork(run_program: Any, tmp_path: Path) -> None:
     """The caller has used PyTorch's pool of threads, which a fork leaves behind."""
     program = f"""

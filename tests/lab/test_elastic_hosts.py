@@ -53,7 +53,7 @@ def alone(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> str:
     return state(ended.stdout)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun"])
 def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) -> None:
     """A worker of the second host is killed."""
     where = ["salloc", "-N2"] if launcher == "srun" else []
@@ -69,6 +69,7 @@ def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) ->
     assert hosts and hosts <= {"h1", "h2"}
 
 
+@pytest.mark.slow
 def test_the_coordinator_of_given_hosts_is_killed(slurm: Slurm, alone: str, tmp_path: Path) -> None:
     """Its agents and workers stay, and another one takes its place."""
     env = {**slurm.clean(), "XDG_RUNTIME_DIR": str(tmp_path)}

@@ -20,7 +20,14 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 @pytest.mark.parametrize(
     ("links", "buffers", "size"),
-    [("shm", "private", 2), ("tcp", "private", 3), ("shm", "mixed", 5), ("tcp", "private", 4)],
+    [
+        ("shm", "private", 2),
+        ("tcp", "private", 3),
+        *(
+            pytest.param(links, buffers, size, marks=pytest.mark.slow)
+            for links, buffers, size in (("shm", "mixed", 5), ("tcp", "private", 4))
+        ),
+    ],
 )
 def test_sample(ddlrun: Run, links: str, buffers: str, size: int) -> None:
     env = {"DDL_LINKS": links, "DDL_MATRIX_BUFFERS": buffers}
