@@ -124,10 +124,11 @@ class _Daemon:
     ) -> int:
         given = request["environment"]
         environment = self._fresh() if given is None else given
+        own = {"TMPDIR": str(self._network.temporary(host)), **agent_environment(self._agent)}
         enter = [sys.executable, "-I", "-S", str(_HERE / "enter.py")]
         process = subprocess.Popen(
             [*enter, str(self._network.init(host)), request["folder"], *request["command"]],
-            env={**environment, **agent_environment(self._agent)},
+            env={**environment, **own},
             stdin=descriptors[0],
             stdout=descriptors[1],
             stderr=descriptors[2],

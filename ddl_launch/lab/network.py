@@ -66,6 +66,9 @@ class Network:
         """Make everything. Raises NetworkError; `close` removes what was made."""
         self._write_hosts()
         (self._folder / "sys").mkdir()
+        for name in self.names:
+            self.temporary(name).mkdir(parents=True)
+            self.temporary(name).chmod(0o1777)
         hold = self._hold(["unshare", "--net", "sh", "-c", "echo ready; cat >/dev/null"])
         for name in self.names:
             namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--mount-proc"]
@@ -82,6 +85,12 @@ class Network:
     def init(self, name: str) -> int:
         """The process 1 of a host."""
         return self._inits[name]
+
+    def temporary(self, name: str) -> Path:
+        """A host's folder for temporary files. /tmp is that of all hosts, and of other
+        laboratories. There Open MPI's daemons would have folders in common, since their names are
+        of the host's name and the number of a process."""
+        return self._folder / "tmp" / name
 
     def connect(self, name: str, nic: int, on: bool) -> None:
         """Take a host's interface up or down."""

@@ -54,6 +54,15 @@ open("/dev/shm/mine", "w").close()
     assert [len(space) for space in spaces] == [3] * 5
 
 
+def test_each_host_has_a_folder_for_temporary_files(lab: Lab) -> None:
+    """Else daemons of Open MPI on hosts of one name, in two labs, share folders in /tmp."""
+    with Lab(1) as other:
+        hosts = [(lab, "h1"), (lab, "h2"), (other, "h1")]
+        said = [at.run(name, ["sh", "-c", "cd $TMPDIR; >mine; pwd; ls"]) for at, name in hosts]
+    folders = {each.stdout.removesuffix("\nmine\n") for each in said}
+    assert len(folders) == 3, said
+
+
 def test_hosts_know_each_other_by_name(lab: Lab) -> None:
     for target in ("h2", "h2-eth1", lab.hosts[1].addresses[1]):
         assert lab.run("h1", [sys.executable, "-c", REACH, target]).stdout == REFUSED
