@@ -149,6 +149,18 @@ def check_torch(checks: Checks) -> None:
     checks.run("the functions of ddl_torch, 2 ranks", own, r"\[0\] compared")
 
 
+def check_jax(checks: Checks) -> None:
+    """The operations of ddl_jax, where there is a JAX for this GPU."""
+    _, out = checks.execute([sys.executable, "-c", "import jax; print(jax.default_backend())"])
+    if out.splitlines()[-1:] != ["gpu"]:
+        print("skipped  ddl_jax: there is no JAX for CUDA here")
+        return
+    program = str(ROOT / "tests/adapters/programs/jax_operations.py")
+    for size in (1, 2, 3):
+        env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        checks.run(f"ddl_jax, {size} ranks", checks.ranks(size, program), "checked", **env)
+
+
 def check_elastic(checks: Checks) -> None:
     """Elastic jobs of PyTorch, one worker of which is killed: the same state as undisturbed."""
     program = [str(ROOT / "tests/adapters/programs/torch_cuda_elastic.py"), "", "cuda"]
@@ -185,6 +197,7 @@ PARTS: dict[str, Callable[[Checks], None]] = {
     "c": check_c,
     "core": check_core,
     "torch": check_torch,
+    "jax": check_jax,
     "elastic": check_elastic,
     "kills": check_kills,
 }

@@ -18,6 +18,8 @@ import ddl_core
 from ddl_core import native
 
 PARTS = ("handler", "mpi")
+# What XLA calls on each of its platforms.
+PLATFORMS = {"cpu": "ddl_jax_call", "CUDA": "ddl_jax_call_cuda"}
 _SOURCES = Path(__file__).parent / "csrc"
 
 _lock = threading.Lock()
@@ -43,8 +45,9 @@ def _load_handler(file: Path) -> ctypes.CDLL:
     library.ddl_jax_open.argtypes = [ctypes.c_void_p]
     library.ddl_jax_open.restype = None
     library.ddl_jax_add.argtypes = [ctypes.c_void_p]
-    capsule = jax.ffi.pycapsule(library.ddl_jax_call)
-    jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+    for platform, call in PLATFORMS.items():
+        capsule = jax.ffi.pycapsule(library[call])
+        jax.ffi.register_ffi_target(TARGET, capsule, platform=platform)
     return library
 
 

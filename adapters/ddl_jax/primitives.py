@@ -41,15 +41,25 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         standard_vma_rule(primitive.name, *arrays)
         return shapes(*arrays, **parameters), EFFECTS
 
-    def lower(context: Any, *operands: Any, **parameters: Any) -> Sequence[Any]:
+    def lower(
+        context: Any, *operands: Any, is_gpu: bool = False, **parameters: Any
+    ) -> Sequence[Any]:
         _check_devices(context)
         numbers = {
             name: np.int64(value) for name, value in parameters.items() if isinstance(value, int)
         }
+        given = list(context.avals_in)
         aliases = {i: i for i, value in enumerate(operands) if in_place and _may_reuse(value)}
+        # The handler itself cannot write to the memory of a GPU.
+        if is_gpu and kind == "broadcast":
+            aliases = {0: 0}
+        if is_gpu and kind == "reduce":
+            zeros = np.broadcast_to(np.zeros((), given[0].dtype), given[0].shape)
+            operands = (*operands, mlir.ir_constant(zeros))
+            given, aliases = given * 2, {1: 0}
         rule = jax.ffi.ffi_lowering(TARGET, has_side_effect=True, operand_output_aliases=aliases)
         inner = context.replace(
-            avals_in=(*context.avals_in, abstract_token),
+            avals_in=(*given, abstract_token),
             avals_out=(*context.avals_out, abstract_token),
         )
         token = context.tokens_in.get(EFFECT)
@@ -60,6 +70,8 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
     primitive.def_effectful_abstract_eval(abstract)
     # Not cached: a cached rule is lowered in its own function, where _may_reuse cannot work.
     mlir.register_lowering(primitive, lower, platform="cpu", cacheable=False)
+    on_gpu = functools.partial(lower, is_gpu=True)
+    mlir.register_lowering(primitive, on_gpu, platform="cuda", cacheable=False)
     return primitive
 
 

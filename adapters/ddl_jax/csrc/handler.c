@@ -5,6 +5,8 @@
  *   One handler serves all operations; an attribute of the call tells which. Each call takes a
  *   token that the previous one returned, so XLA runs them in the order of the program, which is
  *   the same on all ranks, as libddl requires.
+ *   On a GPU the operation has its place in the stream of the program. The handler waits for it all
+ *   the same: so a failure is the program's, and not one of whatever comes after it.
  *   The handler blocks a thread of XLA's. Compiled programs outlive comms, so they do not hold the
  *   comm: it is kept here, and ddl_jax_close waits for the calls inside (callers.h).
  */
@@ -150,46 +152,56 @@ static ddl_status allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame, int6
                          (ddl_op)number(frame, "op"), options, NULL);
 }
 
-static ddl_status grouped_allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+static ddl_status grouped_allreduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                                    const ddl_options *options)
 {
     int64_t count = arrays(frame);
     if (count == 1)
-        return allreduce(comm, frame, 0, NULL);
+        return allreduce(comm, frame, 0, options);
     ddl_group *group = NULL;
     ddl_status status = ddl_group_create(comm, &group);
-    ddl_options options = {.struct_size = sizeof options, .group = group};
+    ddl_options each = {.struct_size = sizeof each, .group = group, .memory = options->memory};
     for (int64_t i = 0; i < count && status == DDL_OK; i++)
-        status = allreduce(comm, frame, i, &options);
+        status = allreduce(comm, frame, i, &each);
     if (status == DDL_OK)
-        status = ddl_group_submit(group, NULL, NULL);
+        status = ddl_group_submit(group, options, NULL);
     ddl_group_destroy(group);
     return status;
 }
 
-static ddl_status broadcast(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+static bool on_gpu(const ddl_options *options)
 {
-    const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
-    int root = (int)number(frame, "root");
-    int64_t count = elements(send);
-    if (root == ddl_comm_rank(comm) && send->data != recv->data && count)
-        memcpy(recv->data, send->data, (size_t)count * ddl_dtype_size(type_of(send)));
-    return ddl_broadcast(comm, recv->data, count, type_of(send), root, NULL, NULL);
+    return options->memory == DDL_MEMORY_CUDA;
 }
 
-/* The sum on the root, zeros elsewhere: what the transpose of a broadcast is. */
-static ddl_status reduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+/* On a GPU the result has the array's memory (primitives.py). */
+static ddl_status broadcast(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                            const ddl_options *options)
 {
     const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
     int root = (int)number(frame, "root");
     int64_t count = elements(send);
-    ddl_status status =
-        ddl_reduce(comm, send->data, recv->data, count, type_of(send), DDL_SUM, root, NULL, NULL);
-    if (status == DDL_OK && root != ddl_comm_rank(comm) && count)
+    if (root == ddl_comm_rank(comm) && send->data != recv->data && count && !on_gpu(options))
+        memcpy(recv->data, send->data, (size_t)count * ddl_dtype_size(type_of(send)));
+    return ddl_broadcast(comm, recv->data, count, type_of(send), root, options, NULL);
+}
+
+/* The sum on the root, zeros elsewhere: what the transpose of a broadcast is. On a GPU the result
+ * has zeros before (primitives.py). */
+static ddl_status reduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame, const ddl_options *options)
+{
+    const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
+    int root = (int)number(frame, "root");
+    int64_t count = elements(send);
+    ddl_status status = ddl_reduce(comm, send->data, recv->data, count, type_of(send), DDL_SUM,
+                                   root, options, NULL);
+    if (status == DDL_OK && root != ddl_comm_rank(comm) && count && !on_gpu(options))
         memset(recv->data, 0, (size_t)count * ddl_dtype_size(type_of(send)));
     return status;
 }
 
-static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                           const ddl_options *options)
 {
     bool sends = arrays(frame) > 0, receives = !kind_is(frame, "send");
     const XLA_FFI_Buffer *send = sends ? given(frame, 0) : NULL;
@@ -197,18 +209,19 @@ static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
     int dest = (int)number(frame, "dest"), send_tag = (int)number(frame, "send_tag");
     int source = (int)number(frame, "source"), recv_tag = (int)number(frame, "recv_tag");
     if (!receives)
-        return ddl_send(comm, send->data, elements(send), type_of(send), dest, send_tag, NULL,
+        return ddl_send(comm, send->data, elements(send), type_of(send), dest, send_tag, options,
                         NULL);
     if (!sends) {
         int sender = source;
         ddl_status status = ddl_recv(comm, recv->data, elements(recv), type_of(recv), source,
-                                     recv_tag, &sender, NULL, NULL);
-        if (frame->rets.size > 1 && result(frame, 1)->dtype == XLA_FFI_DataType_S32)
+                                     recv_tag, &sender, options, NULL);
+        if (status == DDL_OK && frame->rets.size > 1 &&
+            result(frame, 1)->dtype == XLA_FFI_DataType_S32)
             *(int32_t *)result(frame, 1)->data = sender;
         return status;
     }
     return ddl_sendrecv(comm, send->data, elements(send), dest, send_tag, recv->data,
-                        elements(recv), source, recv_tag, type_of(send), NULL, NULL);
+                        elements(recv), source, recv_tag, type_of(send), options, NULL);
 }
 
 /* Results that are not in place have memory that was never touched. */
@@ -221,28 +234,28 @@ static void expect_results(const XLA_FFI_CallFrame *frame)
     }
 }
 
-static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+static ddl_status run(ddl_comm *comm, const XLA_FFI_CallFrame *frame, const ddl_options *options)
 {
     if (kind_is(frame, "allreduce"))
-        return grouped_allreduce(comm, frame);
+        return grouped_allreduce(comm, frame, options);
     if (kind_is(frame, "barrier"))
-        return ddl_barrier(comm, NULL, NULL);
+        return ddl_barrier(comm, options, NULL);
     if (kind_is(frame, "broadcast"))
-        return broadcast(comm, frame);
+        return broadcast(comm, frame, options);
     if (kind_is(frame, "reduce"))
-        return reduce(comm, frame);
+        return reduce(comm, frame, options);
     if (kind_is(frame, "send") || kind_is(frame, "recv") || kind_is(frame, "sendrecv"))
-        return exchange(comm, frame);
+        return exchange(comm, frame, options);
 
     const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
     int64_t size = ddl_comm_size(comm);
     if (kind_is(frame, "allgather"))
-        return ddl_allgather(comm, send->data, recv->data, elements(send), type_of(send), NULL,
+        return ddl_allgather(comm, send->data, recv->data, elements(send), type_of(send), options,
                              NULL);
     if (kind_is(frame, "reduce_scatter"))
         return ddl_reduce_scatter(comm, send->data, recv->data, elements(recv), type_of(send),
-                                  (ddl_op)number(frame, "op"), NULL, NULL);
-    return ddl_alltoall(comm, send->data, recv->data, elements(send) / size, type_of(send), NULL,
+                                  (ddl_op)number(frame, "op"), options, NULL);
+    return ddl_alltoall(comm, send->data, recv->data, elements(send) / size, type_of(send), options,
                         NULL);
 }
 
@@ -279,7 +292,8 @@ static XLA_FFI_Error_Code code_of(ddl_status status)
     return XLA_FFI_Error_Code_INTERNAL;
 }
 
-static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
+static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
+                           const ddl_options *options)
 {
     int64_t chosen = number(frame, "comm");
     if (chosen && !(comm = part(chosen)))
@@ -294,8 +308,9 @@ static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame)
                  compiled, size);
         return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text);
     }
-    expect_results(frame);
-    ddl_status status = run(comm, frame);
+    if (!on_gpu(options))
+        expect_results(frame);
+    ddl_status status = run(comm, frame, options);
     return status == DDL_OK ? NULL : refuse(frame, code_of(status), ddl_last_error());
 }
 
@@ -311,15 +326,37 @@ static bool answers_metadata(const XLA_FFI_CallFrame *frame)
     return true;
 }
 
-DDL_API XLA_FFI_Error *ddl_jax_call(XLA_FFI_CallFrame *frame)
+static bool executes(const XLA_FFI_CallFrame *frame)
 {
-    if (answers_metadata(frame) || frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
-        return NULL;
+    return !answers_metadata(frame) && frame->stage == XLA_FFI_ExecutionStage_EXECUTE;
+}
+
+static XLA_FFI_Error *enter_and_call(const XLA_FFI_CallFrame *frame, const ddl_options *options)
+{
     ddl_comm *comm = enter();
     if (!comm)
         return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
                       "ddl: not initialised: call ddl_jax.init() first");
-    XLA_FFI_Error *error = call(comm, frame);
+    XLA_FFI_Error *error = call(comm, frame, options);
     leave();
     return error;
+}
+
+DDL_API XLA_FFI_Error *ddl_jax_call(XLA_FFI_CallFrame *frame)
+{
+    ddl_options options = {.struct_size = sizeof options};
+    return executes(frame) ? enter_and_call(frame, &options) : NULL;
+}
+
+/* The same on an NVIDIA GPU. */
+DDL_API XLA_FFI_Error *ddl_jax_call_cuda(XLA_FFI_CallFrame *frame)
+{
+    if (!executes(frame))
+        return NULL;
+    XLA_FFI_Stream_Get_Args args = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE,
+                                    .ctx = frame->ctx};
+    XLA_FFI_Error *error = frame->api->XLA_FFI_Stream_Get(&args);
+    ddl_options options = {
+        .struct_size = sizeof options, .memory = DDL_MEMORY_CUDA, .stream = args.stream};
+    return error ? error : enter_and_call(frame, &options);
 }
