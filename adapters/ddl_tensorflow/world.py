@@ -7,11 +7,14 @@ after `shutdown` they may be called only in a world of the same size.
 
 from __future__ import annotations
 
+import logging
 from itertools import count
 
 import ddl_core
 from ddl_core import adapter
 from ddl_core.errors import InvalidState
+
+_log = logging.getLogger("ddl_tensorflow")
 
 
 class _World(adapter.World):
@@ -28,6 +31,7 @@ class _World(adapter.World):
         from ddl_tensorflow import _build
 
         _build.load().open(0, comm)
+        _tell_of_gpus()
 
     def _closing(self) -> bool:
         from ddl_tensorflow import _build
@@ -36,6 +40,14 @@ class _World(adapter.World):
         while self.parts:
             self.parts.popitem()[1].close()
         return True
+
+
+def _tell_of_gpus() -> None:
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        _log.info("tensors on the %d GPU(s) pass through host memory", len(gpus))
 
 
 _world = _World()

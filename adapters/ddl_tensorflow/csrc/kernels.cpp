@@ -301,6 +301,7 @@ class Barrier final : public Kernel
 } // namespace
 
 using tensorflow::DEVICE_CPU;
+using tensorflow::DEVICE_DEFAULT;
 
 REGISTER_KERNEL_BUILDER(Name("DdlAllreduce").Device(DEVICE_CPU), Allreduce);
 REGISTER_KERNEL_BUILDER(Name("DdlGroupedAllreduce").Device(DEVICE_CPU), GroupedAllreduce);
@@ -309,5 +310,36 @@ REGISTER_KERNEL_BUILDER(Name("DdlAllgather").Device(DEVICE_CPU), Allgather);
 REGISTER_KERNEL_BUILDER(Name("DdlReduceScatter").Device(DEVICE_CPU), ReduceScatter);
 REGISTER_KERNEL_BUILDER(Name("DdlAlltoall").Device(DEVICE_CPU), Alltoall);
 REGISTER_KERNEL_BUILDER(Name("DdlBarrier").Device(DEVICE_CPU), Barrier);
+
+/* On all other devices. TensorFlow copies the tensors to host memory, and the results back. */
+REGISTER_KERNEL_BUILDER(
+    Name("DdlAllreduce").Device(DEVICE_DEFAULT).HostMemory("tensor").HostMemory("result"),
+    Allreduce);
+REGISTER_KERNEL_BUILDER(
+    Name("DdlGroupedAllreduce").Device(DEVICE_DEFAULT).HostMemory("tensors").HostMemory("results"),
+    GroupedAllreduce);
+REGISTER_KERNEL_BUILDER(
+    Name("DdlBroadcast").Device(DEVICE_DEFAULT).HostMemory("tensor").HostMemory("result"),
+    Broadcast);
+REGISTER_KERNEL_BUILDER(Name("DdlAllgather")
+                            .Device(DEVICE_DEFAULT)
+                            .HostMemory("tensor")
+                            .HostMemory("result")
+                            .HostMemory("of_rank"),
+                        Allgather);
+REGISTER_KERNEL_BUILDER(Name("DdlReduceScatter")
+                            .Device(DEVICE_DEFAULT)
+                            .HostMemory("tensor")
+                            .HostMemory("rows")
+                            .HostMemory("result"),
+                        ReduceScatter);
+REGISTER_KERNEL_BUILDER(Name("DdlAlltoall")
+                            .Device(DEVICE_DEFAULT)
+                            .HostMemory("tensor")
+                            .HostMemory("sent_rows")
+                            .HostMemory("result")
+                            .HostMemory("received_rows"),
+                        Alltoall);
+REGISTER_KERNEL_BUILDER(Name("DdlBarrier").Device(DEVICE_DEFAULT), Barrier);
 
 } // namespace ddl_tensorflow

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import kernels, op_def_registry
 
 import ddl_core
 import ddl_tensorflow as ddl
@@ -316,6 +317,23 @@ with tf.GradientTape() as tape:
     result = ddl.allreduce(variable, "max")
 refused(LookupError, "op 'max' has no gradient", tape.gradient, result, variable)
 print("done gradients", flush=True)
+
+# ---- on other devices: all arguments and results are in host memory ----
+
+
+def check_kernels(operation: str) -> None:
+    described = op_def_registry.get(operation)
+    arrays = {each.name for each in (*described.input_arg, *described.output_arg)}
+    found = kernels.get_registered_kernels_for_op(operation).kernel
+    on_host = {kernel.device_type: set(kernel.host_memory_arg) for kernel in found}
+    assert on_host["DEFAULT"] == arrays and on_host["CPU"] == set(), (operation, on_host)
+
+
+if native:
+    for kind in "Allreduce", "GroupedAllreduce", "Broadcast", "Allgather", "ReduceScatter":
+        check_kernels(f"Ddl{kind}")
+    check_kernels("DdlAlltoall")
+    check_kernels("DdlBarrier")
 
 # ---- leaving and coming back ----
 
