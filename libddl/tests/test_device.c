@@ -113,6 +113,55 @@ static int uneven(ddl_comm *comm)
     return 0;
 }
 
+/* Memory that other processes cannot open is copied to memory of the library's, which grows. */
+static int uneven_large(ddl_comm *comm)
+{
+    enum { MOST = 6 << 20 };
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    device_start();
+    device_buffers_are = NOT_TO_BE_SHARED;
+    for (int k = 0; k < 4; k++) {
+        int64_t counts[SIZE], total = 0;
+        for (int r = 0; r < size; r++)
+            total += counts[r] = (k / 2 ? MOST : 1000) / (1 + r) + r;
+        size_t bytes = (size_t)total * sizeof(int32_t);
+        int32_t *words = malloc(bytes);
+        for (int64_t i = 0; i < total; i++)
+            words[i] = (int32_t)(i % 1000) + rank;
+        void *send = device_copy(words, bytes), *recv = device_alloc(bytes);
+        OK(ddl_allgatherv(comm, send, recv, counts, NULL, DDL_I32, &on_device, NULL));
+        device_read(words, recv, bytes);
+        for (int64_t r = 0, at = 0; r < size; at += counts[r++])
+            for (int64_t i = 0; i < counts[r]; i += 997)
+                CHECK(words[at + i] == i % 1000 + r, "%d, %lld of rank %lld: %d", k, (long long)i,
+                      (long long)r, words[at + i]);
+        device_free(send);
+        device_free(recv);
+        free(words);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Two ranks do not agree on what one sends to the other. */
+static int uneven_mismatch(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    int64_t sent[SIZE] = {2, 2, 2}, received[SIZE] = {2, rank == 1 ? 3 : 2, rank == 1 ? 3 : 2};
+    device_start();
+    void *buffer = device_alloc(64), *recv = device_alloc(64);
+    received[rank] = 2;
+    OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_I32, DDL_SUM, &on_device, NULL));
+    ddl_status status =
+        ddl_alltoallv(comm, buffer, sent, NULL, recv, received, NULL, DDL_I32, &on_device, NULL);
+    CHECK(status == DDL_EMISMATCH, "%d %s", status, ddl_last_error());
+    CHECK(strstr(ddl_last_error(), "rank 2 on ") && strstr(ddl_last_error(), " sends 2 elements"),
+          "%s", ddl_last_error());
+    CHECK(strstr(ddl_last_error(), "which receives 3 from it, on a GPU"), "%s", ddl_last_error());
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Ordered sums over 5 workers, of which each rank has a few that are not neighbours. */
 static int ordered(ddl_comm *comm)
 {
@@ -489,8 +538,8 @@ int main(int argc, char **argv)
         bool shared, left_out;
     } tests[] = {{"operations", operations, true, false},
                  {"many chunks", many_chunks, false, false},
-                 {"uneven", uneven, false, RACES},
-                 {"ordered", ordered, false, RACES},
+                 {"uneven", uneven, true, RACES},
+                 {"ordered", ordered, true, RACES},
                  {"displaced", displaced, false, RACES},
                  {"contexts", contexts, false, false},
                  {"first barrier", first_barrier, false, false},
@@ -508,6 +557,12 @@ int main(int argc, char **argv)
             run_shared(tests[i].name, tests[i].fn);
         if (tests[i].shared && !SANITIZED)
             run_in_one_queue(tests[i].name, tests[i].fn);
+    }
+    if (argc == 1 || !strcmp(argv[1], "uneven")) {
+        setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
+        run_once("uneven, mismatch", uneven_mismatch, DDL_LINK_SHM);
+        if (!SANITIZED)
+            run_once("uneven, large", uneven_large, DDL_LINK_SHM);
     }
     return 0;
 }

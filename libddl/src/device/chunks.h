@@ -52,6 +52,9 @@ int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 /* The bytes of memory that chunk k wants. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 
+/* Of the one chunk of a whole call: where the receive buffer's range begins in the memory. */
+size_t ddl__chunk_recv_offset(const ddl__chunks *chunks);
+
 /* Make the operation of chunk k, in this memory. It has nothing of the caller's. False when out of
  * memory. */
 bool ddl__chunk_call(const ddl__chunks *chunks, int64_t k, unsigned char *memory, ddl__call *made);

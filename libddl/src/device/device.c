@@ -74,6 +74,9 @@ static void operation_free(operation *o)
     }
     for (int64_t k = 0; k < o->n_chunks; k++)
         if (o->chunks[k].shared) {
+            if (d->config.rank == 0)
+                ddl__order_release(o->chunks[k].shared->call.order);
+            free(o->chunks[k].shared->own);
             free(o->chunks[k].shared->all);
             free(o->chunks[k].shared);
         }
@@ -407,6 +410,8 @@ static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, r
                          "%d ranks are too many for an operation on buffers of a GPU",
                          d->config.size);
     chunks->way = way;
+    if (way == DDL__BY_LEADER && call->kind == DDL__ALLTOALL)
+        chunks->is_one_range = false; /* copies of what is replaced */
     r->n_chunks += r->calls[r->n++].n;
     return DDL_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/time_limits.h"
 #include "device/sharing.h"
 #include "engine/describe.h"
+#include "engine/ordered.h"
 
 /* The buffers of all ranks, where the leader can use them. */
 typedef struct buffers {
@@ -42,8 +43,8 @@ static bool open_place(const ddl__device *d, int rank, const ddl__place *place,
 static bool open_all(buffers *b)
 {
     for (int r = 0; r < b->size; r++)
-        if (!open_place(b->device, r, &b->chunk->all[r].send, &b->send[r]) ||
-            !open_place(b->device, r, &b->chunk->all[r].recv, &b->recv[r]))
+        if (!open_place(b->device, r, &ddl__sharing_places(b->chunk, r)->send, &b->send[r]) ||
+            !open_place(b->device, r, &ddl__sharing_places(b->chunk, r)->recv, &b->recv[r]))
             return false;
     return true;
 }
@@ -52,7 +53,8 @@ static bool open_all(buffers *b)
 
 static bool reduces(ddl__kind kind)
 {
-    return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_SCATTER || kind == DDL__REDUCE_TO_ROOT;
+    return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_SCATTER || kind == DDL__REDUCE_TO_ROOT ||
+           kind == DDL__ORDERED_ALLREDUCE;
 }
 
 /* Copies are of bytes. */
@@ -61,9 +63,9 @@ static ddl_dtype dtype_of(const ddl__call *call)
     return reduces(call->kind) ? call->dtype : DDL_U8;
 }
 
-static int64_t count_of(const ddl__call *call)
+static int64_t count_of(const ddl__call *call, int64_t elements)
 {
-    return reduces(call->kind) ? call->count : call->count * (int64_t)ddl__dtype_size(call->dtype);
+    return reduces(call->kind) ? elements : elements * (int64_t)ddl__dtype_size(call->dtype);
 }
 
 static unsigned parts_of(const ddl__call *call, int size)
@@ -85,68 +87,126 @@ static unsigned parts_of(const ddl__call *call, int size)
     return 1;
 }
 
-static void add_in(const buffers *b, ddl__reduction *part, int rank, int block)
+/* What `rank` has for rank `to`. Returns its elements. */
+static int64_t add_in(const buffers *b, ddl__reduction *part, int rank, int to)
 {
-    const ddl__places *of = &b->chunk->all[rank];
-    part->in[part->n_in] = b->send[rank] + (uint64_t)block * of->send.stride;
+    const ddl__places *of = ddl__sharing_places(b->chunk, rank);
+    const ddl__share *block = &of->blocks[to];
+    size_t element = ddl__dtype_size(b->chunk->call.dtype);
+    part->in[part->n_in] = b->send[rank] + (uint64_t)block->start * element;
     part->before[part->n_in++] = of->prescale;
+    return block->count;
 }
 
-/* A block that lies where it is wanted is not copied. */
-static void add_out(const buffers *b, ddl__reduction *part, int rank, int block)
+/* Where `rank` wants what comes from rank `from`. A block that lies there is not copied. */
+static int64_t add_out(const buffers *b, ddl__reduction *part, int rank, int from)
 {
-    const ddl__places *of = &b->chunk->all[rank];
-    ddl__cuda_pointer address = b->recv[rank] + (uint64_t)block * of->recv.stride;
-    if (!b->recv[rank] || (part->n_in == 1 && address == part->in[0]))
-        return;
-    part->out[part->n_out] = address;
-    part->after[part->n_out++] = of->postscale;
+    const ddl__places *of = ddl__sharing_places(b->chunk, rank);
+    const ddl__share *block = &of->blocks[b->size + from];
+    size_t element = ddl__dtype_size(b->chunk->call.dtype);
+    ddl__cuda_pointer address = b->recv[rank] + (uint64_t)block->start * element;
+    if (b->recv[rank] && !(part->n_in == 1 && address == part->in[0])) {
+        part->out[part->n_out] = address;
+        part->after[part->n_out++] = of->postscale;
+    }
+    return block->count;
 }
 
-/* All ranks' block, reduced, for the ranks from `first` up to `end`. */
-static void fill_reduction(const buffers *b, ddl__reduction *part, int block, int first, int end)
+static void set_count(const buffers *b, ddl__reduction *part, int64_t elements)
 {
+    const ddl__call *call = &b->chunk->call;
+    ddl__reduction_count(part, dtype_of(call), count_of(call, elements), call->order);
+}
+
+/* What all ranks have for rank `to`, reduced, for the ranks from `first` up to `end`. */
+static void fill_reduction(const buffers *b, ddl__reduction *part, int to, int first, int end)
+{
+    int64_t count = 0;
     part->divisor = b->size;
     for (int r = 0; r < b->size; r++)
-        add_in(b, part, r, block);
+        count = add_in(b, part, r, to);
     for (int r = first; r < end; r++)
         add_out(b, part, r, 0);
+    set_count(b, part, count);
 }
 
-/* One block of one rank for one block of another. */
-static void fill_copy(const buffers *b, ddl__reduction *part, int from, int from_block, int to,
-                      int to_block)
+/* The block that one rank sends to another. Both must know its length. */
+static ddl_status fill_copy(const buffers *b, ddl__reduction *part, int from, int to)
 {
-    add_in(b, part, from, from_block);
-    add_out(b, part, to, to_block);
+    char *const *names = b->device->config.names;
+    int64_t sent = add_in(b, part, from, to), received = add_out(b, part, to, from);
+    if (sent != received)
+        return ddl__fail(DDL_EMISMATCH,
+                         "%s sends %lld elements to %s, which receives %lld from it, on a GPU",
+                         names[from], (long long)sent, names[to], (long long)received);
+    set_count(b, part, sent);
+    return DDL_OK;
 }
 
-/* One block of one rank for the same block of all. */
-static void fill_copies(const buffers *b, ddl__reduction *part, int from, int to_block)
+/* The one block that a rank has, for all. */
+static void fill_copies(const buffers *b, ddl__reduction *part, int from)
 {
-    add_in(b, part, from, 0);
+    int64_t count = add_in(b, part, from, 0);
     for (int r = 0; r < b->size; r++)
-        add_out(b, part, r, to_block);
+        add_out(b, part, r, from);
+    set_count(b, part, count);
 }
 
-static void fill_part(const buffers *b, ddl__reduction *part, int i)
+/* The parts of a rank lie one behind the other. */
+static ddl__cuda_pointer part_of(const buffers *b, const ddl__fold *fold, int operand)
+{
+    const ddl__call *call = &b->chunk->call;
+    int rank = 0;
+    while (operand >= fold->first[rank + 1])
+        rank++;
+    size_t bytes = (size_t)call->count * call->wide * ddl__dtype_size(call->dtype);
+    return b->send[rank] + (uint64_t)(operand - fold->first[rank]) * bytes;
+}
+
+/* The additions of an ordered sum. Its operands are on the stack in the order in which they are
+ * pushed. */
+static ddl_status fill_ordered(const buffers *b, ddl__reduction *part)
+{
+    const ddl_order *order = b->chunk->call.order;
+    ddl__fold *fold = ddl__order_additions(order);
+    if (!fold)
+        return ddl__fail(DDL_ENOMEM, "no memory for the additions of %d workers",
+                         order->by_rank.workers);
+    for (int i = 0; i < fold->n && fold->items[i] != DDL__FOLD_STORE; i++) {
+        unsigned last = part->n_in - 1;
+        if (fold->items[i] >= 0)
+            part->in[part->n_in++] = part_of(b, fold, fold->items[i]);
+        else if (fold->items[i] == DDL__FOLD_PAIRS)
+            part->pairs[last] |= (unsigned short)(1u << part->additions[last]++);
+        else
+            part->additions[last]++;
+    }
+    free(fold);
+    part->divisor = order->by_rank.workers;
+    for (int r = 0; r < b->size; r++)
+        part->out[part->n_out++] = b->recv[r];
+    set_count(b, part, b->chunk->call.count);
+    return DDL_OK;
+}
+
+static ddl_status fill_part(const buffers *b, ddl__reduction *part, int i)
 {
     int root = b->chunk->call.root, n = b->size;
     switch (b->chunk->call.kind) {
     case DDL__ALLREDUCE: fill_reduction(b, part, 0, 0, n); break;
     case DDL__REDUCE_TO_ROOT: fill_reduction(b, part, 0, root, root + 1); break;
     case DDL__REDUCE_SCATTER: fill_reduction(b, part, i, i, i + 1); break;
-    case DDL__BROADCAST: fill_copies(b, part, root, 0); break;
-    case DDL__ALLGATHER: fill_copies(b, part, i, i); break;
-    case DDL__GATHER: fill_copy(b, part, i, 0, root, i); break;
-    case DDL__SCATTER: fill_copy(b, part, root, i, i, 0); break;
-    case DDL__ALLTOALL: fill_copy(b, part, i / n, i % n, i % n, i / n); break;
+    case DDL__BROADCAST: fill_copies(b, part, root); break;
+    case DDL__ALLGATHER: fill_copies(b, part, i); break;
+    case DDL__GATHER: return fill_copy(b, part, i, root);
+    case DDL__SCATTER: return fill_copy(b, part, root, i);
+    case DDL__ALLTOALL: return fill_copy(b, part, i / n, i % n);
+    case DDL__ORDERED_ALLREDUCE: return fill_ordered(b, part);
     case DDL__BARRIER:
     case DDL__SEND:
-    case DDL__RECV:
-    case DDL__ORDERED_ALLREDUCE: break;
+    case DDL__RECV: break;
     }
-    ddl__reduction_count(part, dtype_of(&b->chunk->call), count_of(&b->chunk->call));
+    return DDL_OK;
 }
 
 static ddl__reduction *table_of(const ddl__shared_chunk *sc)
@@ -162,12 +222,14 @@ static void empty_table(const ddl__shared_chunk *sc)
 /* Whether all ranks have called the same; else the message is set. */
 static ddl_status check_places(const ddl__device *d, const ddl__shared_chunk *sc)
 {
+    const ddl__signature *own = &ddl__sharing_places(sc, 0)->signature;
     for (int r = 1; r < d->config.size; r++) {
+        const ddl__signature *other = &ddl__sharing_places(sc, r)->signature;
         char ours[DDL__CALL_MAX], theirs[DDL__CALL_MAX];
-        if (ddl__signatures_agree(&sc->all[0].signature, &sc->all[r].signature))
+        if (ddl__signatures_agree(own, other))
             continue;
-        ddl__describe_operation(ours, sizeof ours, &sc->all[0].signature);
-        ddl__describe_operation(theirs, sizeof theirs, &sc->all[r].signature);
+        ddl__describe_operation(ours, sizeof ours, own);
+        ddl__describe_operation(theirs, sizeof theirs, other);
         return ddl__fail(DDL_EMISMATCH, "%s called %s; %s called %s, on a GPU", d->config.names[r],
                          theirs, d->config.names[0], ours);
     }
@@ -182,9 +244,9 @@ static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
         return status;
     if (!open_all(&b))
         return DDL_EABORTED;
-    for (unsigned i = 0; i < sc->parts; i++)
-        fill_part(&b, &table_of(sc)[i], (int)i);
-    return DDL_OK;
+    for (unsigned i = 0; i < sc->parts && status == DDL_OK; i++)
+        status = fill_part(&b, &table_of(sc)[i], (int)i);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------ the work */
@@ -192,9 +254,10 @@ static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
 bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
 {
     ddl_op op = reduces(sc->call.kind) ? sc->call.op : DDL_BIT_OR; /* of one operand */
-    if (!ddl__reducer_known(d->sharing->reducer, dtype_of(&sc->call), op))
+    bool ordered = sc->call.order;
+    if (!ddl__reducer_known(d->sharing->reducer, dtype_of(&sc->call), op, ordered))
         ddl__device_settle(d); /* the driver may wait for the GPU when it loads a kernel */
-    sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op);
+    sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op, ordered);
     sc->parts = parts_of(&sc->call, d->config.size);
     empty_table(sc);
     return sc->kernel;
@@ -216,6 +279,12 @@ static void kernel_done(void *argument)
     pthread_mutex_unlock(&d->lock);
 }
 
+/* How many elements a part may have. Of uneven blocks that is not known yet. */
+static int64_t most_of(const ddl__shared_chunk *sc)
+{
+    return sc->call.blocks ? INT32_MAX : count_of(&sc->call, sc->call.count);
+}
+
 bool ddl__leader_queue(ddl__device *d, ddl__shared_chunk *sc)
 {
     const ddl__device_sharing *s = d->sharing;
@@ -225,7 +294,7 @@ bool ddl__leader_queue(ddl__device *d, ddl__shared_chunk *sc)
                      apart->uses, DDL__CUDA_WAIT_VALUE_GEQ) &&
            DDL__GOOD(d, copy_to_device, s->table, apart->memory, sc->parts * sizeof(ddl__reduction),
                      s->compute) &&
-           ddl__reducer_launch(d, s->reducer, sc->kernel, count_of(&sc->call), sc->parts, s->table,
+           ddl__reducer_launch(d, s->reducer, sc->kernel, most_of(sc), sc->parts, s->table,
                                s->compute) &&
            DDL__GOOD(d, launch_host, s->compute, kernel_done, sc) &&
            DDL__GOOD(d, event_record, s->done, s->compute) &&

@@ -32,7 +32,7 @@ static ddl__nccl_op op_of(const ddl__device *d, const ddl__call *call)
 bool ddl__nccl_takes(const ddl__device *d, const ddl__call *call)
 {
     const ddl__device_nccl *n = d->nccl;
-    if (call->prescale != 0 || call->postscale != 0 ||
+    if (call->blocks || call->order || call->prescale != 0 || call->postscale != 0 ||
         (n->between.n > 1 && (call->kind != DDL__ALLREDUCE || call->count < n->n)))
         return false;
     return !reduces(call) || (ddl__nccl_dtype_of(call->dtype) != DDL__NCCL_NO_DTYPE &&

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "device/nccl_ranks.h"
 #include "device/sharing.h"
+#include "engine/ordered.h"
 
 ddl_status ddl__device_exchange(const ddl__device *d, ddl__kind kind, const void *send, void *recv,
                                 size_t bytes, int64_t timeout_ms)
@@ -103,17 +104,43 @@ static ddl_status find_way(ddl__device *d, int64_t timeout_ms)
     return status;
 }
 
-/* All ranks find the same. */
+/* The elements of uneven blocks whose lengths all ranks know; -1: they do not. */
+static int64_t known_elements(const ddl__device *d, const ddl__call *call)
+{
+    const ddl__share *blocks = call->blocks;
+    int64_t sum = 0;
+    if (call->kind == DDL__ALLGATHER)
+        blocks += d->config.size;
+    else if (call->kind != DDL__REDUCE_SCATTER)
+        return -1;
+    for (int r = 0; r < d->config.size; r++)
+        sum += blocks[r].count;
+    return sum;
+}
+
+/* All ranks find the same. What only some know the length of is long once another operation was. */
 static bool is_long(const ddl__device *d, const ddl__call *call)
 {
     ddl__chunks chunks;
     int size = d->config.size;
-    if (!d->config.direct_bytes || size < 2 || call->blocks || call->order ||
-        call->by != DDL__ALGORITHM_NONE || call->kind == DDL__BARRIER ||
+    if (!d->config.direct_bytes || size < 2 || call->by != DDL__ALGORITHM_NONE ||
+        call->kind == DDL__BARRIER ||
         !ddl__chunks_of(call, d->config.rank, size, DDL__SHARED_CHUNK, &chunks))
         return false;
-    uint64_t count = (uint64_t)call->count * (uint64_t)chunks.blocks;
-    return count && count >= d->config.direct_bytes / chunks.element;
+    int64_t count = call->blocks  ? known_elements(d, call)
+                    : call->order ? call->count
+                                  : call->count * chunks.blocks;
+    if (count < 0)
+        return d->way_is_known;
+    return count && (uint64_t)count >= d->config.direct_bytes / chunks.element;
+}
+
+static int parts_of_all(const ddl__device *d, const ddl__call *call)
+{
+    int sum = 0;
+    for (int r = 0; r < d->config.size; r++)
+        sum += call->order->parts[r];
+    return sum;
 }
 
 ddl__way ddl__way_of(ddl__device *d, const ddl__call *call, ddl_status *status)
@@ -123,7 +150,8 @@ ddl__way ddl__way_of(ddl__device *d, const ddl__call *call, ddl_status *status)
         return DDL__BY_HOST;
     if (!d->way_is_known)
         *status = find_way(d, call->timeout_ms);
-    if (*status != DDL_OK || (d->way == DDL__BY_NCCL && !ddl__nccl_takes(d, call)))
+    if (*status != DDL_OK || (d->way == DDL__BY_NCCL && !ddl__nccl_takes(d, call)) ||
+        (d->way == DDL__BY_LEADER && call->order && parts_of_all(d, call) > DDL__REDUCTION_MAX))
         return DDL__BY_HOST;
     return d->way;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce.cu - reduces the operands of several ranks on a GPU, element by element, in the order of
  * the operands; one operand is copied. NVRTC compiles it when a reduction is first wanted, with the
- * macros DTYPE_<dtype> and OP_<op>. A launch has a row of blocks for each part of a table, which is
- * filled in after the launch was queued.
+ * macros DTYPE_<dtype> and OP_<op>, and ORDERED for ordered sums. A launch has a row of blocks for
+ * each part of a table, which is filled in after the launch was queued.
  *
  * It computes as reduce/kernels.h and reduce/convert.h do, so the bits are the same, but for those
  * of NaN. It is C as well as CUDA C++: the stand-in for the driver compiles it with a C compiler. */
 #include "reduction.h"
 
-#define INLINE static __device__ __forceinline__
+/* Ordered sums do not use all of these functions. */
+#define INLINE static __attribute__((unused)) __device__ __forceinline__
 
 /* ------------------------------------------------------------------ elements, and their values */
 
@@ -213,6 +214,32 @@ typedef struct __align__(16) {
     element lane[LANES];
 } pack;
 
+#ifdef ORDERED
+
+/* The operands are parts, which have the type of values, and are added as the program says. */
+INLINE void reduce_one(const ddl__reduction *r, u64 i)
+{
+    value stack[DDL__REDUCTION_DEPTH];
+    unsigned top = 0; /* how many there are */
+    for (unsigned k = 0; k < r->n_in; k++) {
+        stack[top++] = ((const value *)r->in[k])[i];
+        for (unsigned a = 0; a < r->additions[k]; a++) {
+            value right = stack[top - 1], left = stack[top - 2];
+            if (r->pairs[k] >> a & 1) {
+                right = combine(left, right);
+                left = combine(stack[top - 4], stack[top - 3]);
+                top -= 2;
+            }
+            stack[--top - 1] = combine(left, right);
+        }
+    }
+    element result = store(finish(stack[0], r->divisor));
+    for (unsigned k = 0; k < r->n_out; k++)
+        ((element *)r->out[k])[i] = result;
+}
+
+#else
+
 INLINE void reduce_pack(const ddl__reduction *r, u64 i)
 {
     value v[LANES];
@@ -247,6 +274,8 @@ INLINE void reduce_one(const ddl__reduction *r, u64 i)
         ((element *)r->out[k])[i] = scaled(result, r->after[k]);
 }
 
+#endif
+
 #ifdef __cplusplus
 extern "C"
 #endif
@@ -254,8 +283,10 @@ __global__ void ddl_reduce(const ddl__reduction *__restrict__ parts)
 {
     const ddl__reduction *r = &parts[blockIdx.y];
     u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x, step = (u64)gridDim.x * blockDim.x;
+#ifndef ORDERED
     for (u64 i = first; i < r->packs; i += step)
         reduce_pack(r, i);
+#endif
     for (u64 i = r->packs * LANES + first; i < r->count; i += step)
         reduce_one(r, i);
 }

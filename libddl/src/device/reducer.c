@@ -16,6 +16,7 @@ typedef ddl__kernel kernel;
 struct ddl__kernel {
     kernel *next;
     const char *dtype, *op;
+    bool ordered;
     size_t element; /* bytes */
     ddl__cuda_module module;
     ddl__cuda_function function;
@@ -60,7 +61,7 @@ static const char *logical_op(ddl_op op)
 }
 
 /* The kernel of this reduction; complex numbers are pairs of floats. */
-static kernel wanted_kernel(ddl_dtype dtype, ddl_op op)
+static kernel wanted_kernel(ddl_dtype dtype, ddl_op op, bool ordered)
 {
     bool is_logical = dtype == DDL_BOOL || op == DDL_LOGICAL_AND || op == DDL_LOGICAL_OR;
     ddl_dtype as = dtype == DDL_BOOL   ? DDL_U8
@@ -69,16 +70,17 @@ static kernel wanted_kernel(ddl_dtype dtype, ddl_op op)
                                        : dtype;
     return (kernel){.dtype = ddl__dtype_name(as),
                     .op = is_logical ? logical_op(op) : ddl__op_name(op),
+                    .ordered = ordered,
                     .element = ddl__dtype_size(as)};
 }
 
 static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
 {
     char dtype[32], op[32], *image;
-    const char *macros[] = {dtype, op};
+    const char *macros[] = {dtype, op, "-DORDERED"};
     snprintf(dtype, sizeof dtype, "-DDTYPE_%s", k->dtype);
     snprintf(op, sizeof op, "-DOP_%s", k->op);
-    if (ddl__nvrtc_compile(&r->nvrtc, macros, 2, &image) != DDL_OK)
+    if (ddl__nvrtc_compile(&r->nvrtc, macros, k->ordered ? 3 : 2, &image) != DDL_OK)
         return false;
     bool good = DDL__GOOD(d, module_load, &k->module, image);
     free(image);
@@ -89,17 +91,18 @@ static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
     return false;
 }
 
-const kernel *ddl__reducer_known(const ddl__reducer *r, ddl_dtype dtype, ddl_op op)
+const kernel *ddl__reducer_known(const ddl__reducer *r, ddl_dtype dtype, ddl_op op, bool ordered)
 {
-    const kernel wanted = wanted_kernel(dtype, op), *k = r->kernels;
-    while (k && (k->dtype != wanted.dtype || k->op != wanted.op))
+    const kernel wanted = wanted_kernel(dtype, op, ordered), *k = r->kernels;
+    while (k && (k->dtype != wanted.dtype || k->op != wanted.op || k->ordered != ordered))
         k = k->next;
     return k;
 }
 
-const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype dtype, ddl_op op)
+const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype dtype, ddl_op op,
+                                bool ordered)
 {
-    const kernel *known = ddl__reducer_known(r, dtype, op);
+    const kernel *known = ddl__reducer_known(r, dtype, op, ordered);
     if (known)
         return known;
     kernel *made = malloc(sizeof *made);
@@ -107,7 +110,7 @@ const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype
         ddl__fail(DDL_ENOMEM, "no memory for the kernels of a GPU");
         return NULL;
     }
-    *made = wanted_kernel(dtype, op);
+    *made = wanted_kernel(dtype, op, ordered);
     if (!compile(d, r, made)) {
         free(made);
         return NULL;
@@ -130,7 +133,7 @@ ddl__reducer *ddl__reducer_create(const ddl__device *d)
         DDL__GOOD(d, driver_version, &version) &&
         ddl__nvrtc_open(&r->nvrtc, 10 * major + minor, version) == DDL_OK) {
         r->blocks_max = (int64_t)processors * BLOCKS_PER_PROCESSOR;
-        if (ddl__reducer_find(d, r, DDL_F32, DDL_SUM))
+        if (ddl__reducer_find(d, r, DDL_F32, DDL_SUM, false))
             return r;
     }
     free(r);
@@ -149,12 +152,12 @@ static bool is_aligned(const ddl__reduction *part)
     return all % DDL__PACK_BYTES == 0;
 }
 
-void ddl__reduction_count(ddl__reduction *part, ddl_dtype dtype, int64_t count)
+void ddl__reduction_count(ddl__reduction *part, ddl_dtype dtype, int64_t count, bool ordered)
 {
     bool is_complex = ddl__dtype_class(dtype) == DDL__COMPLEX;
     size_t bytes = (size_t)count * ddl__dtype_size(dtype);
     part->count = (unsigned long long)count * (is_complex ? 2 : 1);
-    part->packs = is_aligned(part) ? bytes / DDL__PACK_BYTES : 0;
+    part->packs = !ordered && is_aligned(part) ? bytes / DDL__PACK_BYTES : 0;
 }
 
 bool ddl__reducer_launch(const ddl__device *d, const ddl__reducer *r, const kernel *k,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "engine/describe.h"
+#include "engine/ordered.h"
 
 /* --------------------------------------------------------------------- who shares the GPU */
 
@@ -107,6 +108,8 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
         if (s->scratch[i])
             d->cuda.memory_free(s->scratch[i]);
     }
+    for (unsigned i = 0; i < s->n_outgrown; i++)
+        d->cuda.memory_free(s->outgrown[i]);
     if (s->n_exports && s->exports[0].base)
         d->cuda.memory_free(s->exports[0].base);
     ddl__reducer_destroy(d, s->reducer);
@@ -140,7 +143,7 @@ static const ddl__export *export(const ddl__device *d, const ddl__export *alloca
             return &s->exports[i];
         s->has_freed = s->has_freed || overlap(&s->exports[i], allocation);
     }
-    bool is_full = s->n_exports >= DDL__EXPORTS - DDL__SCRATCHES;
+    bool is_full = s->n_exports >= DDL__EXPORTS - DDL__OWN_EXPORTS;
     if (!is_own && (is_full || s->has_freed))
         return NULL;
     ddl__export *made = &s->exports[s->n_exports];
@@ -173,48 +176,129 @@ static bool find_place(const ddl__device *d, ddl__cuda_pointer address, bool is_
     return true;
 }
 
-/* The blocks of chunk k in the caller's own buffer. */
-static bool place_there(const ddl__device *d, const ddl__chunks *c, int64_t k,
-                        const ddl__copied *blocks, const void *buffer, ddl__place *place)
+/* Blocks of chunk k in the caller's own buffer, for each rank one, or one for all. */
+static bool place_even(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                       const ddl__copied *blocks, const void *buffer, ddl__place *place,
+                       ddl__share *shares)
 {
     int64_t at = blocks->device * c->call->count + k * c->elements;
-    place->stride = (uint64_t)c->call->count * c->element;
+    for (int r = 0; r < c->size; r++)
+        shares[r] = (ddl__share){blocks->n > 1 ? r * c->call->count : 0, ddl__chunk_count(c, k)};
     return !blocks->n ||
            find_place(d, ddl__cuda_address(buffer) + (uint64_t)at * c->element, false, place);
 }
 
 /* The same in memory that they are copied to and from. */
-static bool place_copied(const ddl__device *d, const ddl__chunks *c, int64_t k,
-                         const ddl__copied *blocks, ddl__cuda_pointer memory, ddl__place *place)
+static bool place_even_copied(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                              const ddl__copied *blocks, ddl__cuda_pointer memory,
+                              ddl__place *place, ddl__share *shares)
 {
-    place->stride = ddl__chunk_bytes(c, k) / (size_t)c->blocks;
+    int64_t count = ddl__chunk_count(c, k);
+    for (int r = 0; r < c->size; r++)
+        shares[r] = (ddl__share){blocks->n > 1 ? r * count : 0, count};
     return !blocks->n ||
-           find_place(d, memory + (uint64_t)blocks->host * place->stride, true, place);
+           find_place(d, memory + (uint64_t)(blocks->host * count) * c->element, true, place);
 }
 
-/* An all-to-all that replaces its operands needs copies of them. */
+/* Uneven blocks, from the start of their range on. What a rank has one of, it has for all. */
+static void share_uneven(const ddl__chunks *c, int rank, ddl__share *sent, ddl__share *received)
+{
+    const ddl__call *call = c->call;
+    bool in_place = call->send == call->recv;
+    for (int r = 0; r < c->size; r++) {
+        const ddl__share *from = &call->blocks[r], *to = &call->blocks[c->size + r];
+        switch (call->kind) {
+        case DDL__ALLGATHER: from = in_place ? &call->blocks[c->size + rank] : from; break;
+        case DDL__GATHER:
+            from = in_place ? &call->blocks[c->size + rank] : &call->blocks[call->root];
+            break;
+        case DDL__REDUCE_SCATTER: to = &call->blocks[in_place ? rank : c->size + rank]; break;
+        case DDL__SCATTER: to = &call->blocks[in_place ? rank : c->size + call->root]; break;
+        case DDL__ALLTOALL:
+        case DDL__ALLREDUCE:
+        case DDL__REDUCE_TO_ROOT:
+        case DDL__BROADCAST:
+        case DDL__BARRIER:
+        case DDL__SEND:
+        case DDL__RECV:
+        case DDL__ORDERED_ALLREDUCE: break;
+        }
+        sent[r] = (ddl__share){from->start - c->sent.start, from->count};
+        received[r] = (ddl__share){to->start - c->received.start, to->count};
+    }
+}
+
+static bool place_range(const ddl__device *d, const ddl__share *range, ddl__cuda_pointer address,
+                        bool is_own, ddl__place *place)
+{
+    return !range->count || find_place(d, address, is_own, place);
+}
+
+static ddl__cuda_pointer start_of(const ddl__chunks *c, const void *buffer, const ddl__share *range)
+{
+    return ddl__cuda_address(buffer) + (uint64_t)range->start * c->element;
+}
+
+/* Several parts are not one behind the other, and an all-to-all that replaces its operands needs
+ * copies of them. */
 static bool place_directly(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__places *own)
 {
     const ddl__call *call = c->call;
-    return !(call->kind == DDL__ALLTOALL && call->send == call->recv) &&
-           place_there(d, c, k, &c->in, call->send, &own->send) &&
-           place_there(d, c, k, &c->out, call->recv, &own->recv);
+    ddl__share *sent = own->blocks, *received = sent + c->size;
+    if (call->parts || (call->kind == DDL__ALLTOALL && call->send == call->recv))
+        return false;
+    if (!c->is_whole)
+        return place_even(d, c, k, &c->in, call->send, &own->send, sent) &&
+               place_even(d, c, k, &c->out, call->recv, &own->recv, received);
+    return place_range(d, &c->sent, start_of(c, call->send, &c->sent), false, &own->send) &&
+           place_range(d, &c->received, start_of(c, call->recv, &c->received), false, &own->recv);
 }
 
-static bool place_in_scratch(const ddl__device *d, const ddl__chunks *c, int64_t k,
-                             ddl__device_chunk *chunk, ddl__places *own)
+/* A scratch is replaced by one of at least twice its size. The leader has opened the old one, which
+ * is therefore kept. */
+static bool grow(const ddl__device *d, unsigned i, size_t bytes)
+{
+    ddl__device_sharing *s = d->sharing;
+    size_t least = s->scratch[i] ? 2 * s->scratch_bytes[i] : DDL__SHARED_CHUNK;
+    ddl__cuda_pointer made;
+    if (!DDL__GOOD(d, memory_alloc, &made, bytes > least ? bytes : least))
+        return false;
+    if (s->scratch[i])
+        s->outgrown[s->n_outgrown++] = s->scratch[i];
+    s->scratch[i] = made;
+    s->scratch_bytes[i] = bytes > least ? bytes : least;
+    return true;
+}
+
+/* One of the memories for copies, which takes this much. */
+static bool take_scratch(const ddl__device *d, size_t bytes, ddl__cuda_pointer *memory,
+                         ddl__cuda_event *freed)
 {
     ddl__device_sharing *s = d->sharing;
     unsigned i = (unsigned)(s->n_scratch++ % DDL__SCRATCHES);
     if (!s->freed[i] && !DDL__GOOD(d, event_create, &s->freed[i], DDL__CUDA_EVENT_DISABLE_TIMING))
         return false;
-    if (!s->scratch[i] && !DDL__GOOD(d, memory_alloc, &s->scratch[i], DDL__SHARED_CHUNK))
+    if (s->scratch_bytes[i] < bytes && !grow(d, i, bytes))
         return false;
-    chunk->memory = (unsigned char *)(uintptr_t)s->scratch[i];
-    chunk->freed = s->freed[i];
+    *memory = s->scratch[i];
+    *freed = s->freed[i];
+    return true;
+}
+
+static bool place_in_scratch(const ddl__device *d, const ddl__chunks *c, int64_t k,
+                             ddl__device_chunk *chunk, ddl__places *own)
+{
+    ddl__share *sent = own->blocks, *received = sent + c->size;
+    ddl__cuda_pointer memory;
+    if (!take_scratch(d, ddl__chunk_bytes(c, k), &memory, &chunk->freed))
+        return false;
+    chunk->memory = (unsigned char *)(uintptr_t)memory;
     own->send = own->recv = (ddl__place){.address = 0};
-    return place_copied(d, c, k, &c->in, s->scratch[i], &own->send) &&
-           place_copied(d, c, k, &c->out, s->scratch[i], &own->recv);
+    if (!c->is_whole)
+        return place_even_copied(d, c, k, &c->in, memory, &own->send, sent) &&
+               place_even_copied(d, c, k, &c->out, memory, &own->recv, received);
+    return place_range(d, &c->sent, memory, true, &own->send) &&
+           place_range(d, &c->received, memory + ddl__chunk_recv_offset(c), true, &own->recv);
 }
 
 static bool place(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__device_chunk *chunk,
@@ -223,10 +307,17 @@ static bool place(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__de
     own->signature = ddl__signature_of(c->call, 0);
     own->prescale = c->call->prescale;
     own->postscale = c->call->postscale;
+    if (c->call->blocks)
+        share_uneven(c, d->config.rank, own->blocks, own->blocks + c->size);
     return place_directly(d, c, k, own) || place_in_scratch(d, c, k, chunk, own);
 }
 
 /* -------------------------------------------------------------------- operations of a chunk */
+
+const ddl__places *ddl__sharing_places(const ddl__shared_chunk *sc, int rank)
+{
+    return (const ddl__places *)(const void *)(sc->all + (size_t)rank * sc->bytes);
+}
 
 /* Add a call that starts when the hold is ready. */
 static ddl_status add(const ddl__device_chunk *chunk, const ddl__call *call, ddl__hold *hold)
@@ -241,8 +332,8 @@ static ddl_status add_both(const ddl__device *d, ddl__device_chunk *chunk, ddl__
     bool leads = d->config.rank == 0;
     ddl__call gather = {.kind = DDL__GATHER,
                         .dtype = DDL_U8,
-                        .count = sizeof sc->own,
-                        .send = &sc->own,
+                        .count = (int64_t)sc->bytes,
+                        .send = sc->own,
                         .recv = sc->all,
                         .timeout_ms = sc->call.timeout_ms};
     ddl__call barrier = {.kind = DDL__BARRIER, .dtype = DDL_U8, .timeout_ms = sc->call.timeout_ms};
@@ -267,14 +358,21 @@ ddl_status ddl__sharing_add(ddl__device *d, const ddl__chunks *chunks, int64_t k
                             ddl__device_chunk *chunk)
 {
     bool leads = d->config.rank == 0;
+    size_t size = (size_t)d->config.size;
     ddl__shared_chunk *sc = chunk->shared = calloc(1, sizeof *sc);
-    if (!sc || (leads && !(sc->all = calloc((size_t)d->config.size, sizeof *sc->all))))
+    if (!sc)
+        return out_of_memory(d);
+    sc->bytes = sizeof *sc->own + 2 * size * sizeof *sc->own->blocks;
+    if (!(sc->own = calloc(1, sc->bytes)) || (leads && !(sc->all = calloc(size, sc->bytes))))
         return out_of_memory(d);
     sc->chunk = chunk;
     sc->call = *chunks->call;
-    sc->call.count = ddl__chunk_count(chunks, k);
+    if (leads && sc->call.order)
+        ddl__order_retain(sc->call.order);
+    if (!chunks->is_whole)
+        sc->call.count = ddl__chunk_count(chunks, k);
     chunk->memory = NULL;
-    if (place(d, chunks, k, chunk, &sc->own) && (!leads || ddl__leader_prepare(d, sc)))
+    if (place(d, chunks, k, chunk, sc->own) && (!leads || ddl__leader_prepare(d, sc)))
         return add_both(d, chunk, sc);
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s", ddl__message());

@@ -45,15 +45,15 @@ enum {
     DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
     DDL__SCRATCHES = 2,
     DDL__PROBE_BYTES = 256,
-    DDL__EXPORTS = 64 /* allocations of a rank that the leader opens */
+    DDL__EXPORTS = 64,    /* allocations of a rank that the leader opens */
+    DDL__OWN_EXPORTS = 24 /* of these, the library's */
 };
 
-/* Where the blocks of a buffer lie, for other processes; block i is i strides from the first. */
+/* Where the blocks of a buffer begin, for other processes. */
 typedef struct ddl__place {
     ddl__cuda_ipc handle; /* of the allocation */
     uint64_t base;        /* its address, ... */
-    uint64_t address;     /* ... and that of block 0, in the process; 0: no buffer */
-    uint64_t stride;      /* bytes */
+    uint64_t address;     /* ... and that of the blocks, in the process; 0: no buffer */
     uint64_t number;      /* of the allocation, among those that the rank exports */
 } ddl__place;
 
@@ -62,18 +62,21 @@ typedef struct ddl__places {
     ddl__signature signature; /* of the whole call */
     double prescale, postscale;
     ddl__place send, recv;
+    ddl__share
+        blocks[]; /* in elements from there: what goes to each rank, and what comes from it */
 } ddl__places;
 
 struct ddl__shared_chunk {
     ddl__shared_chunk *next; /* of the leader's that wait for their places */
     ddl__device_chunk *chunk;
     ddl__hold barrier;
-    ddl__call call; /* its count is that of the chunk */
-    ddl__places own;
+    ddl__call call;
+    ddl__places *own;
+    size_t bytes; /* of it */
     atomic_uint gathered;
 
     /* The leader's. */
-    ddl__places *all; /* by rank */
+    unsigned char *all; /* places by rank */
     const ddl__kernel *kernel;
     unsigned parts; /* of the table, which is the chunk's memory in host memory */
 };
@@ -92,6 +95,9 @@ struct ddl__device_sharing {
     unsigned n_exports;
     bool has_freed;                            /* an allocation that was exported */
     ddl__cuda_pointer scratch[DDL__SCRATCHES]; /* 0: not wanted yet */
+    size_t scratch_bytes[DDL__SCRATCHES];
+    ddl__cuda_pointer outgrown[DDL__OWN_EXPORTS]; /* scratches that were too small */
+    unsigned n_outgrown;
     ddl__cuda_event freed[DDL__SCRATCHES];
     uint64_t n_scratch; /* uses of them */
 
@@ -123,6 +129,9 @@ ddl_status ddl__sharing_start(ddl__device *device, const ddl__peer *all, int64_t
 
 /* What the table of such a call takes. */
 size_t ddl__sharing_table_bytes(const ddl__device *device, const ddl__call *call);
+
+/* What a rank has told. */
+const ddl__places *ddl__sharing_places(const ddl__shared_chunk *chunk, int rank);
 
 /* Add the operations of chunk k to the operation's group, and place the chunk. */
 ddl_status ddl__sharing_add(ddl__device *device, const ddl__chunks *chunks, int64_t k,

@@ -46,6 +46,11 @@ void ddl__call_free(const ddl__call *call)
     ddl__order_release(call->order);
 }
 
+ddl__fold *ddl__order_additions(const ddl_order *order)
+{
+    return ddl__order_fold(&order->by_rank, order->ranks);
+}
+
 void ddl__order_add(void *dst, const void *left, const void *right, size_t count, ddl_dtype dtype)
 {
     ddl__fp_mode caller = ddl__fp_enter();

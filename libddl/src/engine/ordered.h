@@ -22,6 +22,10 @@ struct ddl_order {
 /* NULL when out of memory. Owners are below `ranks`. */
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks);
 
+/* The additions of all ranks' parts, which are the operands: span i are those of rank i. NULL when
+ * out of memory; freed with free. */
+ddl__fold *ddl__order_additions(const ddl_order *order);
+
 /* dst[i] = left[i] + right[i] in the mode of the library; dst may be either. */
 void ddl__order_add(void *dst, const void *left, const void *right, size_t count, ddl_dtype dtype);
 
