@@ -43,7 +43,7 @@ static int operations(ddl_comm *comm)
 static int many_chunks(ddl_comm *comm)
 {
     device_start();
-    for (int kind = 0; kind < KINDS; kind += RACES ? 6 : SANITIZED ? 3 : 1)
+    for (int kind = 0; kind < KINDS; kind += RACES ? KINDS : SANITIZED ? 3 : 1)
         compare(comm, kind, DDL_F32,
                 calls[kind].sent < 0 || calls[kind].received < 0 ? BLOCK_LONG : LONG, kind % 2);
     ddl_comm_destroy(comm);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for libnvrtc.so.12, and not NVIDIA's: it compiles libddl/src/device/reduce.cu, and
  * nothing else, as C, for the stand-in for libcuda.so.1. So tests run the very text of the kernel.
- * Its threads run one after the other, and launches from one image must not run at once. */
+ * Its threads run one after the other, and launches from one image must not run at once. What was
+ * compiled stays in a folder of the build, for later processes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,7 +21,7 @@
 #pragma GCC visibility push(default)
 
 enum { SUCCESS, OUT_OF_MEMORY, INVALID_INPUT = 3, INVALID_OPTION = 5, COMPILATION = 6 };
-enum { ARGUMENTS_MAX = 24, PATH_BYTES = 256, LOG_BYTES = 4096, OPTIONS_BYTES = 256 };
+enum { ARGUMENTS_MAX = 24, PATH_BYTES = 1024, LOG_BYTES = 4096, OPTIONS_BYTES = 256 };
 
 typedef struct program {
     const char *text, *name;
@@ -126,6 +127,27 @@ static bool write_files(const program *p, const char *folder)
     return good;
 }
 
+/* FNV-1a, with the end of each text. */
+static uint64_t hash_of(uint64_t hash, const char *const *texts, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *text = texts[i];
+        do
+            hash = (hash ^ (unsigned char)*text) * 1099511628211u;
+        while (*text++);
+    }
+    return hash;
+}
+
+/* Where the result for these macros is kept. */
+static void name_result(const program *p, const char *const *macros, int n, char *path)
+{
+    const char *const texts[] = {before, p->text, after};
+    uint64_t hash = hash_of(14695981039346656037u, texts, 3);
+    hash = hash_of(hash_of(hash, p->headers, p->n_headers), macros, n);
+    snprintf(path, PATH_BYTES, "%s/%016llx.so", KERNELS, (unsigned long long)hash);
+}
+
 static void remove_files(const program *p, const char *folder, const char *made, const char *log)
 {
     char path[PATH_BYTES];
@@ -185,7 +207,8 @@ static int read_image(program *p, const char *path)
 
 static int compile(program *p, int n, const char *const *options)
 {
-    char folder[] = "/tmp/ddl-standin-XXXXXX", path[PATH_BYTES], made[PATH_BYTES], log[PATH_BYTES];
+    char folder[] = KERNELS "/XXXXXX", path[PATH_BYTES], made[PATH_BYTES], log[PATH_BYTES];
+    char kept[PATH_BYTES];
     const char *arguments[ARGUMENTS_MAX] = {COMPILER, "-std=gnu11", "-O1", "-w",
                                             "-fPIC",  "-shared",    "-xc", "-ffp-contract=off",
                                             path,     "-o",         made};
@@ -199,6 +222,9 @@ static int compile(program *p, int n, const char *const *options)
                  strcmp(options[i], "--fmad=false") != 0)
             return INVALID_OPTION;
     }
+    name_result(p, &arguments[11], used - 11, kept);
+    if (read_image(p, kept) == SUCCESS)
+        return SUCCESS;
     if (!mkdtemp(folder))
         return INVALID_INPUT;
     snprintf(path, sizeof path, "%s/%s", folder, p->name);
@@ -208,6 +234,8 @@ static int compile(program *p, int n, const char *const *options)
     if (write_files(p, folder))
         result = run(arguments, log) ? read_image(p, made) : COMPILATION;
     read_log(p, log);
+    if (result == SUCCESS)
+        rename(made, kept);
     remove_files(p, folder, made, log);
     return result;
 }
