@@ -292,6 +292,15 @@ static XLA_FFI_Error_Code code_of(ddl_status status)
     return XLA_FFI_Error_Code_INTERNAL;
 }
 
+/* On a GPU some results have the memory of an operand: primitives.py. */
+static bool has_prepared_results(const XLA_FFI_CallFrame *frame)
+{
+    bool reduces = kind_is(frame, "reduce");
+    if ((!reduces && !kind_is(frame, "broadcast")) || elements(result(frame, 0)) == 0)
+        return true;
+    return given(frame, reduces)->data == result(frame, 0)->data;
+}
+
 static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
                            const ddl_options *options)
 {
@@ -310,6 +319,9 @@ static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
     }
     if (!on_gpu(options))
         expect_results(frame);
+    else if (!has_prepared_results(frame))
+        return refuse(frame, XLA_FFI_Error_Code_INTERNAL,
+                      "ddl: XLA did not let the result have the memory of an operand");
     ddl_status status = run(comm, frame, options);
     return status == DDL_OK ? NULL : refuse(frame, code_of(status), ddl_last_error());
 }

@@ -20,7 +20,7 @@ from ddl_jax import _build
 
 TOKEN = 17  # as in XLA's header, and so are the next
 TYPES = {"float32": 11, "float64": 12, "int32": 4, "bool": 1, "bfloat16": 16, "complex64": 15}
-INVALID_ARGUMENT, FAILED_PRECONDITION, UNIMPLEMENTED = 3, 9, 12
+FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL = 9, 12, 13
 COUNTS = (0, 3, 5000, 600_000)  # the last takes several chunks
 LONG_S = 0.05
 
@@ -83,7 +83,8 @@ def expect(kind: str, given: Any, expected: np.ndarray[Any, Any], **numbers: int
     array, result = on_gpu(given), on_gpu(np.zeros_like(expected))
     if kind == "broadcast":
         result = array  # as the lowering says
-    assert call(kind, [array], [result], **numbers) == (0, "")
+    operands = [array, result] if kind == "reduce" else [array]
+    assert call(kind, operands, [result], **numbers) == (0, "")
     assert result.read().tobytes() == expected.tobytes(), (kind, expected.dtype, expected.shape)
 
 
@@ -122,6 +123,9 @@ def check_errors() -> None:
     assert code == UNIMPLEMENTED and "not for messages" in text, (code, text)
     code, text = call("allreduce", [array], [array], op=OPS["sum"], size=size + 1)
     assert code == FAILED_PRECONDITION and f"{size + 1} ranks" in text, (code, text)
+    for kind in "broadcast", "reduce":
+        code, text = call(kind, [array, array], [on_gpu(np.zeros(4, np.float32))], root=0)
+        assert code == INTERNAL and "the memory of an operand" in text, (code, text)
     if size > 1:
         code, text = call("allreduce", [array], [array], op=OPS["max" if rank else "sum"])
         assert code == FAILED_PRECONDITION and "rank" in text, (code, text)
