@@ -110,13 +110,15 @@ def check_c(checks: Checks) -> None:
     configure = ["cmake", "-S", str(ROOT / "libddl"), "-B", str(tree), "-DDDL_TESTS=ON"]
     checks.run("cmake", [*configure, "-DCMAKE_BUILD_TYPE=Release", "--log-level=WARNING"])
     build = ["cmake", "--build", str(tree), "--parallel", str(os.cpu_count() or 1)]
-    programs = ("test_device", "test_device_failures", "test_shared_gpu")
+    programs = ("test_device", "test_device_blocks", "test_device_failures", "test_shared_gpu")
     checks.run("cmake --build", [*build, "--target", *programs])
     for test in (
-        *("operations", "many chunks", "uneven", "ordered", "displaced", "contexts"),
+        *("operations", "many chunks", "contexts"),
         *("first barrier", "stream order", "group", "completion", "refusals"),
     ):
         checks.run(f"test_device {test}", [str(built), test, "1"])
+    for test in ("uneven", "ordered", "displaced", "mismatch", "nothing", "large"):
+        checks.run(f"test_device_blocks {test}", [f"{built}_blocks", test])
     for test in ("death", "limit", "destroyed"):
         checks.run(f"test_device_failures {test}", [f"{built}_failures", test])
     shared = str(tree / "tests/test_shared_gpu")

@@ -19,7 +19,7 @@ typedef struct code {
     struct code *next;
     void *library;
     int fd; /* of its file, which keeps the name that dlopen has seen */
-    size_t element_bytes;
+    size_t element_bytes, operand_bytes;
     void (*run)(const ddl__reduction *parts, unsigned blocks, unsigned n, unsigned threads);
 } code;
 
@@ -37,12 +37,14 @@ static span take(u64 *address, size_t bytes, int device, CUmemAccess_flags wante
 }
 
 /* Replace the addresses of a part. Returns how many spans that were taken. */
-static unsigned take_part(ddl__reduction *part, size_t bytes, int device, span *spans)
+static unsigned take_part(const code *c, ddl__reduction *part, int device, span *spans)
 {
+    size_t count = (size_t)part->count, bytes = count * c->element_bytes;
     unsigned n = 0;
-    for (unsigned i = 0; part->count && i < part->n_in; i++)
-        spans[n++] = take(&part->in[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    for (unsigned i = 0; part->count && i < part->n_out; i++)
+    for (unsigned i = 0; count && i < part->n_in; i++)
+        spans[n++] =
+            take(&part->in[i], count * c->operand_bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    for (unsigned i = 0; count && i < part->n_out; i++)
         spans[n++] = take(&part->out[i], bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     return n;
 }
@@ -60,7 +62,7 @@ static void run(const kernel *k, void *const *arguments, int device, launch_shap
     span table = take(&address, bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READ);
     memcpy(parts, table.at, bytes);
     for (unsigned i = 0; i < shape.parts; i++)
-        n += take_part(&parts[i], (size_t)parts[i].count * c->element_bytes, device, &spans[n]);
+        n += take_part(c, &parts[i], device, &spans[n]);
     c->run(parts, shape.blocks, shape.parts, shape.threads);
     while (n)
         standin_span_drop(&spans[--n]);
@@ -73,7 +75,7 @@ static bool open_library(code *c, const compiled_header *header)
 {
     char path[64];
     const char *bytes = (const char *)(header + 1);
-    size_t (*element_bytes)(void);
+    size_t (*element_bytes)(void), (*operand_bytes)(void);
     c->fd = memfd_create("kernel of the CUDA stand-in", MFD_CLOEXEC);
     snprintf(path, sizeof path, "/proc/self/fd/%d", c->fd);
     if (c->fd < 0 || write(c->fd, bytes, header->bytes) != (ssize_t)header->bytes ||
@@ -82,9 +84,11 @@ static bool open_library(code *c, const compiled_header *header)
         return false;
     }
     *(void **)&element_bytes = dlsym(c->library, "standin_element_bytes");
+    *(void **)&operand_bytes = dlsym(c->library, "standin_operand_bytes");
     *(void **)&c->run = dlsym(c->library, "standin_run");
-    if (!element_bytes || !c->run)
+    if (!element_bytes || !operand_bytes || !c->run)
         return false;
+    c->operand_bytes = operand_bytes();
     c->element_bytes = element_bytes();
     return true;
 }

@@ -57,15 +57,23 @@ static bool reduces(ddl__kind kind)
            kind == DDL__ORDERED_ALLREDUCE;
 }
 
-/* Copies are of bytes. */
+/* Copies are of integers as long as the elements, as far as there are any. */
 static ddl_dtype dtype_of(const ddl__call *call)
 {
-    return reduces(call->kind) ? call->dtype : DDL_U8;
+    if (reduces(call->kind))
+        return call->dtype;
+    switch (ddl__dtype_size(call->dtype)) {
+    case 1: return DDL_U8;
+    case 2: return DDL_U16;
+    case 4: return DDL_U32;
+    default: return DDL_U64;
+    }
 }
 
 static int64_t count_of(const ddl__call *call, int64_t elements)
 {
-    return reduces(call->kind) ? elements : elements * (int64_t)ddl__dtype_size(call->dtype);
+    size_t size = ddl__dtype_size(call->dtype);
+    return elements * (int64_t)(size / ddl__dtype_size(dtype_of(call)));
 }
 
 static unsigned parts_of(const ddl__call *call, int size)
@@ -279,10 +287,10 @@ static void kernel_done(void *argument)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* How many elements a part may have. Of uneven blocks that is not known yet. */
+/* How many elements a part may have; -1: of uneven blocks that is not known yet. */
 static int64_t most_of(const ddl__shared_chunk *sc)
 {
-    return sc->call.blocks ? INT32_MAX : count_of(&sc->call, sc->call.count);
+    return sc->call.blocks ? -1 : count_of(&sc->call, sc->call.count);
 }
 
 bool ddl__leader_queue(ddl__device *d, ddl__shared_chunk *sc)

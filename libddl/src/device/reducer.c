@@ -165,7 +165,7 @@ bool ddl__reducer_launch(const ddl__device *d, const ddl__reducer *r, const kern
                          ddl__cuda_stream stream)
 {
     int64_t packs = (int64_t)((size_t)count * k->element / DDL__PACK_BYTES) + 1;
-    int64_t blocks = (packs + THREADS - 1) / THREADS;
+    int64_t blocks = count < 0 ? r->blocks_max / parts + 1 : (packs + THREADS - 1) / THREADS;
     void *parameters[] = {&table};
     return DDL__GOOD(d, launch_kernel, k->function,
                      (unsigned)(blocks < r->blocks_max ? blocks : r->blocks_max), parts, 1, THREADS,

@@ -102,14 +102,14 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
         for (int i = 0; i < DDL__EXPORTS; i++)
             if (s->opened[r][i])
                 d->cuda.ipc_close(s->opened[r][i]);
-    for (int i = 0; i < DDL__SCRATCHES; i++) {
+    for (int i = 0; i <= DDL__SCRATCHES; i++) {
         if (s->freed[i])
             d->cuda.event_destroy(s->freed[i]);
         if (s->scratch[i])
             d->cuda.memory_free(s->scratch[i]);
     }
-    for (unsigned i = 0; i < s->n_outgrown; i++)
-        d->cuda.memory_free(s->outgrown[i]);
+    for (unsigned i = 0; i < s->n_kept; i++)
+        d->cuda.memory_free(s->kept[i]);
     if (s->n_exports && s->exports[0].base)
         d->cuda.memory_free(s->exports[0].base);
     ddl__reducer_destroy(d, s->reducer);
@@ -239,13 +239,20 @@ static ddl__cuda_pointer start_of(const ddl__chunks *c, const void *buffer, cons
     return ddl__cuda_address(buffer) + (uint64_t)range->start * c->element;
 }
 
+static bool is_aligned(const ddl__chunks *c)
+{
+    uintptr_t both = (uintptr_t)c->call->send | (uintptr_t)c->call->recv;
+    return both % c->element == 0;
+}
+
 /* Several parts are not one behind the other, and an all-to-all that replaces its operands needs
  * copies of them. */
 static bool place_directly(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__places *own)
 {
     const ddl__call *call = c->call;
     ddl__share *sent = own->blocks, *received = sent + c->size;
-    if (call->parts || (call->kind == DDL__ALLTOALL && call->send == call->recv))
+    bool replaces = call->send && call->send == call->recv;
+    if (call->parts || (call->kind == DDL__ALLTOALL && replaces) || !is_aligned(c))
         return false;
     if (!c->is_whole)
         return place_even(d, c, k, &c->in, call->send, &own->send, sent) &&
@@ -254,28 +261,69 @@ static bool place_directly(const ddl__device *d, const ddl__chunks *c, int64_t k
            place_range(d, &c->received, start_of(c, call->recv, &c->received), false, &own->recv);
 }
 
-/* A scratch is replaced by one of at least twice its size. The leader has opened the old one, which
- * is therefore kept. */
-static bool grow(const ddl__device *d, unsigned i, size_t bytes)
+/* Whether this was allocated where an allocation lay that was exported, and then freed. */
+static bool reuses(const ddl__device_sharing *s, ddl__cuda_pointer base, size_t bytes)
+{
+    const ddl__export made = {.base = base, .bytes = bytes};
+    for (unsigned i = 0; i < s->n_exports; i++)
+        if (overlap(&s->exports[i], &made))
+            return true;
+    return false;
+}
+
+static bool keep(ddl__device_sharing *s, ddl__cuda_pointer memory)
+{
+    if (s->n_kept == DDL__KEPT) {
+        ddl__fail(DDL_ENOMEM, "the memory for copies on a GPU was replaced %d times", DDL__KEPT);
+        return false;
+    }
+    s->kept[s->n_kept++] = memory;
+    return true;
+}
+
+static bool allocate(const ddl__device *d, size_t bytes, ddl__cuda_pointer *made)
+{
+    for (;;) {
+        if (!DDL__GOOD(d, memory_alloc, made, bytes))
+            return false;
+        if (!reuses(d->sharing, *made, bytes))
+            return true;
+        if (!keep(d->sharing, *made))
+            return false;
+    }
+}
+
+/* A scratch is replaced by one of twice its size, if there is so much. The leader has opened the
+ * old one, which is therefore kept. */
+static bool grow(ddl__device *d, unsigned i, size_t bytes)
 {
     ddl__device_sharing *s = d->sharing;
-    size_t least = s->scratch[i] ? 2 * s->scratch_bytes[i] : DDL__SHARED_CHUNK;
+    size_t wanted = s->scratch[i] ? 2 * s->scratch_bytes[i] : DDL__SHARED_CHUNK;
     ddl__cuda_pointer made;
-    if (!DDL__GOOD(d, memory_alloc, &made, bytes > least ? bytes : least))
+    if (d->config.rank == 0)
+        ddl__device_settle(d); /* the driver may wait for the GPU when it allocates */
+    wanted = wanted < bytes ? bytes : wanted;
+    if (!allocate(d, wanted, &made)) {
+        wanted = bytes;
+        if (!allocate(d, wanted, &made))
+            return false;
+    }
+    if (s->scratch[i] && !keep(s, s->scratch[i])) {
+        d->cuda.memory_free(made);
         return false;
-    if (s->scratch[i])
-        s->outgrown[s->n_outgrown++] = s->scratch[i];
+    }
     s->scratch[i] = made;
-    s->scratch_bytes[i] = bytes > least ? bytes : least;
+    s->scratch_bytes[i] = wanted;
     return true;
 }
 
 /* One of the memories for copies, which takes this much. */
-static bool take_scratch(const ddl__device *d, size_t bytes, ddl__cuda_pointer *memory,
+static bool take_scratch(ddl__device *d, size_t bytes, ddl__cuda_pointer *memory,
                          ddl__cuda_event *freed)
 {
     ddl__device_sharing *s = d->sharing;
-    unsigned i = (unsigned)(s->n_scratch++ % DDL__SCRATCHES);
+    unsigned i =
+        bytes > DDL__SHARED_CHUNK ? DDL__SCRATCHES : (unsigned)(s->n_scratch++ % DDL__SCRATCHES);
     if (!s->freed[i] && !DDL__GOOD(d, event_create, &s->freed[i], DDL__CUDA_EVENT_DISABLE_TIMING))
         return false;
     if (s->scratch_bytes[i] < bytes && !grow(d, i, bytes))
@@ -285,7 +333,7 @@ static bool take_scratch(const ddl__device *d, size_t bytes, ddl__cuda_pointer *
     return true;
 }
 
-static bool place_in_scratch(const ddl__device *d, const ddl__chunks *c, int64_t k,
+static bool place_in_scratch(ddl__device *d, const ddl__chunks *c, int64_t k,
                              ddl__device_chunk *chunk, ddl__places *own)
 {
     ddl__share *sent = own->blocks, *received = sent + c->size;
@@ -301,7 +349,7 @@ static bool place_in_scratch(const ddl__device *d, const ddl__chunks *c, int64_t
            place_range(d, &c->received, memory + ddl__chunk_recv_offset(c), true, &own->recv);
 }
 
-static bool place(const ddl__device *d, const ddl__chunks *c, int64_t k, ddl__device_chunk *chunk,
+static bool place(ddl__device *d, const ddl__chunks *c, int64_t k, ddl__device_chunk *chunk,
                   ddl__places *own)
 {
     own->signature = ddl__signature_of(c->call, 0);

@@ -28,7 +28,8 @@
  * they may wait for this operation. Addresses must not be opened that overlap others. So a rank
  * exports few allocations, and no further ones once it is seen to have freed one. Other memory,
  * also what cannot be exported, is copied to and from memory of the library on the same GPU; so is
- * what an all-to-all replaces. Each rank decides that for itself.
+ * what an all-to-all replaces, several parts of an ordered sum, and blocks that are not aligned as
+ * elements. Each rank decides that for itself.
  *
  * When an operation fails, a kernel that runs then may write to the buffers for a moment after the
  * other ranks' streams have gone on. The leader waits for it before it agrees to a comm of the
@@ -45,8 +46,9 @@ enum {
     DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
     DDL__SCRATCHES = 2,
     DDL__PROBE_BYTES = 256,
-    DDL__EXPORTS = 64,    /* allocations of a rank that the leader opens */
-    DDL__OWN_EXPORTS = 24 /* of these, the library's */
+    DDL__EXPORTS = 64,     /* allocations of a rank that the leader opens */
+    DDL__OWN_EXPORTS = 24, /* of these, the library's */
+    DDL__KEPT = DDL__OWN_EXPORTS - DDL__SCRATCHES - 2
 };
 
 /* Where the blocks of a buffer begin, for other processes. */
@@ -93,13 +95,14 @@ struct ddl__device_sharing {
     bool *is_own_process;              /* by rank */
     ddl__export exports[DDL__EXPORTS]; /* the first is the library's, to try it */
     unsigned n_exports;
-    bool has_freed;                            /* an allocation that was exported */
-    ddl__cuda_pointer scratch[DDL__SCRATCHES]; /* 0: not wanted yet */
-    size_t scratch_bytes[DDL__SCRATCHES];
-    ddl__cuda_pointer outgrown[DDL__OWN_EXPORTS]; /* scratches that were too small */
-    unsigned n_outgrown;
-    ddl__cuda_event freed[DDL__SCRATCHES];
-    uint64_t n_scratch; /* uses of them */
+    bool has_freed;                                /* an allocation that was exported */
+    ddl__cuda_pointer scratch[DDL__SCRATCHES + 1]; /* 0: not wanted yet. The last one is for longer
+                                                      chunks, and grows. */
+    size_t scratch_bytes[DDL__SCRATCHES + 1];
+    ddl__cuda_event freed[DDL__SCRATCHES + 1];
+    uint64_t n_scratch;                /* uses of the others */
+    ddl__cuda_pointer kept[DDL__KEPT]; /* scratches that were too small, or cannot be used */
+    unsigned n_kept;
 
     /* The leader's. */
     ddl__reducer *reducer;                     /* or NULL */

@@ -52,6 +52,12 @@ static const char before[] = "#define __global__\n"
 
 static const char after[] =
     "unsigned long standin_element_bytes(void) { return sizeof(element); }\n"
+    "#ifdef ORDERED\n"
+    "typedef value operand;\n"
+    "#else\n"
+    "typedef element operand;\n"
+    "#endif\n"
+    "unsigned long standin_operand_bytes(void) { return sizeof(operand); }\n"
     "void standin_run(const ddl__reduction *parts, unsigned blocks, unsigned n, unsigned threads)\n"
     "{\n"
     "    gridDim.x = blocks;\n"

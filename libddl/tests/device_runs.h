@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device_runs.h - runs a test of operations on buffers of a GPU on the ways that they may go. */
+#ifndef DDL_TESTS_DEVICE_RUNS_H
+#define DDL_TESTS_DEVICE_RUNS_H
+
+#include <stdio.h>
+
+#include "device_buffers.h"
+#include "processes.h"
+
+enum { RANKS = 3 };
+
+static unsigned n_runs;
+
+static inline void run_once(const char *name, process_fn *fn, uint32_t links)
+{
+    process_test test = {name, fn, 0, false};
+    run_process_test(&test, RANKS, links);
+    n_runs++;
+}
+
+/* What runs between the copies is the same over TCP. */
+static inline void run_both(const char *name, process_fn *fn, bool in_any_case)
+{
+    setenv("DDL_GPU_DIRECT_BYTES", "0", 1);
+    run_once(name, fn, DDL_LINK_SHM);
+    if (!SANITIZED || in_any_case)
+        run_once(name, fn, DDL_LINK_TCP);
+}
+
+/* From buffer to buffer, since all ranks are on one GPU. Over TCP the host's results of small
+ * floats are rounded more often. */
+static inline void run_shared(const char *name, process_fn *fn, bool all_sources)
+{
+    static const char *const names[] = {"own", "pool", "no IPC"};
+    char text[64];
+    setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
+    for (int source = OF_THEIR_OWN; source <= NOT_TO_BE_SHARED; source++) {
+        /* The first starts as the second, and goes on as the third. */
+        if (SANITIZED && (source == OF_THEIR_OWN || (source != OF_ONE_POOL && !all_sources)))
+            continue;
+        snprintf(text, sizeof text, "%s, %s", name, names[source]);
+        device_buffers_are = (device_source)source;
+        run_once(text, fn, DDL_LINK_SHM);
+    }
+    device_buffers_are = OF_THEIR_OWN;
+}
+
+/* Streams of a GPU may share a queue, where nothing runs before what was queued earlier. */
+static inline void run_in_one_queue(const char *name, process_fn *fn)
+{
+    char text[64];
+    setenv("DDL_STANDIN_ONE_QUEUE", "1", 1); /* the real driver has another variable */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    for (int shared = 0; shared < 2; shared++) {
+        snprintf(text, sizeof text, "%s, one queue, %s", name, shared ? "shared" : "host");
+        setenv("DDL_GPU_DIRECT_BYTES", shared ? "1" : "0", 1);
+        device_buffers_are = OF_ONE_POOL;
+        run_once(text, fn, DDL_LINK_SHM);
+    }
+    device_buffers_are = OF_THEIR_OWN;
+    unsetenv("DDL_STANDIN_ONE_QUEUE");
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+#endif
