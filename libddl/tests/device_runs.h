@@ -4,6 +4,7 @@
 #define DDL_TESTS_DEVICE_RUNS_H
 
 #include <stdio.h>
+#include <string.h>
 
 #include "device_buffers.h"
 #include "processes.h"
@@ -61,6 +62,28 @@ static inline void run_in_one_queue(const char *name, process_fn *fn)
     device_buffers_are = OF_THEIR_OWN;
     unsetenv("DDL_STANDIN_ONE_QUEUE");
     unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+}
+
+typedef struct device_test {
+    const char *name;
+    process_fn *fn;
+    bool by_host, shared, one_queue; /* the ways; the last not under sanitizers */
+    bool in_any_case, all_sources;   /* also under sanitizers: over TCP, from each kind of memory */
+} device_test;
+
+/* All, or the one that argv[1] names. */
+static inline void run_device_tests(const device_test *tests, size_t n, int argc, char **argv)
+{
+    for (const device_test *t = tests; t < tests + n; t++) {
+        if (argc > 1 && strcmp(argv[1], t->name))
+            continue;
+        if (t->by_host)
+            run_both(t->name, t->fn, t->in_any_case);
+        if (t->shared)
+            run_shared(t->name, t->fn, t->all_sources);
+        if (t->one_queue && !SANITIZED)
+            run_in_one_queue(t->name, t->fn);
+    }
 }
 
 #endif

@@ -308,24 +308,19 @@ static int first_barrier(ddl_comm *comm)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        process_fn *fn;
-        bool shared;
-    } tests[] = {{"operations", operations, true},     {"many chunks", many_chunks, false},
-                 {"contexts", contexts, false},        {"first barrier", first_barrier, false},
-                 {"stream order", stream_order, true}, {"group", group, true},
-                 {"completion", completion, true},     {"refusals", refusals, false}};
+    static const device_test tests[] = {
+        {"operations", operations, .by_host = true, .shared = true, .one_queue = true,
+         .all_sources = true},
+        {"many chunks", many_chunks, .by_host = true},
+        {"contexts", contexts, .by_host = true},
+        {"first barrier", first_barrier, .by_host = true},
+        {"stream order", stream_order, .by_host = true, .shared = true, .one_queue = true,
+         .in_any_case = true},
+        {"group", group, .by_host = true, .shared = true, .one_queue = true},
+        {"completion", completion, .by_host = true, .shared = true, .one_queue = true},
+        {"refusals", refusals, .by_host = true}};
     if (argc > 2)
         sample = (unsigned)atoi(argv[2]);
-    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (argc > 1 && strcmp(argv[1], tests[i].name))
-            continue;
-        run_both(tests[i].name, tests[i].fn, tests[i].fn == stream_order);
-        if (tests[i].shared)
-            run_shared(tests[i].name, tests[i].fn, tests[i].fn == operations);
-        if (tests[i].shared && !SANITIZED)
-            run_in_one_queue(tests[i].name, tests[i].fn);
-    }
+    run_device_tests(tests, sizeof tests / sizeof *tests, argc, argv);
     return 0;
 }

@@ -227,24 +227,13 @@ static int displaced(ddl_comm *comm)
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        process_fn *fn;
-        bool by_host, one_queue;
-    } tests[] = {{"uneven", uneven, true, true},
-                 {"ordered", ordered, true, true},
-                 {"displaced", displaced, true, false},
-                 {"mismatch", uneven_mismatch, false, false},
-                 {"nothing", uneven_nothing, false, false},
-                 {"large", uneven_large, false, false}};
-    for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
-        if (argc > 1 && strcmp(argv[1], tests[i].name))
-            continue;
-        if (tests[i].by_host)
-            run_both(tests[i].name, tests[i].fn, false);
-        run_shared(tests[i].name, tests[i].fn, false);
-        if (tests[i].one_queue && !SANITIZED)
-            run_in_one_queue(tests[i].name, tests[i].fn);
-    }
+    static const device_test tests[] = {
+        {"uneven", uneven, .by_host = true, .shared = true, .one_queue = true},
+        {"ordered", ordered, .by_host = true, .shared = true, .one_queue = true},
+        {"displaced", displaced, .by_host = true, .shared = true},
+        {"mismatch", uneven_mismatch, .shared = true},
+        {"nothing", uneven_nothing, .shared = true},
+        {"large", uneven_large, .shared = true}};
+    run_device_tests(tests, sizeof tests / sizeof *tests, argc, argv);
     return 0;
 }

@@ -5,10 +5,10 @@
  *   One handler serves all operations; an attribute of the call tells which. Each call takes a
  *   token that the previous one returned, so XLA runs them in the order of the program, which is
  *   the same on all ranks, as libddl requires.
- *   On a GPU the operation has its place in the stream of the program. The handler waits for it all
- *   the same: so a failure is the program's, and not one of whatever comes after it.
- *   The handler blocks a thread of XLA's. Compiled programs outlive comms, so they do not hold the
- *   comm: it is kept here, and ddl_jax_close waits for the calls inside (callers.h).
+ *   On a GPU the operation has its place in the stream of the program. The handler still waits
+ * until it is complete, so that the program which has the operation reports a failure. The handler
+ * blocks a thread of XLA's. Compiled programs outlive comms, so they do not hold the comm: it is
+ * kept here, and ddl_jax_close waits for the calls inside (callers.h).
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -57,7 +57,7 @@ static bool reduces(ddl__kind kind)
            kind == DDL__ORDERED_ALLREDUCE;
 }
 
-/* Copies are of integers as long as the elements, as far as there are any. */
+/* Copies are of integers as long as the elements; of two if there are none so long. */
 static ddl_dtype dtype_of(const ddl__call *call)
 {
     if (reduces(call->kind))
@@ -170,6 +170,8 @@ static ddl__cuda_pointer part_of(const buffers *b, const ddl__fold *fold, int op
     size_t bytes = (size_t)call->count * call->wide * ddl__dtype_size(call->dtype);
     return b->send[rank] + (uint64_t)(operand - fold->first[rank]) * bytes;
 }
+
+_Static_assert((int)DDL__REDUCTION_DEPTH >= (int)DDL__FOLD_DEPTH, "the stack of the kernel");
 
 /* The additions of an ordered sum. Its operands are on the stack in the order in which they are
  * pushed. */

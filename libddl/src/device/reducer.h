@@ -24,8 +24,7 @@ const ddl__kernel *ddl__reducer_known(const ddl__reducer *reducer, ddl_dtype dty
 const ddl__kernel *ddl__reducer_find(const ddl__device *device, ddl__reducer *reducer,
                                      ddl_dtype dtype, ddl_op op, bool ordered);
 
-/* Queue it for the parts of a table on the device, each of up to `count` elements; -1: of any
- * number.
+/* Queue it for the parts of a table on the device. Each has up to `count` elements; -1: any number.
  */
 bool ddl__reducer_launch(const ddl__device *device, const ddl__reducer *reducer,
                          const ddl__kernel *kernel, int64_t count, unsigned parts,

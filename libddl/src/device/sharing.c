@@ -204,27 +204,20 @@ static bool place_even_copied(const ddl__device *d, const ddl__chunks *c, int64_
 static void share_uneven(const ddl__chunks *c, int rank, ddl__share *sent, ddl__share *received)
 {
     const ddl__call *call = c->call;
+    const ddl__share *from = call->blocks, *to = from + c->size;
+    const ddl__share *one_sent = NULL, *one_received = NULL;
     bool in_place = call->send == call->recv;
+    if (call->kind == DDL__ALLGATHER || call->kind == DDL__GATHER)
+        one_sent = in_place ? &to[rank] : &from[call->root];
+    if (call->kind == DDL__REDUCE_SCATTER || call->kind == DDL__SCATTER)
+        one_received = in_place                     ? &from[rank]
+                       : call->kind == DDL__SCATTER ? &to[call->root]
+                                                    : &to[rank];
     for (int r = 0; r < c->size; r++) {
-        const ddl__share *from = &call->blocks[r], *to = &call->blocks[c->size + r];
-        switch (call->kind) {
-        case DDL__ALLGATHER: from = in_place ? &call->blocks[c->size + rank] : from; break;
-        case DDL__GATHER:
-            from = in_place ? &call->blocks[c->size + rank] : &call->blocks[call->root];
-            break;
-        case DDL__REDUCE_SCATTER: to = &call->blocks[in_place ? rank : c->size + rank]; break;
-        case DDL__SCATTER: to = &call->blocks[in_place ? rank : c->size + call->root]; break;
-        case DDL__ALLTOALL:
-        case DDL__ALLREDUCE:
-        case DDL__REDUCE_TO_ROOT:
-        case DDL__BROADCAST:
-        case DDL__BARRIER:
-        case DDL__SEND:
-        case DDL__RECV:
-        case DDL__ORDERED_ALLREDUCE: break;
-        }
-        sent[r] = (ddl__share){from->start - c->sent.start, from->count};
-        received[r] = (ddl__share){to->start - c->received.start, to->count};
+        const ddl__share *s = one_sent ? one_sent : &from[r];
+        const ddl__share *t = one_received ? one_received : &to[r];
+        sent[r] = (ddl__share){s->start - c->sent.start, s->count};
+        received[r] = (ddl__share){t->start - c->received.start, t->count};
     }
 }
 

@@ -48,7 +48,7 @@ enum {
     DDL__PROBE_BYTES = 256,
     DDL__EXPORTS = 64,     /* allocations of a rank that the leader opens */
     DDL__OWN_EXPORTS = 24, /* of these, the library's */
-    DDL__KEPT = DDL__OWN_EXPORTS - DDL__SCRATCHES - 2
+    DDL__KEPT = DDL__OWN_EXPORTS - DDL__SCRATCHES - 2 /* scratches that were replaced */
 };
 
 /* Where the blocks of a buffer begin, for other processes. */
