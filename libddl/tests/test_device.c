@@ -300,6 +300,7 @@ static int first_barrier(ddl_comm *comm)
     OK(ddl_barrier(comm, &options, NULL));
     CU(cuCtxSetCurrent(first));
     OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_U32, DDL_SUM, &options, NULL));
+    CU(cuCtxSetCurrent(second));
     device_read(words, buffer, sizeof words);
     CHECK(words[3] == SIZE, "%u", words[3]);
     ddl_comm_destroy(comm);

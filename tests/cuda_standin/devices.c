@@ -220,6 +220,25 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return standin_leave(CUDA_SUCCESS);
 }
 
+CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
+{
+    context *current;
+    CUresult result = standin_enter_context(__func__, &current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const context *peer = standin_context_of(handle, &result);
+    if (!peer)
+        return standin_leave(result);
+    if (flags || peer == current)
+        return standin_leave(CUDA_ERROR_INVALID_VALUE);
+    if (standin_settings()->peers == PEERS_NONE)
+        return standin_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    if (current->accesses[peer->device])
+        return standin_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    current->accesses[peer->device] = true;
+    return standin_leave(CUDA_SUCCESS);
+}
+
 CUresult cuCtxSynchronize(void)
 {
     context *current;

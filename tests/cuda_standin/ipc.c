@@ -68,11 +68,16 @@ static range *open_range(memory *m, size_t bytes, context *current)
         standin_memory_release(m);
         return opened;
     }
-    uintptr_t start = standin_reserve(bytes, STANDIN_PAGE, 0);
-    if (!start) {
+    if (m->device != current->device && standin_settings()->peers == PEERS_BROKEN) {
+        int device = m->device;
         standin_memory_release(m);
-        return NULL;
+        m = standin_memory_create(device, bytes);
     }
+    uintptr_t start = m ? standin_reserve(bytes, STANDIN_PAGE, 0) : 0;
+    if (m && !start)
+        standin_memory_release(m);
+    if (!start)
+        return NULL;
     return standin_range_add(OPENED, start, bytes, m, current);
 }
 
@@ -92,6 +97,10 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
     memory *m = open_memory(&own);
     if (!m)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
+    if (m->device != current->device && standin_settings()->peers == PEERS_NONE) {
+        standin_memory_release(m);
+        return standin_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    }
     range *r = open_range(m, own.bytes, current);
     if (!r)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);

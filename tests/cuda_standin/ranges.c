@@ -120,10 +120,19 @@ range *standin_range_within(uintptr_t address, size_t bytes)
     return first;
 }
 
-/* A mapping is accessible to the devices that cuMemSetAccess has named, other memory to all. */
+/* A mapping is accessible to the devices that cuMemSetAccess has named, memory of another process
+ * to that which has opened it, other memory of a device to those that have enabled it. */
 static bool is_accessible(const range *r, int device, CUmemAccess_flags wanted)
 {
-    return r->kind != MAPPED || (r->access[device] & wanted) == wanted;
+    switch (r->kind) {
+    case MAPPED: return (r->access[device] & wanted) == wanted;
+    case OPENED: return r->context->device == device;
+    case DEVICE_ALLOCATED:
+        return r->device == device || standin_contexts[device].accesses[r->device];
+    case HOST_ALLOCATED:
+    case HOST_REGISTERED: break;
+    }
+    return true;
 }
 
 place standin_place(uintptr_t address, size_t bytes, int device, CUmemAccess_flags wanted)

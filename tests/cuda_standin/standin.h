@@ -27,12 +27,16 @@ enum {
 
 /* ------------------------------------------------------------------------- settings, settings.c */
 
+/* What the devices can do with each other's memory. `broken`: accesses seem to succeed. */
+typedef enum peers { PEERS_GOOD, PEERS_NONE, PEERS_BROKEN } peers;
+
 typedef struct settings {
     bool valid;
     int devices;
     unsigned delay_us;
     uint64_t seed;
     bool no_fd, no_wait_value, one_queue;
+    peers peers;
 } settings;
 
 /* Reads the environment in the first call. */
@@ -54,6 +58,7 @@ struct point;
 typedef struct context {
     int device;
     unsigned retained;
+    bool accesses[STANDIN_DEVICES_MAX]; /* cuCtxEnablePeerAccess */
     stream *legacy;
     struct point *newest;           /* item of all streams, if they have one queue */
     pthread_mutex_t host_functions; /* held while one of them runs */

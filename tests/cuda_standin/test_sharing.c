@@ -226,9 +226,76 @@ static void ipc(void)
     run_both(export_handle, open_handle);
 }
 
+/* The importer is on device 1. */
+static void on_second_device(void)
+{
+    CUcontext second;
+    CU(cu.cuDevicePrimaryCtxRetain(&second, 1));
+    CU(cu.cuCtxSetCurrent(second));
+}
+
+static void export_to_peer(int socket)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr own = device_words();
+    fill_words(own, 31, NULL);
+    CU(cu.cuStreamSynchronize(NULL));
+    CU(cu.cuIpcGetMemHandle(&handle, own));
+    send_bytes(socket, &handle, sizeof handle);
+    await(socket);
+    bool broken = getenv("DDL_STANDIN_PEERS");
+    check_device_words(own, broken ? 31 : 32, "the words after the importer's");
+}
+
+static void open_peer(int socket)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr opened;
+    bool broken = getenv("DDL_STANDIN_PEERS");
+    on_second_device();
+    receive_bytes(socket, &handle, sizeof handle);
+    CU(cu.cuIpcOpenMemHandle_v2(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    check_device_words(opened, broken ? 0 : 31, "the exporter's words");
+    fill_words(opened, 32, NULL);
+    CU(cu.cuStreamSynchronize(NULL));
+    tell(socket);
+}
+
+static void ipc_peers(void)
+{
+    run_both(export_to_peer, open_peer);
+}
+
+static void offer(int socket)
+{
+    CUipcMemHandle handle;
+    CU(cu.cuIpcGetMemHandle(&handle, device_words()));
+    send_bytes(socket, &handle, sizeof handle);
+    await(socket);
+}
+
+static void refuse(int socket)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr opened;
+    on_second_device();
+    receive_bytes(socket, &handle, sizeof handle);
+    CU_IS(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+          cu.cuIpcOpenMemHandle_v2(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    tell(socket);
+}
+
+static void ipc_no_peers(void)
+{
+    run_both(offer, refuse);
+}
+
 const test_case sharing_cases[] = {
     {"descriptors", descriptors, {0}, false},
     {"no_descriptors", no_descriptors, {"DDL_STANDIN_NO_FD=1"}, false},
     {"ipc", ipc, {0}, false},
+    {"ipc_peers", ipc_peers, {"DDL_STANDIN_DEVICES=2"}, false},
+    {"ipc_broken_peers", ipc_peers, {"DDL_STANDIN_DEVICES=2", "DDL_STANDIN_PEERS=broken"}, false},
+    {"ipc_no_peers", ipc_no_peers, {"DDL_STANDIN_DEVICES=2", "DDL_STANDIN_PEERS=none"}, false},
     {NULL, NULL, {0}, false},
 };
