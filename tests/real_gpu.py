@@ -123,7 +123,7 @@ def check_c(checks: Checks) -> None:
         checks.run(f"test_device_failures {test}", [f"{built}_failures", test])
     shared = str(tree / "tests/test_shared_gpu")
     checks.run("test_shared_gpu reductions", [shared, "reductions", "1"])
-    for test in ("chunks", "allocations", "other_count", "other_op"):
+    for test in ("chunks", "allocations", "freed", "peers", "other_count", "other_op"):
         checks.run(f"test_shared_gpu {test}", [shared, test])
 
 

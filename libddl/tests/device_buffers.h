@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "cuda_functions.h"
+#include "ddl/ddl.h"
 
 #define CU(call)                                                                                   \
     do {                                                                                           \
@@ -56,6 +57,16 @@ static inline int device_count(void)
     return count;
 }
 
+/* The ranks take so many GPUs in turn, if there are so many. */
+static int device_gpus = 1;
+
+static inline void device_start_of(const ddl_comm *comm)
+{
+    device_start();
+    int count = device_count(), gpus = device_gpus < count ? device_gpus : count;
+    device_start_on(ddl_comm_rank(comm) % gpus);
+}
+
 static inline CUstream device_stream(void)
 {
     CUstream stream;
@@ -85,8 +96,10 @@ static inline CUdeviceptr device_pool_take(size_t bytes)
 /* It stays to the end of the process. */
 static inline CUdeviceptr device_map(size_t bytes)
 {
+    CUdevice device;
+    CU(cuCtxGetDevice(&device));
     CUmemAllocationProp as = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
     CUmemAccessDesc access = {as.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;

@@ -47,6 +47,24 @@ static inline void run_shared(const char *name, process_fn *fn, bool all_sources
     device_buffers_are = OF_THEIR_OWN;
 }
 
+/* The same where ranks have several GPUs, which can access each other's memory. */
+static inline void run_on_several_gpus(const char *name, process_fn *fn)
+{
+    char text[64];
+    setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
+    setenv("DDL_GPU_NCCL", "0", 1);
+    setenv("DDL_STANDIN_DEVICES", "3", 1);
+    for (device_gpus = 2; device_gpus <= (SANITIZED ? 2 : 3); device_gpus++) {
+        snprintf(text, sizeof text, "%s, %d GPUs", name, device_gpus);
+        device_buffers_are = device_gpus == 2 ? OF_ONE_POOL : NOT_TO_BE_SHARED;
+        run_once(text, fn, DDL_LINK_SHM);
+    }
+    device_gpus = 1;
+    device_buffers_are = OF_THEIR_OWN;
+    unsetenv("DDL_STANDIN_DEVICES");
+    unsetenv("DDL_GPU_NCCL");
+}
+
 /* Streams of a GPU may share a queue, where nothing runs before what was queued earlier. */
 static inline void run_in_one_queue(const char *name, process_fn *fn)
 {
@@ -81,6 +99,8 @@ static inline void run_device_tests(const device_test *tests, size_t n, int argc
             run_both(t->name, t->fn, t->in_any_case);
         if (t->shared)
             run_shared(t->name, t->fn, t->all_sources);
+        if (t->shared)
+            run_on_several_gpus(t->name, t->fn);
         if (t->one_queue && !SANITIZED)
             run_in_one_queue(t->name, t->fn);
     }

@@ -28,7 +28,7 @@ static int operations(ddl_comm *comm)
 {
     static const ddl_dtype dtypes[] = {DDL_F32, DDL_BF16, DDL_I64, DDL_U8, DDL_F64};
     static const int64_t counts[] = {0, 1, 1000, SANITIZED ? 7001 : 70001};
-    device_start();
+    device_start_of(comm);
     unsigned combination = n_runs;
     for (int kind = 0; kind < KINDS; kind++)
         for (unsigned d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
@@ -43,7 +43,7 @@ static int operations(ddl_comm *comm)
 /* Several times as many chunks as there are slots. */
 static int many_chunks(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     for (int kind = 0; kind < KINDS; kind += RACES ? KINDS : SANITIZED ? 3 : 1)
         compare(comm, kind, DDL_F32,
                 calls[kind].sent < 0 || calls[kind].received < 0 ? BLOCK_LONG : LONG, kind % 2);
@@ -55,7 +55,7 @@ static int many_chunks(ddl_comm *comm)
 static int stream_order(ddl_comm *comm)
 {
     enum { STEPS = 20, WORDS = 300000 };
-    device_start();
+    device_start_of(comm);
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     CUstream streams[2] = {device_stream(), device_stream()};
     uint32_t *send = device_alloc(sizeof *send * WORDS), *recv = device_alloc(sizeof *recv * WORDS);
@@ -98,7 +98,7 @@ static int stream_order(ddl_comm *comm)
 static int group(ddl_comm *comm)
 {
     enum { SMALL = 20, WORDS = 1000, LARGE = 700000, TIMES = 3 };
-    device_start();
+    device_start_of(comm);
     int rank = ddl_comm_rank(comm);
     int64_t counts[SIZE] = {LARGE, 5, 0}, displs[SIZE] = {0, LARGE, LARGE + 5};
     uint32_t *small[SMALL], *large = device_alloc(sizeof *large * LARGE);
@@ -153,7 +153,7 @@ static int group(ddl_comm *comm)
 /* The ways in which a call may be waited for. */
 static int completion(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     enum { N = 5, WORDS = 1 << 20 };
     uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
     ddl_options options = on_device;
@@ -196,7 +196,7 @@ static int completion(ddl_comm *comm)
 
 static int refusals(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     float host[4] = {0}, *device = device_alloc(sizeof host);
     ddl_options options = on_device;
     ddl_group *group;

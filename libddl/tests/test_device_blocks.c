@@ -11,7 +11,7 @@ enum { SIZE = RANKS };
 static int uneven(ddl_comm *comm)
 {
     enum { GAP = 3, ROOM = 40000, KINDS_V = 5 };
-    device_start();
+    device_start_of(comm);
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     for (int kind = 0; kind < KINDS_V; kind++)
         for (int large = 0; large < 2; large++)
@@ -75,7 +75,7 @@ static int uneven_large(ddl_comm *comm)
 {
     enum { MOST = 6 << 20 };
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
-    device_start();
+    device_start_of(comm);
     device_buffers_are = NOT_TO_BE_SHARED;
     for (int k = 0; k < 4; k++) {
         int64_t counts[SIZE], total = 0;
@@ -109,7 +109,7 @@ static int uneven_nothing(ddl_comm *comm)
     int32_t sent[WORDS], seen[WORDS] = {0};
     if (rank == last)
         counts[0] = counts[1] = 0;
-    device_start();
+    device_start_of(comm);
     for (int i = 0; i < WORDS; i++)
         sent[i] = 100 * rank + i;
     void *send = device_copy(sent, sizeof sent), *recv = device_copy(seen, sizeof seen);
@@ -132,7 +132,7 @@ static int uneven_mismatch(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int64_t sent[SIZE] = {2, 2, 2}, received[SIZE] = {2, rank == 1 ? 3 : 2, rank == 1 ? 3 : 2};
-    device_start();
+    device_start_of(comm);
     void *buffer = device_alloc(64), *recv = device_alloc(64);
     received[rank] = 2;
     OK(ddl_allreduce(comm, NULL, buffer, 4, DDL_I32, DDL_SUM, &on_device, NULL));
@@ -189,7 +189,7 @@ static int ordered(ddl_comm *comm)
     enum { FEW = 5, MANY = 60, TOO_MANY = 66, COUNT = 700000 };
     static const int few[FEW] = {0, 1, 1, 2, 0}, of_one[] = {2, 2, 2};
     int many[TOO_MANY];
-    device_start();
+    device_start_of(comm);
     for (int v = 0; v < TOO_MANY; v++)
         many[v] = v % SIZE;
     for (int64_t count = 0; count <= COUNT; count = count ? count * 100 : 70) {
@@ -210,7 +210,7 @@ static int ordered(ddl_comm *comm)
 static int displaced(ddl_comm *comm)
 {
     enum { COUNT = 16, ROOM = 80 };
-    device_start();
+    device_start_of(comm);
     int64_t counts[SIZE] = {COUNT, COUNT, COUNT}, displs[SIZE] = {COUNT, 2 * COUNT, 3 * COUNT};
     float send[COUNT], recv[ROOM] = {0}, seen[ROOM];
     for (int i = 0; i < COUNT; i++)

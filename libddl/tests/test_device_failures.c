@@ -38,7 +38,7 @@ static void go_on(ddl_comm *comm, uint32_t *buffer, CUstream stream)
 /* A rank is killed while operations are under way. */
 static int death(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     CUstream stream = device_stream();
     uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
     ddl_options options = on_device;
@@ -72,7 +72,7 @@ static int death(ddl_comm *comm)
  * it after all, it goes on. */
 static int limit(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     CUstream stream = device_stream();
     uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
     atomic_uint *word;
@@ -98,7 +98,7 @@ static int limit(ddl_comm *comm)
 /* The comm is destroyed while its operations are under way. */
 static int destroyed(ddl_comm *comm)
 {
-    device_start();
+    device_start_of(comm);
     CUstream stream = device_stream();
     uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
     ddl_options options = on_device;
@@ -246,8 +246,9 @@ static void try_shared_errors(void)
         {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
         {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, false},
         {"cuModuleLoadData", 0, 2, true},        {"cuModuleGetFunction", 0, 1, false},
-        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, true},
-        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchHostFunc", 0, 2, true}};
+        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, false},
+        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchKernel", 0, 3, true},
+        {"cuLaunchHostFunc", 0, 2, true},        {"cuStreamCreate", VICTIM, 4, false}};
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
     for (unsigned f = 0; f < sizeof failures / sizeof *failures; f += STRIDE) {
         victim = failures[f].rank;
@@ -261,10 +262,15 @@ int main(int argc, char **argv)
     static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
                                          {"limit", limit, 0, false},
                                          {"destroyed", destroyed, 0, false}};
-    for (int shared = 0; shared < 2; shared++) {
-        setenv("DDL_GPU_DIRECT_BYTES", shared ? "1" : "0", 1);
+    /* By host, on one GPU, and on two, where the victim leads. */
+    setenv("DDL_GPU_NCCL", "0", 1);
+    for (int gpus = 0; gpus < 3; gpus++) {
+        device_gpus = gpus > 1 ? 2 : 1;
+        setenv("DDL_GPU_DIRECT_BYTES", gpus ? "1" : "0", 1);
+        setenv("DDL_STANDIN_DEVICES", gpus > 1 ? "2" : "1", 1);
         run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     }
+    setenv("DDL_STANDIN_DEVICES", "1", 1);
     if (argc > 3 && !strcmp(argv[1], "driver"))
         try_driver_error(argv[2], atoi(argv[3]));
     else if (argc < 2 || !strcmp(argv[1], "driver"))

@@ -8,9 +8,9 @@
 #include "engine/work.h"
 
 typedef enum ddl__way {
-    DDL__BY_HOST,   /* it passes through host memory */
-    DDL__BY_LEADER, /* ranks share one GPU: sharing.h */
-    DDL__BY_NCCL    /* the ranks of a host have a GPU each: nccl_ranks.h */
+    DDL__BY_HOST,    /* it passes through host memory */
+    DDL__BY_LEADERS, /* from buffer to buffer, on one host: sharing.h */
+    DDL__BY_NCCL     /* the ranks of a host have a GPU each: nccl_ranks.h */
 } ddl__way;
 
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`

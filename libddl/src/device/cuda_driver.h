@@ -29,6 +29,7 @@ typedef struct ddl__cuda_ipc {
 enum {
     DDL__CUDA_SUCCESS = 0,
     DDL__CUDA_NOT_READY = 600,
+    DDL__CUDA_PEER_ALREADY_ENABLED = 704,
 
     DDL__CUDA_POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_... */
     DDL__CUDA_POINTER_BUFFER_ID = 7,
@@ -68,6 +69,7 @@ enum {
     X(context_pop, cuCtxPopCurrent_v2, (ddl__cuda_context * context))                              \
     X(context_current, cuCtxGetCurrent, (ddl__cuda_context * context))                             \
     X(context_device, cuCtxGetDevice, (ddl__cuda_device * device))                                 \
+    X(peer_enable, cuCtxEnablePeerAccess, (ddl__cuda_context peer, unsigned flags))                \
     X(pointer_attribute, cuPointerGetAttribute,                                                    \
       (void *value, int attribute, ddl__cuda_pointer pointer))                                     \
     X(memory_alloc, cuMemAlloc_v2, (ddl__cuda_pointer * pointer, size_t bytes))                    \

@@ -74,8 +74,7 @@ static void operation_free(operation *o)
     }
     for (int64_t k = 0; k < o->n_chunks; k++)
         if (o->chunks[k].shared) {
-            if (d->config.rank == 0)
-                ddl__order_release(o->chunks[k].shared->call.order);
+            ddl__order_release(o->chunks[k].shared->call.order);
             free(o->chunks[k].shared->own);
             free(o->chunks[k].shared->all);
             free(o->chunks[k].shared);
@@ -165,8 +164,8 @@ static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chu
     c->operation = o;
     if (chunks->way == DDL__BY_NCCL)
         return ddl__nccl_add(d, chunks, k, c);
-    if (chunks->way == DDL__BY_LEADER) {
-        status = place_apart(d, o, c, ddl__sharing_table_bytes(d, chunks->call), 2);
+    if (chunks->way == DDL__BY_LEADERS) {
+        status = place_apart(d, o, c, ddl__leader_table_bytes(d, chunks->call->kind), 2);
         return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
     }
     if (fits_slots(chunks))
@@ -259,7 +258,7 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
            (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
            ddl__device_queue_start(d, c) &&
-           (!c->shared || d->config.rank || ddl__leader_queue(d, c->shared)) &&
+           (!c->shared || !d->sharing->leads || ddl__leader_queue(d, c->shared)) &&
            DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
            (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
@@ -296,8 +295,8 @@ static void list_append(ddl__device *d, operation *o)
     d->last = &o->next;
     d->under_way++;
     o->left = 1; /* end_operation */
-    for (int64_t k = 0; k < o->n_chunks && d->config.rank == 0; k++)
-        if (o->chunks[k].shared) {
+    for (int64_t k = 0; k < o->n_chunks; k++)
+        if (o->chunks[k].shared && d->sharing->leads) {
             o->left++;
             ddl__leader_take(d, o->chunks[k].shared);
         }
@@ -405,12 +404,12 @@ static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, r
 {
     ddl__chunks *chunks = &r->calls[r->n];
     if (!ddl__chunks_of(call, d->config.rank, d->config.size,
-                        way == DDL__BY_LEADER ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, chunks))
+                        way == DDL__BY_LEADERS ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, chunks))
         return ddl__fail(DDL_EUNSUPPORTED,
                          "%d ranks are too many for an operation on buffers of a GPU",
                          d->config.size);
     chunks->way = way;
-    if (way == DDL__BY_LEADER && call->kind == DDL__ALLTOALL)
+    if (way == DDL__BY_LEADERS && call->kind == DDL__ALLTOALL)
         chunks->is_one_range = false; /* copies of what is replaced */
     r->n_chunks += r->calls[r->n++].n;
     return DDL_OK;
@@ -429,7 +428,8 @@ static ddl_status cut(ddl__device *d, const ddl__call *calls, uint32_t n, reques
 {
     ddl_status status = DDL_OK;
     for (uint32_t i = 0; i < n && status == DDL_OK; i++) {
-        ddl__way way = ddl__way_of(d, &calls[i], &status);
+        ddl__way way;
+        status = ddl__way_of(d, &calls[i], &way);
         if (status == DDL_OK)
             status =
                 way == DDL__BY_NCCL ? cut_for_nccl(d, &calls[i], r) : cut_one(d, &calls[i], way, r);

@@ -325,6 +325,7 @@ static void close_all(ddl__device *d)
     ddl__device_free_ended(d);
     ddl__nccl_destroy(d, d->nccl);
     ddl__sharing_destroy(d, d->sharing);
+    free(d->peers);
     for (int i = 0; i < DDL__SLOTS; i++)
         if (d->freed[i])
             d->cuda.event_destroy(d->freed[i]);

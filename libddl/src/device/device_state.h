@@ -2,8 +2,8 @@
 /* device_state.h - the internals of a device, for the files of this folder that make it up:
  * device.c (operations), pinned.c (host memory that the device copies to and from), device_open.c
  * (creation and end, and how a failure of the GPU is found), peers.c (which way operations go),
- * sharing.c and leader.c (ranks that share a GPU; sharing.h), nccl_ranks.c and nccl_operations.c
- * (ranks with a GPU each; nccl_ranks.h).
+ * sharing_start.c, sharing.c and leader.c (from buffer to buffer on one host; sharing.h),
+ * nccl_ranks.c and nccl_operations.c (ranks with a GPU each; nccl_ranks.h).
  *
  * Design notes.
  *
@@ -69,6 +69,10 @@ typedef struct ddl__pinned {
 typedef struct ddl__shared_chunk ddl__shared_chunk; /* sharing.h */
 typedef struct ddl__device_sharing ddl__device_sharing;
 typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
+typedef struct ddl__peer ddl__peer;               /* peers.h */
+
+/* Whether long operations can go a way. */
+typedef enum ddl__possible { DDL__NOT_KNOWN, DDL__IMPOSSIBLE, DDL__POSSIBLE } ddl__possible;
 
 typedef struct ddl__device_chunk {
     ddl__hold hold;
@@ -79,7 +83,7 @@ typedef struct ddl__device_chunk {
     ddl__pinned *apart;     /* memory and words of its own; or NULL */
     ddl__cuda_event filled;
     ddl__cuda_event freed;     /* the last copies from this memory are made; NULL: used once */
-    ddl__shared_chunk *shared; /* of ranks that share the GPU; NULL: it does not go that way */
+    ddl__shared_chunk *shared; /* from buffer to buffer; NULL: it does not go that way */
     ddl__hold agreement;       /* of an operation that no stream waits for, ... */
     atomic_uint agreed;        /* ... and its word */
 } ddl__device_chunk;
@@ -110,9 +114,9 @@ struct ddl__device {
     pthread_mutex_t order; /* and what follows, up to `lock` */
     uint64_t n_uses;       /* of slots, ever */
     ddl__pinned *unused;
-    ddl__way way; /* of long operations: peers.h */
-    bool way_is_known;
-    ddl__device_sharing *sharing; /* NULL: not asked for yet; as: */
+    ddl__peer *peers; /* by rank; NULL: they have not told each other yet */
+    ddl__possible by_leaders, by_nccl;
+    ddl__device_sharing *sharing; /* NULL as long as `peers` is; as: */
     ddl__device_nccl *nccl;
 
     pthread_mutex_t lock; /* and all that follows */

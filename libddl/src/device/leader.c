@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the leader does for ranks that share a GPU; sharing.h has the design notes. Its thread takes
- * the chunks in order, when their places are gathered, and holds no lock while it opens memory.
- * Once it has set the chunk's word, the chunk belongs to what is queued; the host function behind
- * the kernel tells the end, so that the operation can be freed. */
+/* What a leader does for all ranks; sharing.h has the design notes.
+ *
+ * Several leaders divide the work so that each GPU sends and receives equally much. All do an equal
+ * part of the elements of all-reduces, reductions to a root and broadcasts: each element passes
+ * through one GPU, which has it from some ranks and gives it to the others. A block that only some
+ * ranks want is written by the GPU that has it, since reads take a way forth and back; one of a
+ * reduce-scatter by the GPU that wants it.
+ *
+ * The thread takes the chunks in order, when their places are gathered, and holds no lock while it
+ * opens memory. Once it has set the chunk's word, the chunk belongs to what is queued; the host
+ * function behind the kernel tells the end, so that the operation can be freed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +21,9 @@
 #include "engine/describe.h"
 #include "engine/ordered.h"
 
-/* The buffers of all ranks, where the leader can use them. */
+enum { SHARE_ALIGNED = 256 /* bytes of a result */ };
+
+/* The buffers of all ranks, where this leader can use them. */
 typedef struct buffers {
     const ddl__device *device;
     const ddl__shared_chunk *chunk;
@@ -76,9 +85,9 @@ static int64_t count_of(const ddl__call *call, int64_t elements)
     return elements * (int64_t)(size / ddl__dtype_size(dtype_of(call)));
 }
 
-static unsigned parts_of(const ddl__call *call, int size)
+static unsigned parts_of(ddl__kind kind, int size)
 {
-    switch (call->kind) {
+    switch (kind) {
     case DDL__REDUCE_SCATTER:
     case DDL__ALLGATHER:
     case DDL__GATHER:
@@ -93,6 +102,26 @@ static unsigned parts_of(const ddl__call *call, int size)
     case DDL__ORDERED_ALLREDUCE: break;
     }
     return 1;
+}
+
+/* The rank on whose GPU part i is done; -1: on all, each having a share. */
+static int nearest_rank(const ddl__call *call, int i, int size)
+{
+    switch (call->kind) {
+    case DDL__REDUCE_SCATTER:
+    case DDL__ALLGATHER:
+    case DDL__GATHER: return i;
+    case DDL__SCATTER: return call->root;
+    case DDL__ALLTOALL: return i / size;
+    case DDL__ALLREDUCE:
+    case DDL__REDUCE_TO_ROOT:
+    case DDL__BROADCAST:
+    case DDL__BARRIER:
+    case DDL__SEND:
+    case DDL__RECV:
+    case DDL__ORDERED_ALLREDUCE: break;
+    }
+    return -1;
 }
 
 /* What `rank` has for rank `to`. Returns its elements. */
@@ -120,9 +149,27 @@ static int64_t add_out(const buffers *b, ddl__reduction *part, int rank, int fro
     return block->count;
 }
 
+/* Leave this leader's share of the elements. Returns how many these are. */
+static int64_t take_share(const buffers *b, ddl__reduction *part, int64_t elements)
+{
+    const ddl__device_sharing *s = b->device->sharing;
+    const ddl__call *call = &b->chunk->call;
+    size_t result = ddl__dtype_size(call->dtype), operand = result * (call->order ? call->wide : 1);
+    int64_t unit = SHARE_ALIGNED / (int64_t)result, units = (elements + unit - 1) / unit;
+    int64_t first = units * s->own_gpu / s->n_gpus * unit;
+    int64_t end = units * (s->own_gpu + 1) / s->n_gpus * unit;
+    for (unsigned i = 0; i < part->n_in; i++)
+        part->in[i] += (uint64_t)first * operand;
+    for (unsigned i = 0; i < part->n_out; i++)
+        part->out[i] += (uint64_t)first * result;
+    return (end < elements ? end : elements) - first;
+}
+
 static void set_count(const buffers *b, ddl__reduction *part, int64_t elements)
 {
     const ddl__call *call = &b->chunk->call;
+    if (nearest_rank(call, 0, b->size) < 0)
+        elements = take_share(b, part, elements);
     ddl__reduction_count(part, dtype_of(call), count_of(call, elements), call->order);
 }
 
@@ -201,7 +248,10 @@ static ddl_status fill_ordered(const buffers *b, ddl__reduction *part)
 
 static ddl_status fill_part(const buffers *b, ddl__reduction *part, int i)
 {
-    int root = b->chunk->call.root, n = b->size;
+    int root = b->chunk->call.root, n = b->size, nearest = nearest_rank(&b->chunk->call, i, n);
+    const ddl__device_sharing *s = b->device->sharing;
+    if (nearest >= 0 && s->gpus[nearest] != s->own_gpu)
+        return DDL_OK;
     switch (b->chunk->call.kind) {
     case DDL__ALLREDUCE: fill_reduction(b, part, 0, 0, n); break;
     case DDL__REDUCE_TO_ROOT: fill_reduction(b, part, 0, root, root + 1); break;
@@ -261,6 +311,11 @@ static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
 
 /* ------------------------------------------------------------------------------------ the work */
 
+size_t ddl__leader_table_bytes(const ddl__device *d, ddl__kind kind)
+{
+    return d->sharing->leads ? parts_of(kind, d->config.size) * sizeof(ddl__reduction) : 0;
+}
+
 bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
 {
     ddl_op op = reduces(sc->call.kind) ? sc->call.op : DDL_BIT_OR; /* of one operand */
@@ -268,7 +323,7 @@ bool ddl__leader_prepare(ddl__device *d, ddl__shared_chunk *sc)
     if (!ddl__reducer_known(d->sharing->reducer, dtype_of(&sc->call), op, ordered))
         ddl__device_settle(d); /* the driver may wait for the GPU when it loads a kernel */
     sc->kernel = ddl__reducer_find(d, d->sharing->reducer, dtype_of(&sc->call), op, ordered);
-    sc->parts = parts_of(&sc->call, d->config.size);
+    sc->parts = parts_of(sc->call.kind, d->config.size);
     empty_table(sc);
     return sc->kernel;
 }
@@ -379,9 +434,9 @@ ddl_status ddl__leader_start(ddl__device *d)
     if (error)
         sem_destroy(&s->told);
     s->started = !error;
-    return error
-               ? ddl__fail(DDL_ESYSTEM, "no thread for a GPU that ranks share: %s", strerror(error))
-               : DDL_OK;
+    return error ? ddl__fail(DDL_ESYSTEM, "no thread that leads the ranks of a GPU: %s",
+                             strerror(error))
+                 : DDL_OK;
 }
 
 void ddl__leader_take(ddl__device *d, ddl__shared_chunk *sc)

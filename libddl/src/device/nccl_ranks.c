@@ -2,11 +2,9 @@
 /* NCCL's communicator of the ranks of a host: nccl_ranks.h has the design notes. */
 #include "device/nccl_ranks.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -125,16 +123,6 @@ int ddl__nccl_find(const ddl__device *d)
 
 static const char init_symbol[] = "ncclCommInitRankConfig";
 
-/* A call is done soon, unless it waits for other ranks. */
-static void pause_after(int tries)
-{
-    const struct timespec time = {0, 20000};
-    if (tries < 200)
-        sched_yield();
-    else
-        nanosleep(&time, NULL);
-}
-
 /* Ask until the communicator's last call is done; its result. It may wait for all ranks of the
  * host: NCCL connects them when they first need a connection. */
 static int await_call(ddl__device *d, ddl__nccl_comm *comm, int64_t limit)
@@ -149,7 +137,7 @@ static int await_call(ddl__device *d, ddl__nccl_comm *comm, int64_t limit)
         pthread_mutex_unlock(&d->lock);
         if (!goes_on)
             return DDL__NCCL_IN_PROGRESS;
-        pause_after(tries);
+        ddl__device_pause(tries);
     }
 }
 
@@ -171,23 +159,6 @@ static void exit_call(ddl__device *d)
     d->nccl->in_call = false;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-}
-
-/* Whether it is so on all ranks; they go on together. */
-static ddl_status find_all(const ddl__device *d, bool is_so, int64_t timeout_ms, bool *all)
-{
-    unsigned char are = is_so;
-    ddl__call call = {.kind = DDL__ALLREDUCE,
-                      .dtype = DDL_U8,
-                      .op = DDL_MIN,
-                      .count = 1,
-                      .send = &are,
-                      .recv = &are,
-                      .timeout_ms = timeout_ms,
-                      .uncounted = true};
-    ddl_status status = ddl__engine_submit(d->config.engine, &call, NULL);
-    *all = status == DDL_OK && are;
-    return status;
 }
 
 typedef struct offer {
@@ -264,11 +235,11 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms, bool *is_possible, b
     *is_here = status == DDL_OK && *is_here && begin(d, &all[d->nccl->ranks[0]]);
     free(all);
     if (status == DDL_OK)
-        status = find_all(d, *is_here, timeout_ms, is_possible);
+        status = ddl__device_find_all(d, *is_here, timeout_ms, is_possible);
     if (!*is_possible)
         return status;
     *is_here = connect(d);
-    return find_all(d, *is_here, timeout_ms, is_possible);
+    return ddl__device_find_all(d, *is_here, timeout_ms, is_possible);
 }
 
 ddl_status ddl__nccl_start(ddl__device *d, const ddl__peer *all, int64_t timeout_ms,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/peers.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -25,84 +27,134 @@ ddl_status ddl__device_exchange(const ddl__device *d, ddl__kind kind, const void
     return ddl__engine_submit(d->config.engine, &call, NULL);
 }
 
+ddl_status ddl__device_find_all(const ddl__device *d, bool is_so, int64_t timeout_ms, bool *all)
+{
+    unsigned char are = is_so;
+    ddl__call call = {.kind = DDL__ALLREDUCE,
+                      .dtype = DDL_U8,
+                      .op = DDL_MIN,
+                      .count = 1,
+                      .send = &are,
+                      .recv = &are,
+                      .timeout_ms = timeout_ms,
+                      .uncounted = true};
+    ddl_status status = ddl__engine_submit(d->config.engine, &call, NULL);
+    *all = status == DDL_OK && are;
+    return status;
+}
+
+void ddl__device_pause(int tries)
+{
+    const struct timespec time = {0, 20000};
+    if (tries < 200)
+        sched_yield();
+    else
+        nanosleep(&time, NULL);
+}
+
+/* ------------------------------------------------------------ what the ranks tell each other */
+
 static void identify(const ddl__device *d, ddl__peer *own)
 {
     struct stat status;
     own->process = (uint64_t)getpid();
     own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
+    own->number = d->number;
     bool has_uuid = DDL__GOOD(d, device_uuid, &own->uuid, d->number);
-    own->can_export = has_uuid && ddl__sharing_export_probe(d, &own->handle);
+    own->can_export = has_uuid && ddl__sharing_export_probe(d, own);
     own->nccl = has_uuid ? ddl__nccl_find(d) : 0;
 }
 
-static bool use_one_gpu(const ddl__device *d, const ddl__peer *all)
+static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
 {
-    for (int r = 1; r < d->config.size; r++)
-        if (memcmp(&all[r].uuid, &all[0].uuid, sizeof all->uuid))
-            return false;
-    return d->config.size <= DDL__REDUCTION_MAX;
-}
-
-/* The reason is rank 0's. */
-static void tell(const ddl__device *d, const char *why)
-{
-    const char *name = d->config.names[d->config.rank];
-    if (d->config.rank)
-        return;
-    switch (d->way) {
-    case DDL__BY_HOST:
-        ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", name,
-                 why);
-        break;
-    case DDL__BY_LEADER:
-        ddl__log(DDL__INFO,
-                 "%s: all ranks share one GPU: operations of %llu bytes and more go from buffer to "
-                 "buffer",
-                 name, (unsigned long long)d->config.direct_bytes);
-        break;
-    case DDL__BY_NCCL:
-        ddl__log(DDL__INFO,
-                 "%s: each rank has a GPU of its own: NCCL %d carries out operations of %llu bytes "
-                 "and more within %s",
-                 name, d->nccl->library.number, (unsigned long long)d->config.direct_bytes,
-                 d->nccl->between.n > 1 ? "each host" : "the host");
-        break;
-    }
-}
-
-static ddl_status agree(ddl__device *d, ddl__peer *all, int64_t timeout_ms)
-{
-    char why[DDL__MESSAGE_MAX] = "";
-    ddl__peer own = {.can_export = false};
-    bool is_possible = false;
-    identify(d, &own);
-    ddl_status status = ddl__device_exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
-    if (status != DDL_OK)
-        return status;
-    bool one_gpu = use_one_gpu(d, all);
-    if (one_gpu)
-        status = ddl__sharing_start(d, all, timeout_ms, &is_possible, why);
-    else
-        status = ddl__nccl_start(d, all, timeout_ms, &is_possible, why);
-    if (status != DDL_OK)
-        return status;
-    d->way = !is_possible ? DDL__BY_HOST : one_gpu ? DDL__BY_LEADER : DDL__BY_NCCL;
-    d->way_is_known = true;
-    tell(d, why);
-    return DDL_OK;
-}
-
-static ddl_status find_way(ddl__device *d, int64_t timeout_ms)
-{
-    ddl__peer *all = calloc((size_t)d->config.size, sizeof *all);
+    ddl__peer own = {.can_export = false}, *all = calloc((size_t)d->config.size, sizeof *all);
     if (!all || !ddl__sharing_create(d) || !ddl__nccl_create(d)) {
         free(all);
         return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks tell each other", d->config.size);
     }
-    ddl_status status = agree(d, all, timeout_ms);
-    free(all);
-    return status;
+    identify(d, &own);
+    ddl_status status = ddl__device_exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
+    if (status != DDL_OK) {
+        free(all);
+        return status;
+    }
+    d->peers = all;
+    return DDL_OK;
 }
+
+static bool has_one_gpu(const ddl__device *d)
+{
+    for (int r = 1; r < d->config.size; r++)
+        if (memcmp(&d->peers[r].uuid, &d->peers[0].uuid, sizeof d->peers->uuid))
+            return false;
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------- the ways */
+
+static const char *own_name(const ddl__device *d)
+{
+    return d->config.names[d->config.rank];
+}
+
+static ddl_status find_nccl(ddl__device *d, int64_t timeout_ms)
+{
+    char why[DDL__MESSAGE_MAX] = "";
+    bool is_possible = false;
+    if (has_one_gpu(d)) {
+        d->by_nccl = DDL__IMPOSSIBLE;
+        return DDL_OK;
+    }
+    ddl_status status = ddl__nccl_start(d, d->peers, timeout_ms, &is_possible, why);
+    if (status != DDL_OK)
+        return status;
+    d->by_nccl = is_possible ? DDL__POSSIBLE : DDL__IMPOSSIBLE;
+    if (d->config.rank)
+        return DDL_OK;
+    if (is_possible)
+        ddl__log(DDL__INFO,
+                 "%s: each rank has a GPU of its own: NCCL %d carries out operations of %llu bytes "
+                 "and more within %s",
+                 own_name(d), d->nccl->library.number, (unsigned long long)d->config.direct_bytes,
+                 d->nccl->between.n > 1 ? "each host" : "the host");
+    else
+        ddl__log(DDL__INFO, "%s: NCCL is not used: %s", own_name(d), why);
+    return DDL_OK;
+}
+
+static void tell_of_leaders(const ddl__device *d, const char *why)
+{
+    const char *but = d->by_nccl == DDL__POSSIBLE ? " that NCCL does not carry out" : "";
+    unsigned long long least = d->config.direct_bytes;
+    if (d->by_leaders == DDL__IMPOSSIBLE)
+        ddl__log(DDL__INFO, "%s: long operations on a GPU%s pass through host memory, too: %s",
+                 own_name(d), but, why);
+    else if (d->sharing->n_gpus == 1)
+        ddl__log(DDL__INFO,
+                 "%s: all ranks share one GPU: operations of %llu bytes and more go from buffer to "
+                 "buffer",
+                 own_name(d), least);
+    else
+        ddl__log(DDL__INFO,
+                 "%s: %d GPUs access each other's memory: operations of %llu bytes and more%s go "
+                 "from buffer to buffer",
+                 own_name(d), d->sharing->n_gpus, least, but);
+}
+
+static ddl_status find_leaders(ddl__device *d, int64_t timeout_ms)
+{
+    char why[DDL__MESSAGE_MAX] = "";
+    bool is_possible = false;
+    ddl_status status = ddl__sharing_start(d, timeout_ms, &is_possible, why);
+    if (status != DDL_OK)
+        return status;
+    d->by_leaders = is_possible ? DDL__POSSIBLE : DDL__IMPOSSIBLE;
+    if (d->config.rank == 0)
+        tell_of_leaders(d, why);
+    return DDL_OK;
+}
+
+/* --------------------------------------------------------------------- which way a call goes */
 
 /* The elements of uneven blocks whose lengths all ranks know; -1: they do not. */
 static int64_t known_elements(const ddl__device *d, const ddl__call *call)
@@ -131,7 +183,7 @@ static bool is_long(const ddl__device *d, const ddl__call *call)
                     : call->order ? call->count
                                   : call->count * chunks.blocks;
     if (count < 0)
-        return d->way_is_known;
+        return d->peers;
     return count && (uint64_t)count >= d->config.direct_bytes / chunks.element;
 }
 
@@ -143,15 +195,28 @@ static int parts_of_all(const ddl__device *d, const ddl__call *call)
     return sum;
 }
 
-ddl__way ddl__way_of(ddl__device *d, const ddl__call *call, ddl_status *status)
+static ddl_status choose(ddl__device *d, const ddl__call *call, ddl__way *way)
 {
-    *status = DDL_OK;
-    if (!is_long(d, call))
-        return DDL__BY_HOST;
-    if (!d->way_is_known)
-        *status = find_way(d, call->timeout_ms);
-    if (*status != DDL_OK || (d->way == DDL__BY_NCCL && !ddl__nccl_takes(d, call)) ||
-        (d->way == DDL__BY_LEADER && call->order && parts_of_all(d, call) > DDL__REDUCTION_MAX))
-        return DDL__BY_HOST;
-    return d->way;
+    ddl_status status = d->peers ? DDL_OK : exchange_peers(d, call->timeout_ms);
+    if (status == DDL_OK && !d->by_nccl)
+        status = find_nccl(d, call->timeout_ms);
+    if (status != DDL_OK)
+        return status;
+    if (d->by_nccl == DDL__POSSIBLE && ddl__nccl_takes(d, call)) {
+        *way = DDL__BY_NCCL;
+        return DDL_OK;
+    }
+    if (call->order && parts_of_all(d, call) > DDL__REDUCTION_MAX)
+        return DDL_OK;
+    if (!d->by_leaders)
+        status = find_leaders(d, call->timeout_ms);
+    if (d->by_leaders == DDL__POSSIBLE)
+        *way = DDL__BY_LEADERS;
+    return status;
+}
+
+ddl_status ddl__way_of(ddl__device *d, const ddl__call *call, ddl__way *way)
+{
+    *way = DDL__BY_HOST;
+    return is_long(d, call) ? choose(d, call, way) : DDL_OK;
 }

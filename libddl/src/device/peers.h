@@ -9,20 +9,29 @@
 #include "device/nccl.h"
 
 /* What a rank tells the others. */
-typedef struct ddl__peer {
+struct ddl__peer {
     ddl__cuda_uuid uuid;
-    ddl__cuda_ipc handle; /* of a small allocation */
+    ddl__cuda_ipc handle; /* of a small allocation, ... */
+    uint64_t probe;       /* ... and its address */
     uint64_t namespace, process;
     uint64_t can_export;
-    int64_t nccl; /* the version of its NCCL; 0: none */
-} ddl__peer;
+    int64_t number; /* of the GPU, in the process */
+    int64_t nccl;   /* the version of its NCCL; 0: none */
+};
 
-/* Which way this call goes. All ranks find the same. `status` is not DDL_OK when the ranks could
- * not tell each other. Under `order`, in the device's context. */
-ddl__way ddl__way_of(ddl__device *device, const ddl__call *call, ddl_status *status);
+/* Which way this call goes. All ranks find the same. Under `order`, in the device's context. Not
+ * DDL_OK: the ranks could not tell each other. */
+ddl_status ddl__way_of(ddl__device *device, const ddl__call *call, ddl__way *way);
 
 /* An operation of the library on host memory, in the order of the calls. */
 ddl_status ddl__device_exchange(const ddl__device *device, ddl__kind kind, const void *send,
                                 void *recv, size_t bytes, int64_t timeout_ms);
+
+/* Whether it is so on all ranks; they go on together. */
+ddl_status ddl__device_find_all(const ddl__device *device, bool is_so, int64_t timeout_ms,
+                                bool *all);
+
+/* Give way to what is waited for, after so many tries: it is soon there, or late. */
+void ddl__device_pause(int tries);
 
 #endif

@@ -8,124 +8,6 @@
 #include "engine/describe.h"
 #include "engine/ordered.h"
 
-/* --------------------------------------------------------------------- who shares the GPU */
-
-/* The small allocation is the first that is exported. */
-bool ddl__sharing_export_probe(const ddl__device *d, ddl__cuda_ipc *handle)
-{
-    ddl__export *probe = &d->sharing->exports[d->sharing->n_exports++];
-    return DDL__GOOD(d, memory_alloc, &probe->base, DDL__PROBE_BYTES) &&
-           DDL__GOOD(d, ipc_export, handle, probe->base);
-}
-
-static bool all_export(const ddl__device *d, const ddl__peer *all, char *why)
-{
-    for (int r = 0; r < d->config.size; r++)
-        if (!all[r].can_export) {
-            snprintf(why, DDL__MESSAGE_MAX, "%s cannot export memory by CUDA IPC",
-                     d->config.names[r]);
-            return false;
-        }
-    return true;
-}
-
-/* Whether the leader may open the others' memory. */
-static bool can_open(const ddl__device *d, const ddl__peer *all, char *why)
-{
-    ddl__device_sharing *s = d->sharing;
-    for (int r = 0; r < d->config.size; r++)
-        if (!s->is_own_process[r] && !DDL__GOOD(d, ipc_open, &s->opened[r][0], all[r].handle,
-                                                DDL__CUDA_IPC_LAZY_PEER_ACCESS)) {
-            s->opened[r][0] = 0;
-            snprintf(why, DDL__MESSAGE_MAX, "%s", ddl__message());
-            return false;
-        }
-    return true;
-}
-
-/* Kernels, the table, and the thread. */
-static bool start(ddl__device *d, char *why)
-{
-    ddl__device_sharing *s = d->sharing;
-    ddl__call widest = {.kind = DDL__ALLTOALL};
-    if ((s->reducer = ddl__reducer_create(d)) &&
-        DDL__GOOD(d, memory_alloc, &s->table, ddl__sharing_table_bytes(d, &widest)) &&
-        ddl__leader_start(d) == DDL_OK)
-        return true;
-    snprintf(why, DDL__MESSAGE_MAX, "%s", ddl__message());
-    return false;
-}
-
-static void find_own_processes(const ddl__device *d, const ddl__peer *all)
-{
-    const ddl__peer *own = &all[d->config.rank];
-    for (int r = 0; r < d->config.size; r++)
-        d->sharing->is_own_process[r] =
-            all[r].process == own->process && all[r].namespace == own->namespace;
-}
-
-/* Rank 0 decides, and says why not. */
-ddl_status ddl__sharing_start(ddl__device *d, const ddl__peer *all, int64_t timeout_ms,
-                              bool *is_possible, char *why)
-{
-    find_own_processes(d, all);
-    if (d->config.rank == 0)
-        *is_possible = all_export(d, all, why) && can_open(d, all, why) && start(d, why);
-    return ddl__device_exchange(d, DDL__BROADCAST, is_possible, is_possible, sizeof *is_possible,
-                                timeout_ms);
-}
-
-bool ddl__sharing_create(ddl__device *d)
-{
-    size_t n = (size_t)d->config.size;
-    ddl__device_sharing *s = d->sharing ? NULL : calloc(1, sizeof *s);
-    if (!s)
-        return d->sharing;
-    s->is_own_process = calloc(n, sizeof *s->is_own_process);
-    s->opened = d->config.rank ? NULL : calloc(n, sizeof *s->opened);
-    if (!s->is_own_process || (!d->config.rank && !s->opened)) {
-        ddl__sharing_destroy(d, s);
-        return false;
-    }
-    s->last = &s->first;
-    pthread_mutex_lock(&d->lock);
-    d->sharing = s;
-    pthread_mutex_unlock(&d->lock);
-    return true;
-}
-
-void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
-{
-    if (!s)
-        return;
-    for (int r = 0; s->opened && r < d->config.size; r++)
-        for (int i = 0; i < DDL__EXPORTS; i++)
-            if (s->opened[r][i])
-                d->cuda.ipc_close(s->opened[r][i]);
-    for (int i = 0; i <= DDL__SCRATCHES; i++) {
-        if (s->freed[i])
-            d->cuda.event_destroy(s->freed[i]);
-        if (s->scratch[i])
-            d->cuda.memory_free(s->scratch[i]);
-    }
-    for (unsigned i = 0; i < s->n_kept; i++)
-        d->cuda.memory_free(s->kept[i]);
-    if (s->n_exports && s->exports[0].base)
-        d->cuda.memory_free(s->exports[0].base);
-    ddl__reducer_destroy(d, s->reducer);
-    if (s->table)
-        d->cuda.memory_free(s->table);
-    if (s->done)
-        d->cuda.event_destroy(s->done);
-    if (s->compute)
-        d->cuda.stream_destroy(s->compute);
-    if (s->started)
-        sem_destroy(&s->told);
-    free(s->opened);
-    free(s->is_own_process);
-    free(s);
-}
-
 /* ------------------------------------------------------------------------- where buffers lie */
 
 static bool overlap(const ddl__export *one, const ddl__export *other)
@@ -133,8 +15,8 @@ static bool overlap(const ddl__export *one, const ddl__export *other)
     return one->base < other->base + other->bytes && other->base < one->base + one->bytes;
 }
 
-/* Export an allocation, of the library itself or of the program. NULL if the leader cannot, or is
- * not to, open it. */
+/* Export an allocation, of the library itself or of the program. NULL if leaders cannot, or are not
+ * to, open it. */
 static const ddl__export *export(const ddl__device *d, const ddl__export *allocation, bool is_own)
 {
     ddl__device_sharing *s = d->sharing;
@@ -154,13 +36,13 @@ static const ddl__export *export(const ddl__device *d, const ddl__export *alloca
     return made;
 }
 
-/* False: the leader cannot use this memory. */
+/* False: leaders cannot use this memory. */
 static bool find_place(const ddl__device *d, ddl__cuda_pointer address, bool is_own,
                        ddl__place *place)
 {
     ddl__export allocation = {.id = 0};
     place->address = address;
-    if (d->sharing->is_own_process[0]) /* the leader's */
+    if (!d->sharing->by_handle)
         return true;
     if (!DDL__GOOD(d, pointer_attribute, &allocation.id, DDL__CUDA_POINTER_BUFFER_ID, address) ||
         !DDL__GOOD(d, pointer_attribute, &allocation.base, DDL__CUDA_POINTER_RANGE_START,
@@ -286,15 +168,14 @@ static bool allocate(const ddl__device *d, size_t bytes, ddl__cuda_pointer *made
     }
 }
 
-/* A scratch is replaced by one of twice its size, if there is so much. The leader has opened the
- * old one, which is therefore kept. */
+/* A scratch is replaced by one of twice its size, if there is so much. Leaders have opened the old
+ * one, which is therefore kept. */
 static bool grow(ddl__device *d, unsigned i, size_t bytes)
 {
     ddl__device_sharing *s = d->sharing;
     size_t wanted = s->scratch[i] ? 2 * s->scratch_bytes[i] : DDL__SHARED_CHUNK;
     ddl__cuda_pointer made;
-    if (d->config.rank == 0)
-        ddl__device_settle(d); /* the driver may wait for the GPU when it allocates */
+    ddl__device_settle(d); /* the driver may wait for the GPU when it allocates */
     wanted = wanted < bytes ? bytes : wanted;
     if (!allocate(d, wanted, &made)) {
         wanted = bytes;
@@ -370,8 +251,8 @@ static ddl_status add(const ddl__device_chunk *chunk, const ddl__call *call, ddl
 
 static ddl_status add_both(const ddl__device *d, ddl__device_chunk *chunk, ddl__shared_chunk *sc)
 {
-    bool leads = d->config.rank == 0;
-    ddl__call gather = {.kind = DDL__GATHER,
+    bool leads = d->sharing->leads;
+    ddl__call gather = {.kind = d->sharing->n_gpus > 1 ? DDL__ALLGATHER : DDL__GATHER,
                         .dtype = DDL_U8,
                         .count = (int64_t)sc->bytes,
                         .send = sc->own,
@@ -390,25 +271,24 @@ static ddl_status add_both(const ddl__device *d, ddl__device_chunk *chunk, ddl__
 
 static ddl_status out_of_memory(const ddl__device *d)
 {
-    return ddl__fail(DDL_ENOMEM, "no memory for an operation of %d ranks on one GPU",
-                     d->config.size);
+    return ddl__fail(DDL_ENOMEM, "no memory for an operation of %d ranks on GPUs", d->config.size);
 }
 
 /* The other ranks may have submitted it, so a failure ends the comm. */
 ddl_status ddl__sharing_add(ddl__device *d, const ddl__chunks *chunks, int64_t k,
                             ddl__device_chunk *chunk)
 {
-    bool leads = d->config.rank == 0;
+    bool leads = d->sharing->leads, hears = leads || d->sharing->n_gpus > 1;
     size_t size = (size_t)d->config.size;
     ddl__shared_chunk *sc = chunk->shared = calloc(1, sizeof *sc);
     if (!sc)
         return out_of_memory(d);
     sc->bytes = sizeof *sc->own + 2 * size * sizeof *sc->own->blocks;
-    if (!(sc->own = calloc(1, sc->bytes)) || (leads && !(sc->all = calloc(size, sc->bytes))))
+    if (!(sc->own = calloc(1, sc->bytes)) || (hears && !(sc->all = calloc(size, sc->bytes))))
         return out_of_memory(d);
     sc->chunk = chunk;
     sc->call = *chunks->call;
-    if (leads && sc->call.order)
+    if (sc->call.order)
         ddl__order_retain(sc->call.order);
     if (!chunks->is_whole)
         sc->call.count = ddl__chunk_count(chunks, k);
@@ -421,12 +301,4 @@ ddl_status ddl__sharing_add(ddl__device *d, const ddl__chunks *chunks, int64_t k
     ddl__device_fail(d, DDL_EABORTED, text);
     pthread_mutex_unlock(&d->lock);
     return ddl__fail(DDL_ESYSTEM, "%s", text);
-}
-
-size_t ddl__sharing_table_bytes(const ddl__device *d, const ddl__call *call)
-{
-    if (d->config.rank)
-        return 0;
-    size_t n = (size_t)d->config.size;
-    return n * (call->kind == DDL__ALLTOALL ? n : 1) * sizeof(ddl__reduction);
 }

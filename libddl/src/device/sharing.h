@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sharing.h - long operations of ranks that all share one GPU, from buffer to buffer.
+/* sharing.h - long operations from buffer to buffer, of ranks on one host: they share a GPU, or
+ * their GPUs can access each other's memory.
  *
- * Design notes. Rank 0, the leader, does the work of all ranks: a kernel that reads the operands of
- * all ranks and writes the results of all. So processes do not take turns on the GPU for it. It
- * opens the others' memory by CUDA IPC.
+ * Design notes. The first rank of each GPU leads: its kernels read the operands of all ranks and
+ * write the results of all, so the processes on a GPU do not take turns for it. It opens the
+ * others' memory by CUDA IPC. If there are several leaders, each has a share of the elements, or
+ * the copies of the blocks that its own GPU has (leader.c).
  *
- * Each chunk is two operations of the engine. In the first the leader gathers where the buffers of
+ * Each chunk is two operations of the engine. In the first the leaders gather where the buffers of
  * each rank lie (ddl__places); it starts when the rank's stream has come to the operation. The
- * second is a barrier, which the leader enters when the work is done; it sets the words for which
- * the ranks' streams wait. So a stream waits for words in host memory only, as in operations that
- * pass through the host, and fails as they do.
+ * second is a barrier, which a leader enters when its work is done; it sets the words for which the
+ * ranks' streams wait. So a stream waits for words in host memory only, as in operations that pass
+ * through the host, and fails as they do.
  *
- * The leader's call queues the kernel in a stream of its own, before the wait for the barrier's
- * word: streams may share a queue of the GPU, where a kernel behind that wait would never run. The
+ * A leader's call queues the kernel in a stream of its own, before the wait for the barrier's word:
+ * streams may share a queue of the GPU, where a kernel behind that wait would never run. The
  * addresses are not known yet. They are in a table in host memory, which is copied to the GPU just
  * before the kernel runs. A thread (leader.c) fills it in when the places are gathered, and then
  * sets a word for which the copy waits. When the comm has failed it leaves the table empty, and the
@@ -32,7 +34,7 @@
  * elements. Each rank decides that for itself.
  *
  * When an operation fails, a kernel that runs then may write to the buffers for a moment after the
- * other ranks' streams have gone on. The leader waits for it before it agrees to a comm of the
+ * other ranks' streams have gone on. Leaders wait for theirs before they agree to a comm of the
  * survivors: their next operations may have the same buffers. */
 #ifndef DDL_DEVICE_SHARING_H
 #define DDL_DEVICE_SHARING_H
@@ -45,9 +47,8 @@
 enum {
     DDL__SHARED_CHUNK = 64 << 20, /* bytes of a chunk, on each rank */
     DDL__SCRATCHES = 2,
-    DDL__PROBE_BYTES = 256,
-    DDL__EXPORTS = 64,     /* allocations of a rank that the leader opens */
-    DDL__OWN_EXPORTS = 24, /* of these, the library's */
+    DDL__EXPORTS = 64,                                /* allocations of a rank that leaders open */
+    DDL__OWN_EXPORTS = 24,                            /* of these, the library's */
     DDL__KEPT = DDL__OWN_EXPORTS - DDL__SCRATCHES - 2 /* scratches that were replaced */
 };
 
@@ -59,7 +60,7 @@ typedef struct ddl__place {
     uint64_t number;      /* of the allocation, among those that the rank exports */
 } ddl__place;
 
-/* What a rank tells the leader of a chunk. */
+/* What a rank tells the leaders of a chunk. */
 typedef struct ddl__places {
     ddl__signature signature; /* of the whole call */
     double prescale, postscale;
@@ -69,21 +70,21 @@ typedef struct ddl__places {
 } ddl__places;
 
 struct ddl__shared_chunk {
-    ddl__shared_chunk *next; /* of the leader's that wait for their places */
+    ddl__shared_chunk *next; /* of a leader's that wait for their places */
     ddl__device_chunk *chunk;
     ddl__hold barrier;
     ddl__call call;
     ddl__places *own;
     size_t bytes; /* of it */
     atomic_uint gathered;
+    unsigned char *all; /* places by rank, of a leader; of all ranks if there are several GPUs */
 
-    /* The leader's. */
-    unsigned char *all; /* places by rank */
+    /* A leader's. */
     const ddl__kernel *kernel;
     unsigned parts; /* of the table, which is the chunk's memory in host memory */
 };
 
-/* An allocation that the leader opens. */
+/* An allocation that leaders open. */
 typedef struct ddl__export {
     unsigned long long id; /* no other of this process ever has it */
     ddl__cuda_pointer base;
@@ -92,8 +93,14 @@ typedef struct ddl__export {
 } ddl__export;
 
 struct ddl__device_sharing {
-    bool *is_own_process;              /* by rank */
-    ddl__export exports[DDL__EXPORTS]; /* the first is the library's, to try it */
+    bool *is_own_process; /* by rank */
+    int *gpus, n_gpus;    /* by rank: which GPU, in the order of their first ranks; how many */
+    int own_gpu;
+    bool leads;     /* this rank is the first of its GPU */
+    bool by_handle; /* leaders know this rank's memory by CUDA IPC, not by its addresses */
+    ddl__export exports[DDL__EXPORTS]; /* the first is the library's: sharing_start.c, with: */
+    ddl__pinned *numbers;
+    ddl__cuda_stream probing;
     unsigned n_exports;
     bool has_freed;                                /* an allocation that was exported */
     ddl__cuda_pointer scratch[DDL__SCRATCHES + 1]; /* 0: not wanted yet. The last one is for longer
@@ -104,7 +111,7 @@ struct ddl__device_sharing {
     ddl__cuda_pointer kept[DDL__KEPT]; /* scratches that were too small, or cannot be used */
     unsigned n_kept;
 
-    /* The leader's. */
+    /* A leader's. */
     ddl__reducer *reducer;                     /* or NULL */
     ddl__cuda_pointer (*opened)[DDL__EXPORTS]; /* by rank and number; 0: not opened */
     ddl__cuda_stream compute;
@@ -117,21 +124,23 @@ struct ddl__device_sharing {
     pthread_t thread;
 };
 
-/* ---- sharing.c; all under `order`, in the device's context ---- */
+/* ---- sharing_start.c; all under `order`, in the device's context ---- */
 
 /* Make the device's part, which is empty. False: no memory. */
 bool ddl__sharing_create(ddl__device *device);
 
 /* Export a small allocation, to see whether that is possible. */
-bool ddl__sharing_export_probe(const ddl__device *device, ddl__cuda_ipc *handle);
+bool ddl__sharing_export_probe(const ddl__device *device, ddl__peer *own);
 
-/* Find out, in an operation of all ranks, whether the leader can do the work of these, which share
- * one GPU. If not, `why` says it, on rank 0. */
-ddl_status ddl__sharing_start(ddl__device *device, const ddl__peer *all, int64_t timeout_ms,
-                              bool *is_possible, char *why);
+/* Find out, in operations of all ranks, whether leaders can do the work of these. If not, `why`
+ * says it, on rank 0. */
+ddl_status ddl__sharing_start(ddl__device *device, int64_t timeout_ms, bool *is_possible,
+                              char *why);
 
-/* What the table of such a call takes. */
-size_t ddl__sharing_table_bytes(const ddl__device *device, const ddl__call *call);
+/* Free all; what is queued is done. NULL is fine. */
+void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
+
+/* ---- sharing.c; all under `order`, in the device's context ---- */
 
 /* What a rank has told. */
 const ddl__places *ddl__sharing_places(const ddl__shared_chunk *chunk, int rank);
@@ -140,10 +149,10 @@ const ddl__places *ddl__sharing_places(const ddl__shared_chunk *chunk, int rank)
 ddl_status ddl__sharing_add(ddl__device *device, const ddl__chunks *chunks, int64_t k,
                             ddl__device_chunk *chunk);
 
-/* Free all; what is queued is done. NULL is fine. */
-void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
-
 /* ---- leader.c ---- */
+
+/* What the table of such an operation takes; 0: this rank does not lead. */
+size_t ddl__leader_table_bytes(const ddl__device *device, ddl__kind kind);
 
 /* Start the leader's thread. */
 ddl_status ddl__leader_start(ddl__device *device);
