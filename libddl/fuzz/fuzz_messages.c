@@ -47,8 +47,7 @@ static char *const names[] = {"rank 0", "rank 1"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
 static atomic_uint names_unsent;
 
-/* ------------------------------------------------------------------------------------- both ends
- */
+/* ------------------------------------------------------------------------------------ both ends */
 
 static void open_links(scene *s, bool shared)
 {
@@ -140,8 +139,7 @@ static void peer_receive(scene *s)
     }
 }
 
-/* -------------------------------------------------------------------------------------- our side
- */
+/* ------------------------------------------------------------------------------------- our side */
 
 static size_t bytes_of(const ddl_work *work)
 {

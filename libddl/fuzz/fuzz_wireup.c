@@ -142,9 +142,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
     return status == DDL_OK;
 }
 
-/* ------------------------------------------------------------------------------------- we are
- * dialed
- */
+/* -------------------------------------------------------------------------------- we are dialed */
 
 /* The valid member. Over TCP it dials again when it has been answered. If the intruder has its
  * place, it completes the intruder's wireup. */
@@ -231,9 +229,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
         take_parked(s->endpoint, s->slot, before);
 }
 
-/* ------------------------------------------------------------------------------------------ we
- * dial
- */
+/* -------------------------------------------------------------------------------------- we dial */
 
 enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 

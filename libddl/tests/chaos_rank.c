@@ -262,9 +262,7 @@ static const operation operations[] = {{"small", small},
                                        {"idle", idle},
                                        {"elsewhere", elsewhere}};
 
-/* ------------------------------------------------------------------------- dying within an
- * operation
- */
+/* -------------------------------------------------------------------- dying within an operation */
 
 /* The real functions of the victim's links, and the number of steps before its death. */
 static const ddl__link_ops *real;
@@ -345,8 +343,7 @@ static void die_at(ddl_comm *comm, int number)
             all[peer]->ops = &counted;
 }
 
-/* -------------------------------------------------------------------------------- what a rank does
- */
+/* ----------------------------------------------------------------------------- what a rank does */
 
 static ddl_comm *connect_ranks(ddl_endpoint *endpoint, int own)
 {
@@ -441,8 +438,7 @@ static int leave_after(ddl_comm *comm, const operation *op, int times)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- many failures
- */
+/* -------------------------------------------------------------------------------- many failures */
 
 static int open_files(void)
 {
@@ -504,8 +500,7 @@ static int cycle(ddl_endpoint *endpoint, const operation *op, int cycles, char *
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------ main
- */
+/* ----------------------------------------------------------------------------------------- main */
 
 static int setting(int argc, char **argv, const char *name)
 {

@@ -10,8 +10,7 @@
 
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 30000};
 
-/* ---------------------------------------------------------------------------------- the launcher
- */
+/* --------------------------------------------------------------------------------- the launcher */
 
 typedef struct record {
     char what[8];
@@ -85,8 +84,7 @@ static void serve(launcher *l)
         l->fds[l->n++] = accept(l->listener, NULL, NULL);
 }
 
-/* -------------------------------------------------------------------------------------- the ranks
- */
+/* ------------------------------------------------------------------------------------ the ranks */
 
 typedef struct scene {
     const char *name;

@@ -15,8 +15,7 @@
 
 enum { WAIT_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
 
-/* ---------------------------------------------------------------------------------- who is between
- */
+/* ------------------------------------------------------------------------------- who is between */
 
 /* Hands on all connections to one endpoint, and may alter one byte of what goes there. */
 typedef struct between {
@@ -92,8 +91,7 @@ static void *stand(void *argument)
     return NULL;
 }
 
-/* --------------------------------------------------------------------------------------- members
- */
+/* -------------------------------------------------------------------------------------- members */
 
 typedef struct member {
     ddl_endpoint *endpoint;
@@ -180,8 +178,7 @@ static void take_away(between *b)
     close(b->listener);
 }
 
-/* ------------------------------------------------------------------------------------ operations
- */
+/* ----------------------------------------------------------------------------------- operations */
 
 /* Of each kind one, short and long, and messages. */
 static void operate(ddl_comm *comm, between *b)
@@ -259,8 +256,7 @@ static void test_rendezvous(void)
         CHECK(members[i].status == DDL_OK, "rank %d: %s", i, members[i].message);
 }
 
-/* -------------------------------------------------------------------------------------- the wire
- */
+/* ------------------------------------------------------------------------------------- the wire */
 
 static const char shown[] = "what is not to be seen on the wire";
 
@@ -332,8 +328,7 @@ static void test_altered(unsigned sockets)
     CHECK(members[0].status == DDL_OK && members[1].status == DDL_OK, "%s", members[0].message);
 }
 
-/* ---------------------------------------------------------------------------------- disagreement
- */
+/* --------------------------------------------------------------------------------- disagreement */
 
 static void test_disagreement(void)
 {

@@ -72,8 +72,7 @@ static void check_dead(ddl_comm *comm, ddl_status want, const char *words)
         atomic_store(&aborted, SIZE);
 }
 
-/* -------------------------------------------------------------------------------------- the tests
- */
+/* ------------------------------------------------------------------------------------ the tests */
 
 static void receive_notice(void)
 {

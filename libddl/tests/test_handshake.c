@@ -173,8 +173,7 @@ static void test_altered(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* ----------------------------------------------------------------------------- recorded messages
- */
+/* ---------------------------------------------------------------------------- recorded messages */
 
 static ddl__hello receive_answer(int fd)
 {
@@ -364,8 +363,7 @@ static void test_reflected(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* ------------------------------------------------------------------------------ another protocol
- */
+/* ----------------------------------------------------------------------------- another protocol */
 
 /* The hello of protocol 3 is shorter: both sides fail at once, without waiting for the rest. */
 static void test_old_protocol(void)
@@ -395,8 +393,7 @@ static void test_old_protocol(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* --------------------------------------------------------------------------------- whole members
- */
+/* -------------------------------------------------------------------------------- whole members */
 
 typedef struct member {
     const char *secret;

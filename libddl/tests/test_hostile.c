@@ -17,8 +17,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-/* -------------------------------------------------------------------------------------- addresses
- */
+/* ------------------------------------------------------------------------------------ addresses */
 
 enum {
     FLAGS = 32,
@@ -74,8 +73,7 @@ static void test_address(void)
     }
 }
 
-/* ------------------------------------------------------------------------------------ descriptors
- */
+/* ---------------------------------------------------------------------------------- descriptors */
 
 static unsigned count_fds(void)
 {
@@ -130,8 +128,7 @@ static void test_descriptors(void)
     close(fds[1]);
 }
 
-/* ----------------------------------------------------------------------------------- shared memory
- */
+/* -------------------------------------------------------------------------------- shared memory */
 
 /* An arena with one reader: lanes and spans, then the private outlet, which has the same. */
 enum {
@@ -328,8 +325,7 @@ static void test_arena_entries(void)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- hellos
- */
+/* --------------------------------------------------------------------------------------- hellos */
 
 /* The answer is ours, whatever it answers: the peer can read which protocol we speak. */
 static void test_answer(void)
@@ -343,8 +339,7 @@ static void test_answer(void)
           answer.text);
 }
 
-/* ------------------------------------------------------------------------------------ rendezvous
- */
+/* ----------------------------------------------------------------------------------- rendezvous */
 
 static ddl__rendezvous_record make_record(int rank, int size)
 {

@@ -31,8 +31,7 @@ static unsigned parse_all(const char *const *texts, ddl__interface *to)
     return n;
 }
 
-/* ------------------------------------------------------------------------------------- selection
- */
+/* ------------------------------------------------------------------------------------ selection */
 
 static const char *const MACHINE[] = {"lo 127.0.0.1/8",        "lo ::1/128",
                                       "eth0 10.1.0.5/16",      "eth0 10.1.9.9/16",
@@ -133,8 +132,7 @@ static void test_select_extremes(void)
     CHECK(!strcmp(all[DDL__INTERFACES_MAX - 1].name, "n15"), "%s", all[n - 1].name);
 }
 
-/* ----------------------------------------------------------------------------------------- paths
- */
+/* ---------------------------------------------------------------------------------------- paths */
 
 typedef struct pairing {
     const char *what;

@@ -10,8 +10,7 @@
 #include "ranks.h"
 #include "topo/topology.h"
 
-/* ------------------------------------------------------------------------------------ topologies
- */
+/* ----------------------------------------------------------------------------------- topologies */
 
 /* shared[i * size + j]: rank i has opened memory of rank j. */
 static ddl_status create_proven(const unsigned char *shared, int size, const char *description,

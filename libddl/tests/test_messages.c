@@ -31,8 +31,7 @@ static void ping_pong(ddl_comm *comm, void *argument)
     free(data);
 }
 
-/* ------------------------------------------------------------------------------ many outstanding
- */
+/* ----------------------------------------------------------------------------- many outstanding */
 
 enum { MANY = 120, TAGS = 5 };
 

@@ -241,8 +241,7 @@ static void among_messages(ddl_comm *comm, void *argument)
     free(sums);
 }
 
-/* --------------------------------------------------------------------------------- what is wrong
- */
+/* -------------------------------------------------------------------------------- what is wrong */
 
 /* A link is full of messages that nobody receives yet, and the operation's spans are behind them.
  */

@@ -213,8 +213,7 @@ static int groups(ddl_comm *comm)
     return 0;
 }
 
-/* -------------------------------------------------------------------------- where NCCL is not used
- */
+/* ----------------------------------------------------------------------- where NCCL is not used */
 
 static void check_without(ddl_comm *comm, const char *what)
 {
@@ -266,8 +265,7 @@ static int of_one_rank(ddl_comm *comm)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------- failures
- */
+/* ------------------------------------------------------------------------------------- failures */
 
 /* One all-reduce by NCCL. */
 static void check_sum(ddl_comm *comm, CUstream mine)

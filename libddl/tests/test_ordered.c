@@ -140,8 +140,7 @@ static void check_case(ddl_comm *comm, sum_case s, const int *owners)
     free(parts);
 }
 
-/* ------------------------------------------------------------------------------------- all calls
- */
+/* ------------------------------------------------------------------------------------ all calls */
 
 /* Ranks may run different instruction sets. */
 static void use(ddl_comm *comm, size_t set)

@@ -88,8 +88,7 @@ static void run_both(void (*exporter)(int socket), void (*importer)(int socket))
     CHECK(waitpid(child, &status, 0) == child && !status, "the importer's status is %#x", status);
 }
 
-/* ----------------------------------------------------------------------------------- descriptors
- */
+/* ---------------------------------------------------------------------------------- descriptors */
 
 static const CUmemAllocationProp exported = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                              .requestedHandleTypes =
@@ -173,8 +172,7 @@ static void no_descriptors(void)
                                         &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
-/* ------------------------------------------------------------------------------------ IPC handles
- */
+/* ---------------------------------------------------------------------------------- IPC handles */
 
 static void export_handle(int socket)
 {

@@ -13,8 +13,7 @@ typedef struct list {
     const int64_t *counts, *displs; /* by rank */
 } list;
 
-/* ------------------------------------------------------------------------------ reading the lists
- */
+/* ---------------------------------------------------------------------------- reading the lists */
 
 /* Read rank r's block. `end` is the end of the block before; `limit` is the largest number of
  * elements in a buffer. */
@@ -97,8 +96,7 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
     return status;
 }
 
-/* ------------------------------------------------------------------------------------- the calls
- */
+/* ------------------------------------------------------------------------------------ the calls */
 
 /* Allocate empty blocks for a call: first those of the send, then those of the recv buffer. */
 static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)

@@ -357,8 +357,7 @@ static void *dial_asked(void *context)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------- accepting
- */
+/* ------------------------------------------------------------------------------------ accepting */
 
 /* Under the lock: why the connection is refused, or NULL. */
 static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hello)

@@ -48,8 +48,7 @@ static ddl__rendezvous_record write_record(ddl_endpoint *endpoint, int rank, int
     return record;
 }
 
-/* -------------------------------------------------------------------------------------- the list
- */
+/* ------------------------------------------------------------------------------------- the list */
 
 size_t ddl__rendezvous_list_most(int size)
 {
@@ -182,8 +181,7 @@ int ddl__rendezvous_giver(int rank, int size)
     return size <= GIVEN_BY_ROOT ? 0 : rank & (rank - 1);
 }
 
-/* ------------------------------------------------------------------------------------------- all
- */
+/* ------------------------------------------------------------------------------------------ all */
 
 /* The list of a job of one rank. */
 static ddl_status list_alone(ddl__rendezvous_plan *plan)

@@ -19,8 +19,7 @@
 #include "net/shm.h"
 #include "net/socket.h"
 
-/* -------------------------------------------------------------------------------------- the giver
- */
+/* ------------------------------------------------------------------------------------ the giver */
 
 /* The ranks that have yet to ask. */
 typedef struct askers {
@@ -171,8 +170,7 @@ static void give(askers *a, ddl__comm_slot *slot)
         ddl__fail(a->status, "%s", a->why);
 }
 
-/* --------------------------------------------------------------------------------------- the asker
- */
+/* ------------------------------------------------------------------------------------ the asker */
 
 /* A connection to the giver, from one of our addresses (NULL: any). */
 typedef struct way {

@@ -57,8 +57,7 @@ void ddl__device_called(ddl__device *d, operation *o)
     pthread_cond_broadcast(&d->changed);
 }
 
-/* ---------------------------------------------------------------------------- making and freeing
- */
+/* --------------------------------------------------------------------------- making and freeing */
 
 /* All that the operation has, when it was not submitted, or has ended. */
 static void operation_free(operation *o)
@@ -213,8 +212,7 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
     return status;
 }
 
-/* ------------------------------------------------------------------------------------- queueing
- */
+/* ------------------------------------------------------------------------------------- queueing */
 
 static bool copy_from_device(void *context, const void *device, void *host, size_t bytes)
 {
@@ -333,8 +331,7 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     return DDL_OK; /* the work tells */
 }
 
-/* ------------------------------------------------------------------------------------- the call
- */
+/* ------------------------------------------------------------------------------------- the call */
 
 /* In the device's context; `own` is the one that the thread had before, to which a default stream
  * belongs. */

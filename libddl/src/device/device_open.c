@@ -69,8 +69,7 @@ ddl_status ddl__device_check(const ddl__device *d, const void *address)
                      address, number, d->number);
 }
 
-/* ------------------------------------------------------------------------------------- failures
- */
+/* ------------------------------------------------------------------------------------- failures */
 
 bool ddl__device_is_alive(const ddl__device *d)
 {

@@ -75,8 +75,7 @@ void ddl__nccl_cut(const ddl__device *d, const ddl__call *call, ddl__call *main,
     chunks->n = (main->count + chunks->elements - 1) / chunks->elements;
 }
 
-/* ---------------------------------------------------------------------- operations of the engine
- */
+/* --------------------------------------------------------------------- operations of the engine */
 
 static ddl_status add_agreement(const ddl__chunks *chunks, chunk *c)
 {
@@ -110,8 +109,7 @@ ddl_status ddl__nccl_add(ddl__device *d, const ddl__chunks *chunks, int64_t k, c
     return add_part(d, chunks, k, c);
 }
 
-/* ------------------------------------------------------------------------------ NCCL on one host
- */
+/* ----------------------------------------------------------------------------- NCCL on one host */
 
 /* A message from each rank to each, as far as the call has them. A block stays where it lies. */
 static int exchange(const ddl__device *d, const ddl__call *call, const void *send,

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------------- opening
- */
+/* -------------------------------------------------------------------------------------- opening */
 
 #define ENTRY(function, symbol, parameters) {#symbol, offsetof(ddl__nvrtc, function)},
 static const struct {
@@ -72,8 +71,7 @@ ddl_status ddl__nvrtc_open(ddl__nvrtc *nvrtc, int arch, int version)
     return DDL_OK;
 }
 
-/* -------------------------------------------------------------------------------------- compiling
- */
+/* ------------------------------------------------------------------------------------ compiling */
 
 enum { OPTIONS_MAX = 8, LOG_SHOWN = 300 };
 

@@ -18,8 +18,7 @@ static bool is_called(const char *name, const char *other, size_t length)
     return strlen(name) == length && !memcmp(name, other, length);
 }
 
-/* ----------------------------------------------------------------------------- this rank's works
- */
+/* ---------------------------------------------------------------------------- this rank's works */
 
 ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t length)
 {
@@ -46,8 +45,7 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
     atomic_fetch_sub_explicit(&names->n, 1, memory_order_relaxed);
 }
 
-/* ------------------------------------------------------------------------------------- the
- * announcements */
+/* ---------------------------------------------------------------------------- the announcements */
 
 struct ddl__entry {
     ddl__entry *next;

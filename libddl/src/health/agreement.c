@@ -134,8 +134,7 @@ void ddl__agreement_tell_standing(ddl__health *h, int rank)
         tell(h, rank, DDL__DONE, self->committed, 1, NULL);
 }
 
-/* --------------------------------------------------------------------------------- the survivors
- */
+/* -------------------------------------------------------------------------------- the survivors */
 
 static bool is_alive(const ddl__health *h, int rank)
 {

@@ -148,8 +148,7 @@ void ddl__gossip_receive_lost(ddl__health *h, int from, const unsigned char *con
     ddl__member_start_grace(h, l.rank);
 }
 
-/* --------------------------------------------------------------------------------------- leaving
- */
+/* -------------------------------------------------------------------------------------- leaving */
 
 /* One member of DDL__GONE. */
 typedef struct departure {
@@ -220,8 +219,7 @@ void ddl__gossip_receive_gone(ddl__health *h, const unsigned char *content, size
     }
 }
 
-/* ------------------------------------------------------------------------------------- positions
- */
+/* ------------------------------------------------------------------------------------ positions */
 
 bool ddl__gossip_knows_position(const ddl__health *h, int rank)
 {

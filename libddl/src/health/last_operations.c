@@ -56,8 +56,7 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
     return found;
 }
 
-/* ------------------------------------------------------------------------------------- answering
- */
+/* ------------------------------------------------------------------------------------ answering */
 
 void ddl__operations_receive_ask(ddl__health *h, int from, const unsigned char *content,
                                  size_t bytes)
@@ -86,8 +85,7 @@ void ddl__operations_receive_answer(ddl__health *h, int from, const unsigned cha
         memcpy(&h->members[from].answer, content, bytes);
 }
 
-/* ------------------------------------------------------------------------------------- comparing
- */
+/* ------------------------------------------------------------------------------------ comparing */
 
 /* This rank's operation, and the members' answers about it. */
 typedef struct question {
@@ -213,8 +211,7 @@ static bool find_leaver(ddl__health *h, const ddl__signature *own)
     return false;
 }
 
-/* ------------------------------------------------------------------------------- last operations
- */
+/* ------------------------------------------------------------------------------ last operations */
 
 /* Find our operation of this sequence, if it is still recorded; `last` is our last one. */
 static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t sequence,
@@ -249,8 +246,7 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
     return false;
 }
 
-/* ---------------------------------------------------------------------------------------- stalls
- */
+/* --------------------------------------------------------------------------------------- stalls */
 
 bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *own)
 {

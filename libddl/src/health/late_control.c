@@ -62,8 +62,7 @@ typedef struct ddl__late {
     int n_candidates, wanted;
 } ddl__late;
 
-/* ------------------------------------------------------------------------------------ connections
- */
+/* ---------------------------------------------------------------------------------- connections */
 
 /* Under the detector's lock: this is the member's control connection from now on. It is told what
  * it may have missed. */
@@ -184,8 +183,7 @@ void ddl__late_check_silence(ddl__health *h, int rank, int64_t elapsed)
     ddl__gossip_lost(h, rank);
 }
 
-/* ---------------------------------------------------------------------------------------- dialing
- */
+/* -------------------------------------------------------------------------------------- dialing */
 
 /* For how long to dial, by what the last attempt has led to. */
 static int64_t find_limit(const ddl__health *h, const ddl__member *leader, ddl_status status,
@@ -451,8 +449,7 @@ static void *dial_leaders(void *context)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------- lifetime
- */
+/* ------------------------------------------------------------------------------------- lifetime */
 
 ddl_status ddl__late_create(ddl__health *h)
 {

@@ -269,8 +269,7 @@ ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message)
     return k;
 }
 
-/* ------------------------------------------------------------------------------------------ both
- */
+/* ----------------------------------------------------------------------------------------- both */
 
 ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n)
 {

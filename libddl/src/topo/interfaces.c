@@ -6,8 +6,7 @@
 
 enum { SLOWER = 8 /* an interface that is so many times slower is left out */ };
 
-/* ------------------------------------------------------------------------------------- addresses
- */
+/* ------------------------------------------------------------------------------------ addresses */
 
 /* Whether two addresses of one family agree in their first bits. */
 static bool agree(const uint8_t *a, const uint8_t *b, unsigned bits)
@@ -34,8 +33,7 @@ static bool same_network(const ddl__interface *a, const ddl__interface *b)
            agree(a->bytes, b->bytes, a->prefix);
 }
 
-/* ---------------------------------------------------------------------------------------- filter
- */
+/* --------------------------------------------------------------------------------------- filter */
 
 /* Read "1.2.3.4/24" or "::1" as an address with its prefix. False if it is something else. */
 static bool read_network(const char *item, size_t n, ddl__interface *to)
@@ -132,8 +130,7 @@ void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, siz
     }
 }
 
-/* -------------------------------------------------------------------------------------- selection
- */
+/* ------------------------------------------------------------------------------------ selection */
 
 /* Lower values are tried first. On another host a loopback address means that host. */
 static unsigned order_of(const ddl__interface *i)
@@ -189,8 +186,7 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
     return DDL_OK;
 }
 
-/* ----------------------------------------------------------------------------------------- paths
- */
+/* ---------------------------------------------------------------------------------------- paths */
 
 typedef struct search {
     const ddl__interface *ours, *theirs;

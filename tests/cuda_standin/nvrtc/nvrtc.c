@@ -110,8 +110,7 @@ int nvrtcDestroyProgram(program **p)
     return SUCCESS;
 }
 
-/* -------------------------------------------------------------------------------------- compiling
- */
+/* ------------------------------------------------------------------------------------ compiling */
 
 static bool write_file(const char *folder, const char *name, const char *const *texts, int n)
 {
@@ -288,8 +287,7 @@ int nvrtcCompileProgram(program *p, int n, const char *const *options)
     return result;
 }
 
-/* --------------------------------------------------------------------------------------- results
- */
+/* -------------------------------------------------------------------------------------- results */
 
 int nvrtcGetCUBINSize(program *p, size_t *bytes)
 {
