@@ -220,6 +220,23 @@ static int broken_compiler(ddl_comm *comm)
     return with_compiler(comm, "broken");
 }
 
+/* A further comm of the endpoint needs no compiler. */
+static int compiled_before(ddl_comm *comm)
+{
+    ddl_comm *next;
+    device_start();
+    check_sum(comm, 1000, "compiled");
+    OK(ddl_comm_duplicate(comm, NULL, &next));
+    ddl_comm_destroy(comm);
+    unsigned long long before = device_launches() ? device_launches()() : 0;
+    setenv("DDL_STANDIN_NVRTC", "broken", 1);
+    check_sum(next, 1000, "compiled before");
+    if (device_launches() && ddl_comm_rank(next) == 0)
+        CHECK(device_launches()() > before + 1, "the next comm did not use the kernels");
+    ddl_comm_destroy(next);
+    return 0;
+}
+
 /* What rank 1 calls differs from what the others call: all are told both. */
 static void differ(ddl_comm *comm, int64_t count, ddl_op op, const char *words)
 {
@@ -258,6 +275,7 @@ int main(int argc, char **argv)
                                          {"broken_peers", broken_peers, 0, false},
                                          {"no_compiler", no_compiler, 0, false},
                                          {"broken_compiler", broken_compiler, 0, false},
+                                         {"compiled_before", compiled_before, 0, false},
                                          {"other_count", other_count, 0, false},
                                          {"other_op", other_op, 0, false}};
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);

@@ -69,15 +69,15 @@ void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size)
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-void *ddl__endpoint_attach(ddl_endpoint *endpoint,
+void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
                            void *(*create)(const ddl__digest *endpoint, const void *argument),
                            const void *argument, void (*destroy)(void *object))
 {
     pthread_mutex_lock(&endpoint->lock);
-    if (!endpoint->attached)
-        endpoint->attached = create(&endpoint->address.endpoint, argument);
-    endpoint->destroy_attached = destroy;
-    void *attached = endpoint->attached;
+    if (!endpoint->attached[kind])
+        endpoint->attached[kind] = create(&endpoint->address.endpoint, argument);
+    endpoint->destroy_attached[kind] = destroy;
+    void *attached = endpoint->attached[kind];
     pthread_mutex_unlock(&endpoint->lock);
     return attached;
 }
@@ -183,8 +183,9 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
 {
     if (!endpoint)
         return;
-    if (endpoint->attached)
-        endpoint->destroy_attached(endpoint->attached);
+    for (int i = 0; i < DDL__N_ATTACHED; i++)
+        if (endpoint->attached[i])
+            endpoint->destroy_attached[i](endpoint->attached[i]);
     if (endpoint->started) {
         pthread_mutex_lock(&endpoint->lock);
         endpoint->stop = true;

@@ -65,9 +65,15 @@ ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int f
  * hello. */
 void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
-/* The one object of another layer that lives as long as the endpoint; the first caller creates it.
- * NULL with the message set. */
-void *ddl__endpoint_attach(ddl_endpoint *endpoint,
+/* Objects of other layers that live as long as the endpoint. */
+typedef enum ddl__attached {
+    DDL__ATTACHED_DETECTOR,
+    DDL__ATTACHED_IMAGES,
+    DDL__N_ATTACHED
+} ddl__attached;
+
+/* The object of this kind; the first caller creates it. NULL with the message set. */
+void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
                            void *(*create)(const ddl__digest *endpoint, const void *argument),
                            const void *argument, void (*destroy)(void *object));
 

@@ -115,8 +115,8 @@ struct ddl_endpoint {
     ddl__replay_guard replay_guard; /* for numbered hellos of others */
     uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
     ddl__create_failures failures;
-    void *attached; /* or NULL */
-    void (*destroy_attached)(void *object);
+    void *attached[DDL__N_ATTACHED]; /* or NULL */
+    void (*destroy_attached[DDL__N_ATTACHED])(void *object);
 };
 
 /* ---- listen.c: the TCP listeners, one for each of the addresses, all on one port ---- */

@@ -9,17 +9,25 @@
 #include "engine/engine.h"
 
 typedef struct ddl__device ddl__device;
+typedef struct ddl__images ddl__images; /* images.h */
 
 typedef struct ddl__device_config {
     ddl__engine *engine;
     int rank, size;
-    char *const *names;            /* by rank: "rank 2 on host"; they outlive the device */
-    ddl__regions *regions;         /* of the endpoint */
+    char *const *names;    /* by rank: "rank 2 on host"; they outlive the device */
+    ddl__regions *regions; /* of the endpoint, as: */
+    ddl__images *images;
     const ddl__topology *topology; /* of the comm */
     uint64_t direct_bytes; /* from which operations do not pass through host memory alone, where
                               there is another way; 0: all do */
     bool uses_nccl;        /* that may be such a way */
 } ddl__device_config;
+
+/* ---- images.c: for ddl__endpoint_attach ---- */
+
+/* The kernels that comms of an endpoint have compiled. NULL with the message set. */
+void *ddl__images_create(const ddl__digest *endpoint, const void *unused);
+void ddl__images_destroy(void *images);
 
 /* ---- device_open.c ---- */
 

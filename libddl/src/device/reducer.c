@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/dtype.h"
+#include "device/images.h"
 
 enum {
     THREADS = 256,           /* of a block */
@@ -74,16 +75,14 @@ static kernel wanted_kernel(ddl_dtype dtype, ddl_op op, bool ordered)
                     .element = ddl__dtype_size(as)};
 }
 
-static bool compile(const ddl__device *d, const ddl__reducer *r, kernel *k)
+static bool load(const ddl__device *d, const ddl__reducer *r, kernel *k)
 {
-    char dtype[32], op[32], *image;
+    char dtype[32], op[32];
     const char *macros[] = {dtype, op, "-DORDERED"};
     snprintf(dtype, sizeof dtype, "-DDTYPE_%s", k->dtype);
     snprintf(op, sizeof op, "-DOP_%s", k->op);
-    if (ddl__nvrtc_compile(&r->nvrtc, macros, k->ordered ? 3 : 2, &image) != DDL_OK)
-        return false;
-    bool good = DDL__GOOD(d, module_load, &k->module, image);
-    free(image);
+    const char *image = ddl__images_get(d->config.images, &r->nvrtc, macros, k->ordered ? 3 : 2);
+    bool good = image && DDL__GOOD(d, module_load, &k->module, image);
     if (good && DDL__GOOD(d, module_function, &k->function, k->module, "ddl_reduce"))
         return true;
     if (good)
@@ -111,7 +110,7 @@ const kernel *ddl__reducer_find(const ddl__device *d, ddl__reducer *r, ddl_dtype
         return NULL;
     }
     *made = wanted_kernel(dtype, op, ordered);
-    if (!compile(d, r, made)) {
+    if (!load(d, r, made)) {
         free(made);
         return NULL;
     }

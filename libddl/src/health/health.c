@@ -229,8 +229,9 @@ static void health_free(ddl__health *h)
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **out)
 {
     ddl__health *h = calloc(1, sizeof *h);
-    ddl__detector *detector = ddl__endpoint_attach(config->endpoint, ddl__detector_create,
-                                                   config->witness, ddl__detector_destroy);
+    ddl__detector *detector =
+        ddl__endpoint_attach(config->endpoint, DDL__ATTACHED_DETECTOR, ddl__detector_create,
+                             config->witness, ddl__detector_destroy);
     bool complete = h && detector &&
                     (h->members = calloc((size_t)config->size, sizeof *h->members)) &&
                     (h->causes = calloc((size_t)config->size, DDL__CAUSE));
