@@ -113,7 +113,7 @@ def check_c(checks: Checks) -> None:
     programs = ("test_device", "test_device_blocks", "test_device_failures", "test_shared_gpu")
     checks.run("cmake --build", [*build, "--target", *programs])
     for test in (
-        *("operations", "many chunks", "contexts"),
+        *("operations", "many chunks", "packed", "contexts"),
         *("first barrier", "stream order", "group", "completion", "refusals"),
     ):
         checks.run(f"test_device {test}", [str(built), test, "1"])

@@ -18,11 +18,20 @@
         CHECK(result_ == CUDA_SUCCESS, "%s gives %d", #call, (int)result_);                        \
     } while (0)
 
-/* The stand-in's count of launched kernels; NULL with the real driver. */
-static inline unsigned long long (*device_launches(void))(void)
+typedef unsigned long long device_count_fn(void);
+
+/* The stand-in's count of launched kernels, or host functions; NULL with the real driver. */
+static inline device_count_fn *device_launches(void)
 {
-    unsigned long long (*found)(void);
+    device_count_fn *found;
     *(void **)&found = dlsym(RTLD_DEFAULT, "standin_launches");
+    return found;
+}
+
+static inline device_count_fn *device_host_functions(void)
+{
+    device_count_fn *found;
+    *(void **)&found = dlsym(RTLD_DEFAULT, "standin_host_functions");
     return found;
 }
 

@@ -40,6 +40,63 @@ static int operations(ddl_comm *comm)
     return 0;
 }
 
+/* A call of the test below: its place in one array for each side. */
+typedef struct small_call {
+    ddl_dtype dtype;
+    ddl_op op;
+    int words, at;
+    bool in_place;
+} small_call;
+
+static void submit_small(ddl_comm *comm, const small_call *made, int n, uint32_t *send,
+                         uint32_t *recv, const ddl_options *as)
+{
+    ddl_group *group;
+    ddl_options options = *as;
+    OK(ddl_group_create(comm, &group));
+    options.group = group;
+    for (int i = 0; i < n; i++)
+        OK(ddl_allreduce(comm, made[i].in_place ? NULL : send + made[i].at, recv + made[i].at,
+                         made[i].words, made[i].dtype, made[i].op, &options, NULL));
+    OK(ddl_group_submit(group, as, NULL));
+    ddl_group_destroy(group);
+}
+
+/* A group of small all-reduces of two kinds, and of some that are not packed: for each kind the GPU
+ * starts the engine once. */
+static int packed(ddl_comm *comm)
+{
+    enum { N = 60, ROOM = 200000 };
+    static const int lengths[] = {1000, 0, 7, 3333, 1};
+    static uint32_t send[ROOM], recv[ROOM], seen[ROOM];
+    small_call made[N];
+    int at = 1;
+    device_start_of(comm);
+    for (int i = 0; i < N; i++) {
+        made[i] = (small_call){i % 3 ? DDL_U32 : DDL_I32, i % 3 ? DDL_SUM : DDL_MAX, lengths[i % 5],
+                               at, i % 4 == 1};
+        if (i == N / 2)
+            made[i].words = 50000;
+        at += made[i].words + 1;
+    }
+    for (int i = 0; i < ROOM; i++)
+        send[i] = recv[i] = (uint32_t)(i * 7 + ddl_comm_rank(comm));
+    uint32_t *device_send = device_copy(send, sizeof send);
+    uint32_t *device_recv = device_copy(recv, sizeof recv);
+    submit_small(comm, made, N, send, recv, &(ddl_options){.struct_size = sizeof(ddl_options)});
+    OK(ddl_barrier(comm, &on_device, NULL)); /* the device is made by then */
+    unsigned long long before = device_host_functions() ? device_host_functions()() : 0;
+    submit_small(comm, made, N, device_send, device_recv, &on_device);
+    if (device_host_functions())
+        CHECK(device_host_functions()() - before == 2 + 1 + 1, "%llu host functions",
+              device_host_functions()() - before);
+    device_read(seen, device_recv, sizeof seen);
+    for (int i = 0; i < ROOM; i++)
+        CHECK(seen[i] == recv[i], "word %d is %u, not %u", i, seen[i], recv[i]);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Several times as many chunks as there are slots. */
 static int many_chunks(ddl_comm *comm)
 {
@@ -313,6 +370,7 @@ int main(int argc, char **argv)
         {"operations", operations, .by_host = true, .shared = true, .one_queue = true,
          .all_sources = true},
         {"many chunks", many_chunks, .by_host = true},
+        {"packed", packed, .by_host = true},
         {"contexts", contexts, .by_host = true},
         {"first barrier", first_barrier, .by_host = true},
         {"stream order", stream_order, .by_host = true, .shared = true, .one_queue = true,

@@ -102,8 +102,9 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type);
 
-/* Of the stand-in alone: the kernels that were launched so far. */
+/* Of the stand-in alone: the kernels, and the host functions, that were launched so far. */
 unsigned long long standin_launches(void);
+unsigned long long standin_host_functions(void);
 
 #pragma GCC visibility pop
 

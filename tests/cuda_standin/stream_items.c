@@ -87,6 +87,8 @@ CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_
 
 /* ------------------------------------------------------------------------------- host functions */
 
+static unsigned long long host_functions;
+
 /* One at a time in a context, since the real driver may run them so. A host function that waits for
  * one of another stream therefore waits forever. The lock is hidden, and orders nothing. */
 static void run_host(work *w)
@@ -115,5 +117,14 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
     w->with.host.function = function;
     w->with.host.data = data;
+    host_functions++;
     return standin_leave(standin_push(s, w, NULL));
+}
+
+unsigned long long standin_host_functions(void)
+{
+    standin_lock();
+    unsigned long long n = host_functions;
+    standin_unlock();
+    return n;
 }

@@ -97,6 +97,25 @@ static bool copy_blocks(const ddl__chunks *c, int64_t k, const ddl__copied *bloc
     return true;
 }
 
+void ddl__chunks_pack(ddl__chunks *c, const ddl__call *const *packed, int n)
+{
+    c->packed = packed;
+    c->n_packed = n;
+}
+
+static bool copy_packed(const ddl__chunks *c, bool in, unsigned char *memory,
+                        ddl__chunk_copy_fn *copy, void *context)
+{
+    for (int i = 0; i < c->n_packed; i++) {
+        const ddl__call *call = c->packed[i];
+        size_t bytes = (size_t)call->count * c->element;
+        if (bytes && !copy(context, in ? call->send : call->recv, memory, bytes))
+            return false;
+        memory += bytes;
+    }
+    return true;
+}
+
 /* ------------------------------------------------------------------------------ the whole call */
 
 /* The range from the first to the last element of the blocks. */
@@ -275,6 +294,10 @@ bool ddl__chunk_call(const ddl__chunks *c, int64_t k, unsigned char *memory, ddl
     if (c->is_whole)
         return c->call->order ? make_ordered(c, memory, made) : make_uneven(c, memory, made);
     made->count = ddl__chunk_count(c, k);
+    if (c->n_packed) {
+        made->send = made->recv = memory;
+        return true;
+    }
     size_t block = (size_t)made->count * c->element;
     made->send = c->call->send ? memory : NULL;
     made->recv = c->call->recv ? memory + (size_t)c->recv_block * block : NULL;
@@ -285,6 +308,8 @@ bool ddl__chunk_copy_in(const ddl__chunks *c, int64_t k, unsigned char *memory,
                         ddl__chunk_copy_fn *copy, void *context)
 {
     const ddl__call *call = c->call;
+    if (c->n_packed)
+        return copy_packed(c, true, memory, copy, context);
     if (!c->is_whole)
         return copy_blocks(c, k, &c->in, call->send, memory, copy, context);
     if (call->order)
@@ -296,6 +321,8 @@ bool ddl__chunk_copy_out(const ddl__chunks *c, int64_t k, unsigned char *memory,
                          ddl__chunk_copy_fn *copy, void *context)
 {
     const ddl__call *call = c->call;
+    if (c->n_packed)
+        return copy_packed(c, false, memory, copy, context);
     if (!c->is_whole)
         return copy_blocks(c, k, &c->out, call->recv, memory, copy, context);
     unsigned char *received = memory + ddl__chunk_recv_offset(c);

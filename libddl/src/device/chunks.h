@@ -10,7 +10,8 @@
 typedef enum ddl__way {
     DDL__BY_HOST,    /* it passes through host memory */
     DDL__BY_LEADERS, /* from buffer to buffer, on one host: sharing.h */
-    DDL__BY_NCCL     /* the ranks of a host have a GPU each: nccl_ranks.h */
+    DDL__BY_NCCL,    /* the ranks of a host have a GPU each: nccl_ranks.h */
+    DDL__PACKED      /* with another call: cuts.c */
 } ddl__way;
 
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
@@ -40,11 +41,16 @@ typedef struct ddl__chunks {
     int blocks;       /* that the chunk's memory holds */
     int recv_block;   /* with which its receive buffer begins; 0: in place */
     ddl__copied in, out;
+    const ddl__call *const *packed; /* all-reduces that `call` is made of, in one chunk */
+    int n_packed;                   /* 0: it is the caller's */
 } ddl__chunks;
 
 /* How to run the call, in chunks of up to so many bytes. The call outlives this. False: one element
  * of each block takes more. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
+
+/* The one chunk is that of these all-reduces, one behind the other. The list outlives this. */
+void ddl__chunks_pack(ddl__chunks *chunks, const ddl__call *const *packed, int n);
 
 /* The elements of a block in chunk k of even blocks. */
 int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);

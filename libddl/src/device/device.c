@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "device/cuts.h"
 #include "device/nccl_ranks.h"
 #include "device/sharing.h"
 #include "engine/ordered.h"
@@ -14,10 +15,7 @@ typedef ddl__device_chunk chunk;
 /* What is to be submitted as one operation: the calls, and how the whole is waited for. */
 typedef struct request {
     const ddl__call *whole;
-    ddl__chunks *calls; /* NCCL leaves a rest of some, which is a call as well */
-    ddl__call *cut;     /* those that are not the caller's */
-    uint32_t n;
-    int64_t n_chunks; /* of all calls */
+    ddl__cuts cuts;
     ddl__cuda_stream stream;
 } request;
 
@@ -186,14 +184,14 @@ static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *ch
 /* Under `order`, in the device's context: make the operation, with its chunks, not submitted. */
 static ddl_status operation_create(ddl__device *d, const request *r, operation **out)
 {
-    operation *o = calloc(1, sizeof *o + (size_t)r->n_chunks * sizeof *o->chunks);
+    operation *o = calloc(1, sizeof *o + (size_t)r->cuts.n_chunks * sizeof *o->chunks);
     if (!o || !(o->group = ddl__group_create(d->config.engine, r->whole->timeout_ms))) {
         free(o);
         return ddl__fail(DDL_ENOMEM, "no memory for an operation of %lld chunks",
-                         (long long)r->n_chunks);
+                         (long long)r->cuts.n_chunks);
     }
     o->device = d;
-    o->n_chunks = r->n_chunks;
+    o->n_chunks = r->cuts.n_chunks;
     o->deadline = ddl__deadline(r->whole->timeout_ms);
     o->group->held = true;
     ddl_status status = DDL__GOOD(d, event_create, &o->start, DDL__CUDA_EVENT_DISABLE_TIMING) &&
@@ -201,8 +199,8 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
                             ? DDL_OK
                             : DDL_ESYSTEM;
     chunk *c = o->chunks;
-    for (uint32_t i = 0; i < r->n && status == DDL_OK; c += r->calls[i++].n)
-        status = add_chunks(d, o, &r->calls[i], c);
+    for (uint32_t i = 0; i < r->cuts.n && status == DDL_OK; c += r->cuts.chunks[i++].n)
+        status = add_chunks(d, o, &r->cuts.chunks[i], c);
     if (status == DDL_OK) {
         *out = o;
         return DDL_OK;
@@ -279,8 +277,8 @@ static bool queue_operation(ddl__device *d, operation *o, const request *r)
     bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
                 DDL__GOOD(d, stream_wait_event, d->from, o->start, 0);
     chunk *c = o->chunks;
-    for (uint32_t i = 0; i < r->n && good; c += r->calls[i++].n)
-        good = queue_call(d, &r->calls[i], c);
+    for (uint32_t i = 0; i < r->cuts.n && good; c += r->cuts.chunks[i++].n)
+        good = queue_call(d, &r->cuts.chunks[i], c);
     return good && DDL__GOOD(d, event_record, o->end, d->to) &&
            DDL__GOOD(d, stream_wait_event, r->stream, o->end, 0) &&
            DDL__GOOD(d, launch_host, d->to, end_operation, o);
@@ -397,56 +395,20 @@ ddl_status ddl__device_check_stream(const ddl__device *d, void *stream)
     return status;
 }
 
-static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, request *r)
+ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n,
+                              const ddl__call *whole, void *stream, ddl_work **out)
 {
-    ddl__chunks *chunks = &r->calls[r->n];
-    if (!ddl__chunks_of(call, d->config.rank, d->config.size,
-                        way == DDL__BY_LEADERS ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, chunks))
-        return ddl__fail(DDL_EUNSUPPORTED,
-                         "%d ranks are too many for an operation on buffers of a GPU",
-                         d->config.size);
-    chunks->way = way;
-    if (way == DDL__BY_LEADERS && call->kind == DDL__ALLTOALL)
-        chunks->is_one_range = false; /* copies of what is replaced */
-    r->n_chunks += r->calls[r->n++].n;
-    return DDL_OK;
-}
-
-static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, request *r)
-{
-    ddl__call *main = &r->cut[r->n], *rest = main + 1;
-    ddl__nccl_cut(d, call, main, rest, &r->calls[r->n]);
-    r->n_chunks += r->calls[r->n++].n;
-    return rest->count ? cut_one(d, rest, DDL__BY_HOST, r) : DDL_OK;
-}
-
-/* Cut the calls into chunks. */
-static ddl_status cut(ddl__device *d, const ddl__call *calls, uint32_t n, request *r)
-{
-    ddl_status status = DDL_OK;
-    for (uint32_t i = 0; i < n && status == DDL_OK; i++) {
-        ddl__way way;
-        status = ddl__way_of(d, &calls[i], &way);
-        if (status == DDL_OK)
-            status =
-                way == DDL__BY_NCCL ? cut_for_nccl(d, &calls[i], r) : cut_one(d, &calls[i], way, r);
-    }
-    return status;
-}
-
-static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, uint32_t n, request *r,
-                                 ddl_work **out)
-{
+    request r = {.whole = whole, .stream = stream};
     ddl_work *work = NULL;
-    const ddl__call *whole = r->whole;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
     int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->order);
-    ddl_status status = cut(d, calls, n, r);
+    ddl_status status = ddl__cuts_make(d, calls, n, &r.cuts);
     if (status == DDL_OK)
-        status = submit(d, r, whole->queued ? out : &work);
+        status = submit(d, &r, whole->queued ? out : &work);
+    ddl__cuts_free(&r.cuts);
     pthread_mutex_unlock(&d->order);
     d->cuda.capture_mode(&mode);
     ddl__device_leave(d);
@@ -456,20 +418,4 @@ static ddl_status cut_and_submit(ddl__device *d, const ddl__call *calls, uint32_
         return wait_at_once(work, whole->wait_ms, out);
     *out = work;
     return DDL_OK;
-}
-
-ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n,
-                              const ddl__call *whole, void *stream, ddl_work **work)
-{
-    request r = {.whole = whole, .stream = stream};
-    ddl_status status;
-    r.calls = malloc((2 * (size_t)n + 1) * sizeof *r.calls);
-    r.cut = malloc((2 * (size_t)n + 1) * sizeof *r.cut);
-    if (r.calls && r.cut)
-        status = cut_and_submit(d, calls, n, &r, work);
-    else
-        status = ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
-    free(r.calls);
-    free(r.cut);
-    return status;
 }
