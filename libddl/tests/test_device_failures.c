@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures while buffers of a GPU are under way, on the stand-in for libcuda.so.1: the members are
  * told, and the caller's streams go on. Ranks are processes. */
+#include <dirent.h>
+
 #include "device_buffers.h"
 #include "processes.h"
 #include "survivors.h"
@@ -65,6 +67,62 @@ static int death(ddl_comm *comm)
     CHECK(seconds() - start < 10, "told after %.1f s", seconds() - start);
     await_stream(stream, "after the death");
     go_on(comm, buffer, stream);
+    return 0;
+}
+
+/* The threads of this process. */
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks, "no list of threads");
+    while (readdir(tasks))
+        n++;
+    closedir(tasks);
+    return n;
+}
+
+/* The comm is dead: calls only say so, however many there are. The first may start threads. */
+static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
+{
+    int threads = 0;
+    for (int i = 0; i < 100; i++) {
+        ddl_status status =
+            ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &on_device, NULL);
+        CHECK(status == DDL_EPEER || status == DDL_EEXPIRED, "%d %s", status, ddl_last_error());
+        threads = i ? threads : count_threads();
+    }
+    CHECK(count_threads() == threads, "%d threads, not %d", count_threads(), threads);
+    ddl_comm_destroy(comm);
+}
+
+/* A rank dies before the ranks have told each other which way operations can go. */
+static int early_death(ddl_comm *comm)
+{
+    device_start_of(comm);
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    if (ddl_comm_rank(comm) == VICTIM)
+        raise(SIGKILL);
+    call_in_vain(comm, buffer);
+    return 0;
+}
+
+/* A leader takes too long to begin. */
+static int late_leader(ddl_comm *comm)
+{
+    device_start_of(comm);
+    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
+    ddl_options options = on_device;
+    options.timeout_ms = 200;
+    setenv("DDL_STANDIN_NVRTC", "slow", 1);
+    ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
+    /* Over TCP, ranks count as hosts of their own: several GPUs have no leaders. */
+    if (device_launches() && strcmp(getenv("DDL_GPU_DIRECT_BYTES"), "0") && device_gpus == 1)
+        CHECK(status == DDL_EEXPIRED, "%d %s", status, ddl_last_error());
+    if (status != DDL_OK)
+        call_in_vain(comm, buffer);
+    else
+        ddl_comm_destroy(comm);
     return 0;
 }
 
@@ -133,8 +191,8 @@ static int driver_error(ddl_comm *comm)
         setenv("DDL_STANDIN_FAIL", failing, 1);
     CUdevice device;
     CUcontext context;
-    if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
-        cuCtxSetCurrent(context)) {
+    if (cuInit(0) || cuDeviceGet(&device, ddl_comm_rank(comm) % device_gpus) ||
+        cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context)) {
         atomic_fetch_add(n_failed, 1);
         raise(SIGKILL); /* the test itself: as if the rank had died */
     }
@@ -186,7 +244,8 @@ static int try_driver_error(const char *function, int nth)
         mmap(NULL, sizeof *n_failed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(n_failed != MAP_FAILED, "no shared memory");
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
-    run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
+    bool by_shm = nth % 2 || device_gpus > 1; /* over TCP, ranks count as hosts of their own */
+    run_processes(SIZE, by_shm ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
     for (int rank = 0; rank < SIZE; rank++)
         CHECK(status[rank] == 0 || (rank == victim && WIFSIGNALED(status[rank])),
               "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
@@ -231,35 +290,57 @@ static void try_driver_errors(void)
                   "%s did not fail anything", failing);
 }
 
-/* The same where ranks share the GPU: of the leader, and of another rank. What fails before the
- * ranks have agreed lets them use host memory. */
-static void try_shared_errors(void)
+typedef struct failure {
+    const char *function;
+    int rank, nth;
+    bool ends; /* the comm */
+} failure;
+
+static void try_failures(const failure *failures, size_t n, int gpus)
 {
-    static const struct {
-        const char *function;
-        int rank, nth;
-        bool ends; /* the comm */
-    } failures[] = {
-        {"cuDeviceGetUuid", VICTIM, 1, false},   {"cuIpcGetMemHandle", VICTIM, 1, false},
-        {"cuIpcGetMemHandle", VICTIM, 2, false}, /* of the buffer: it is copied */
-        {"cuIpcOpenMemHandle", 0, 2, false},     /* as where containers forbid it */
-        {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
-        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, false},
-        {"cuModuleLoadData", 0, 2, true},        {"cuModuleGetFunction", 0, 1, false},
-        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, false},
-        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchKernel", 0, 3, true},
-        {"cuLaunchHostFunc", 0, 2, true},        {"cuStreamCreate", VICTIM, 4, false}};
+    device_gpus = gpus;
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
-    for (unsigned f = 0; f < sizeof failures / sizeof *failures; f += STRIDE) {
+    setenv("DDL_STANDIN_DEVICES", gpus > 1 ? "2" : "1", 1);
+    for (size_t f = 0; f < n; f += STRIDE) {
         victim = failures[f].rank;
         int met = try_driver_error(failures[f].function, failures[f].nth);
         CHECK(met == failures[f].ends, "%s on rank %d has ended %d comms", failing, victim, met);
     }
 }
 
+/* The same where ranks share the GPU: of the leader, and of another rank. What fails before the
+ * ranks have agreed lets them use host memory. */
+static void try_shared_errors(void)
+{
+    static const failure failures[] = {
+        {"cuDeviceGetUuid", VICTIM, 1, false},   {"cuIpcGetMemHandle", VICTIM, 1, false},
+        {"cuIpcGetMemHandle", VICTIM, 2, false}, /* of the buffer: it is copied */
+        {"cuIpcOpenMemHandle", 0, 2, false},     /* as where containers forbid it */
+        {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
+        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, false},
+        {"cuModuleLoadData", 0, 2, true},        {"cuModuleGetFunction", 0, 1, false},
+        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, true},
+        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchHostFunc", 0, 2, true}};
+    try_failures(failures, sizeof failures / sizeof *failures, 1);
+}
+
+/* The same with two GPUs, which try to access each other: of leaders, and of a rank that is none.
+ */
+static void try_peer_errors(void)
+{
+    static const failure failures[] = {{"cuLaunchKernel", 0, 1, false},
+                                       {"cuIpcOpenMemHandle", VICTIM, 1, false},
+                                       {"cuStreamCreate", 2, 4, false},
+                                       {"cuMemcpyDtoHAsync", 2, 1, false},
+                                       {"cuLaunchKernel", VICTIM, 2, true}};
+    try_failures(failures, sizeof failures / sizeof *failures, 2);
+}
+
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
+                                         {"early_death", early_death, 1 << VICTIM, false},
+                                         {"late_leader", late_leader, 0, false},
                                          {"limit", limit, 0, false},
                                          {"destroyed", destroyed, 0, false}};
     /* By host, on one GPU, and on two, where the victim leads. */
@@ -270,6 +351,7 @@ int main(int argc, char **argv)
         setenv("DDL_STANDIN_DEVICES", gpus > 1 ? "2" : "1", 1);
         run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     }
+    device_gpus = 1;
     setenv("DDL_STANDIN_DEVICES", "1", 1);
     if (argc > 3 && !strcmp(argv[1], "driver"))
         try_driver_error(argv[2], atoi(argv[3]));
@@ -277,5 +359,7 @@ int main(int argc, char **argv)
         try_driver_errors();
     if (argc < 2 || !strcmp(argv[1], "shared driver"))
         try_shared_errors();
+    if (argc < 2 || !strcmp(argv[1], "peer driver"))
+        try_peer_errors();
     return 0;
 }

@@ -29,7 +29,6 @@ CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxSynchronize(void);
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 CUresult cuMemFree_v2(CUdeviceptr address);
@@ -128,7 +127,6 @@ unsigned long long standin_host_functions(void);
     X(cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000)                                                   \
     X(cuCtxGetDevice, cuCtxGetDevice, 2000)                                                        \
     X(cuCtxSynchronize, cuCtxSynchronize, 2000)                                                    \
-    X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000)                                          \
     X(cuMemAlloc, cuMemAlloc_v2, 3020)                                                             \
     X(cuMemFree, cuMemFree_v2, 3020)                                                               \
     X(cuMemHostAlloc, cuMemHostAlloc, 2020)                                                        \

@@ -89,6 +89,7 @@ static int attribute_value(int attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: return 1;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:
@@ -217,25 +218,6 @@ CUresult cuCtxGetDevice(CUdevice *device)
     if (result != CUDA_SUCCESS)
         return result;
     *device = current->device;
-    return standin_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags)
-{
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
-    const context *peer = standin_context_of(handle, &result);
-    if (!peer)
-        return standin_leave(result);
-    if (flags || peer == current)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    if (standin_settings()->peers == PEERS_NONE)
-        return standin_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-    if (current->accesses[peer->device])
-        return standin_leave(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    current->accesses[peer->device] = true;
     return standin_leave(CUDA_SUCCESS);
 }
 

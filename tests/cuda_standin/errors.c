@@ -28,8 +28,6 @@ static const error errors[] = {
      "the handle is invalid (CUDA stand-in)"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "there is nothing of this name (CUDA stand-in)"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "it is not complete yet (CUDA stand-in)"},
-    {CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
-     "the access is enabled already (CUDA stand-in)"},
     {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED",
      "the context was released (CUDA stand-in)"},
     {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",

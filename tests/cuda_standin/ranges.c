@@ -121,14 +121,13 @@ range *standin_range_within(uintptr_t address, size_t bytes)
 }
 
 /* A mapping is accessible to the devices that cuMemSetAccess has named, memory of another process
- * to that which has opened it, other memory of a device to those that have enabled it. */
+ * to the one that has opened it, other memory of a device to that alone. */
 static bool is_accessible(const range *r, int device, CUmemAccess_flags wanted)
 {
     switch (r->kind) {
     case MAPPED: return (r->access[device] & wanted) == wanted;
     case OPENED: return r->context->device == device;
-    case DEVICE_ALLOCATED:
-        return r->device == device || standin_contexts[device].accesses[r->device];
+    case DEVICE_ALLOCATED: return r->device == device;
     case HOST_ALLOCATED:
     case HOST_REGISTERED: break;
     }

@@ -58,7 +58,6 @@ struct point;
 typedef struct context {
     int device;
     unsigned retained;
-    bool accesses[STANDIN_DEVICES_MAX]; /* cuCtxEnablePeerAccess */
     stream *legacy;
     struct point *newest;           /* item of all streams, if they have one queue */
     pthread_mutex_t host_functions; /* held while one of them runs */

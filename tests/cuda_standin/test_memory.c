@@ -36,14 +36,6 @@ static void calls(void)
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuGetErrorName((CUresult)12345, &text));
 }
 
-static void no_peers(void)
-{
-    CUcontext second;
-    start_driver();
-    CU(cu.cuDevicePrimaryCtxRetain(&second, 1));
-    CU_IS(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, cu.cuCtxEnablePeerAccess(second, 0));
-}
-
 static void devices(void)
 {
     int count, value;
@@ -73,11 +65,6 @@ static void devices(void)
     CU(cu.cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, on_second));
     CHECK(value == 1, "%d", value);
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD32Async(on_second, 1, WORDS, NULL));
-    CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuCtxEnablePeerAccess(contexts[0], 0));
-    CU(cu.cuCtxEnablePeerAccess(contexts[1], 0));
-    CU_IS(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cu.cuCtxEnablePeerAccess(contexts[1], 0));
-    fill_words(on_second, 5, NULL);
-    check_device_words(on_second, 5, "the other device's words");
     CU(cu.cuMemFree_v2(on_second));
     CU(cu.cuDevicePrimaryCtxRelease_v2(1));
     CU_IS(CUDA_ERROR_INVALID_CONTEXT, cu.cuDevicePrimaryCtxRelease_v2(1));
@@ -291,7 +278,6 @@ static void no_device(void)
 const test_case memory_cases[] = {
     {"calls", calls, {0}, false},
     {"devices", devices, {"DDL_STANDIN_DEVICES=2"}, false},
-    {"no_peers", no_peers, {"DDL_STANDIN_DEVICES=2", "DDL_STANDIN_PEERS=none"}, false},
     {"copies", copies, {0}, false},
     {"copies_at_once", copies, {"DDL_STANDIN_DELAY_US=0"}, false},
     {"large_copies", large_copies, {0}, false},

@@ -29,7 +29,6 @@ typedef struct ddl__cuda_ipc {
 enum {
     DDL__CUDA_SUCCESS = 0,
     DDL__CUDA_NOT_READY = 600,
-    DDL__CUDA_PEER_ALREADY_ENABLED = 704,
 
     DDL__CUDA_POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_... */
     DDL__CUDA_POINTER_BUFFER_ID = 7,
@@ -44,12 +43,14 @@ enum {
     DDL__CUDA_STREAM_PER_THREAD = 2, /* the highest handle of a default stream */
     DDL__CUDA_EVENT_DISABLE_TIMING = 2,
     DDL__CUDA_WAIT_VALUE_GEQ = 0,
+    DDL__CUDA_WAIT_VALUE_FLUSH = 1 << 30, /* what other devices have written before is visible */
     DDL__CUDA_IPC_LAZY_PEER_ACCESS = 1,
     DDL__CUDA_CAPTURE_RELAXED = 2,
 
     DDL__CUDA_DEVICE_PROCESSORS = 16, /* CU_DEVICE_ATTRIBUTE_... */
     DDL__CUDA_DEVICE_MAJOR = 75,
-    DDL__CUDA_DEVICE_MINOR = 76
+    DDL__CUDA_DEVICE_MINOR = 76,
+    DDL__CUDA_DEVICE_FLUSHES_REMOTE_WRITES = 98
 };
 
 /* X(function, symbol, parameters): each returns a ddl__cuda_result. */
@@ -69,7 +70,6 @@ enum {
     X(context_pop, cuCtxPopCurrent_v2, (ddl__cuda_context * context))                              \
     X(context_current, cuCtxGetCurrent, (ddl__cuda_context * context))                             \
     X(context_device, cuCtxGetDevice, (ddl__cuda_device * device))                                 \
-    X(peer_enable, cuCtxEnablePeerAccess, (ddl__cuda_context peer, unsigned flags))                \
     X(pointer_attribute, cuPointerGetAttribute,                                                    \
       (void *value, int attribute, ddl__cuda_pointer pointer))                                     \
     X(memory_alloc, cuMemAlloc_v2, (ddl__cuda_pointer * pointer, size_t bytes))                    \

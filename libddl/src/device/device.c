@@ -251,11 +251,13 @@ static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, ch
 {
     ddl__chunk_copy_fn *in = c->shared ? copy_to_scratch : copy_from_device;
     ddl__chunk_copy_fn *out = c->shared ? copy_from_scratch : copy_to_device;
+    bool flushes = c->shared && d->sharing->flushes; /* what leaders on other GPUs have written */
+    unsigned wait = DDL__CUDA_WAIT_VALUE_GEQ | (flushes ? DDL__CUDA_WAIT_VALUE_FLUSH : 0u);
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
            (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
            ddl__device_queue_start(d, c) &&
            (!c->shared || !d->sharing->leads || ddl__leader_queue(d, c->shared)) &&
-           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
+           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, wait) &&
            (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
 }

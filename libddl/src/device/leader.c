@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a leader does for all ranks; sharing.h has the design notes.
  *
- * Several leaders divide the work so that each GPU sends and receives equally much. All do an equal
- * part of the elements of all-reduces, reductions to a root and broadcasts: each element passes
- * through one GPU, which has it from some ranks and gives it to the others. A block that only some
- * ranks want is written by the GPU that has it, since reads take a way forth and back; one of a
- * reduce-scatter by the GPU that wants it.
+ * Several leaders divide the work, so that the bus of no GPU carries all of it. Each does an equal
+ * part of the elements of all-reduces, ordered sums, reductions to a root and broadcasts. A result
+ * of a reduce-scatter is computed on the GPU of the rank that wants it. Blocks that are copied are
+ * written by the GPU that has them, since a read has to go forth and back.
  *
  * The thread takes the chunks in order, when their places are gathered, and holds no lock while it
  * opens memory. Once it has set the chunk's word, the chunk belongs to what is queued; the host
@@ -23,39 +22,41 @@
 
 enum { SHARE_ALIGNED = 256 /* bytes of a result */ };
 
-/* The buffers of all ranks, where this leader can use them. */
+/* The buffers of all ranks, where this leader can use them. They are opened when a part wants them.
+ */
 typedef struct buffers {
     const ddl__device *device;
     const ddl__shared_chunk *chunk;
     int size;
-    ddl__cuda_pointer send[DDL__REDUCTION_MAX], recv[DDL__REDUCTION_MAX]; /* 0: none */
+    bool failed; /* to open one; the message is set */
 } buffers;
 
 /* ------------------------------------------------------------------------ memory of the others */
 
-static bool open_place(const ddl__device *d, int rank, const ddl__place *place,
-                       ddl__cuda_pointer *address)
+/* 0: there is none, or it cannot be opened. */
+static ddl__cuda_pointer open_place(buffers *b, int rank, const ddl__place *place)
 {
-    *address = place->address;
+    const ddl__device *d = b->device;
     if (!place->address || d->sharing->is_own_process[rank])
-        return true;
+        return place->address;
     ddl__cuda_pointer *opened = &d->sharing->opened[rank][place->number % DDL__EXPORTS];
     if (!*opened &&
         !DDL__GOOD(d, ipc_open, opened, place->handle, DDL__CUDA_IPC_LAZY_PEER_ACCESS)) {
         *opened = 0;
-        return false;
+        b->failed = true;
+        return 0;
     }
-    *address = *opened + (place->address - place->base);
-    return true;
+    return *opened + (place->address - place->base);
 }
 
-static bool open_all(buffers *b)
+static ddl__cuda_pointer send_of(buffers *b, int rank)
 {
-    for (int r = 0; r < b->size; r++)
-        if (!open_place(b->device, r, &ddl__sharing_places(b->chunk, r)->send, &b->send[r]) ||
-            !open_place(b->device, r, &ddl__sharing_places(b->chunk, r)->recv, &b->recv[r]))
-            return false;
-    return true;
+    return open_place(b, rank, &ddl__sharing_places(b->chunk, rank)->send);
+}
+
+static ddl__cuda_pointer recv_of(buffers *b, int rank)
+{
+    return open_place(b, rank, &ddl__sharing_places(b->chunk, rank)->recv);
 }
 
 /* ----------------------------------------------------------------------------------- the table */
@@ -104,7 +105,14 @@ static unsigned parts_of(ddl__kind kind, int size)
     return 1;
 }
 
-/* The rank on whose GPU part i is done; -1: on all, each having a share. */
+/* Whether all leaders have a share of each part. */
+static bool is_divided(ddl__kind kind)
+{
+    return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT || kind == DDL__BROADCAST ||
+           kind == DDL__ORDERED_ALLREDUCE;
+}
+
+/* The rank on whose GPU part i is done, of operations that are not divided. */
 static int nearest_rank(const ddl__call *call, int i, int size)
 {
     switch (call->kind) {
@@ -121,28 +129,28 @@ static int nearest_rank(const ddl__call *call, int i, int size)
     case DDL__RECV:
     case DDL__ORDERED_ALLREDUCE: break;
     }
-    return -1;
+    return 0;
 }
 
 /* What `rank` has for rank `to`. Returns its elements. */
-static int64_t add_in(const buffers *b, ddl__reduction *part, int rank, int to)
+static int64_t add_in(buffers *b, ddl__reduction *part, int rank, int to)
 {
     const ddl__places *of = ddl__sharing_places(b->chunk, rank);
     const ddl__share *block = &of->blocks[to];
     size_t element = ddl__dtype_size(b->chunk->call.dtype);
-    part->in[part->n_in] = b->send[rank] + (uint64_t)block->start * element;
+    part->in[part->n_in] = send_of(b, rank) + (uint64_t)block->start * element;
     part->before[part->n_in++] = of->prescale;
     return block->count;
 }
 
 /* Where `rank` wants what comes from rank `from`. A block that lies there is not copied. */
-static int64_t add_out(const buffers *b, ddl__reduction *part, int rank, int from)
+static int64_t add_out(buffers *b, ddl__reduction *part, int rank, int from)
 {
     const ddl__places *of = ddl__sharing_places(b->chunk, rank);
     const ddl__share *block = &of->blocks[b->size + from];
     size_t element = ddl__dtype_size(b->chunk->call.dtype);
-    ddl__cuda_pointer address = b->recv[rank] + (uint64_t)block->start * element;
-    if (b->recv[rank] && !(part->n_in == 1 && address == part->in[0])) {
+    ddl__cuda_pointer recv = recv_of(b, rank), address = recv + (uint64_t)block->start * element;
+    if (recv && !(part->n_in == 1 && address == part->in[0])) {
         part->out[part->n_out] = address;
         part->after[part->n_out++] = of->postscale;
     }
@@ -150,7 +158,7 @@ static int64_t add_out(const buffers *b, ddl__reduction *part, int rank, int fro
 }
 
 /* Leave this leader's share of the elements. Returns how many these are. */
-static int64_t take_share(const buffers *b, ddl__reduction *part, int64_t elements)
+static int64_t take_share(buffers *b, ddl__reduction *part, int64_t elements)
 {
     const ddl__device_sharing *s = b->device->sharing;
     const ddl__call *call = &b->chunk->call;
@@ -165,16 +173,16 @@ static int64_t take_share(const buffers *b, ddl__reduction *part, int64_t elemen
     return (end < elements ? end : elements) - first;
 }
 
-static void set_count(const buffers *b, ddl__reduction *part, int64_t elements)
+static void set_count(buffers *b, ddl__reduction *part, int64_t elements)
 {
     const ddl__call *call = &b->chunk->call;
-    if (nearest_rank(call, 0, b->size) < 0)
+    if (is_divided(call->kind))
         elements = take_share(b, part, elements);
     ddl__reduction_count(part, dtype_of(call), count_of(call, elements), call->order);
 }
 
 /* What all ranks have for rank `to`, reduced, for the ranks from `first` up to `end`. */
-static void fill_reduction(const buffers *b, ddl__reduction *part, int to, int first, int end)
+static void fill_reduction(buffers *b, ddl__reduction *part, int to, int first, int end)
 {
     int64_t count = 0;
     part->divisor = b->size;
@@ -186,7 +194,7 @@ static void fill_reduction(const buffers *b, ddl__reduction *part, int to, int f
 }
 
 /* The block that one rank sends to another. Both must know its length. */
-static ddl_status fill_copy(const buffers *b, ddl__reduction *part, int from, int to)
+static ddl_status fill_copy(buffers *b, ddl__reduction *part, int from, int to)
 {
     char *const *names = b->device->config.names;
     int64_t sent = add_in(b, part, from, to), received = add_out(b, part, to, from);
@@ -199,7 +207,7 @@ static ddl_status fill_copy(const buffers *b, ddl__reduction *part, int from, in
 }
 
 /* The one block that a rank has, for all. */
-static void fill_copies(const buffers *b, ddl__reduction *part, int from)
+static void fill_copies(buffers *b, ddl__reduction *part, int from)
 {
     int64_t count = add_in(b, part, from, 0);
     for (int r = 0; r < b->size; r++)
@@ -208,21 +216,21 @@ static void fill_copies(const buffers *b, ddl__reduction *part, int from)
 }
 
 /* The parts of a rank lie one behind the other. */
-static ddl__cuda_pointer part_of(const buffers *b, const ddl__fold *fold, int operand)
+static ddl__cuda_pointer part_of(buffers *b, const ddl__fold *fold, int operand)
 {
     const ddl__call *call = &b->chunk->call;
     int rank = 0;
     while (operand >= fold->first[rank + 1])
         rank++;
     size_t bytes = (size_t)call->count * call->wide * ddl__dtype_size(call->dtype);
-    return b->send[rank] + (uint64_t)(operand - fold->first[rank]) * bytes;
+    return send_of(b, rank) + (uint64_t)(operand - fold->first[rank]) * bytes;
 }
 
 _Static_assert((int)DDL__REDUCTION_DEPTH >= (int)DDL__FOLD_DEPTH, "the stack of the kernel");
 
 /* The additions of an ordered sum. Its operands are on the stack in the order in which they are
  * pushed. */
-static ddl_status fill_ordered(const buffers *b, ddl__reduction *part)
+static ddl_status fill_ordered(buffers *b, ddl__reduction *part)
 {
     const ddl_order *order = b->chunk->call.order;
     ddl__fold *fold = ddl__order_additions(order);
@@ -241,18 +249,19 @@ static ddl_status fill_ordered(const buffers *b, ddl__reduction *part)
     free(fold);
     part->divisor = order->by_rank.workers;
     for (int r = 0; r < b->size; r++)
-        part->out[part->n_out++] = b->recv[r];
+        part->out[part->n_out++] = recv_of(b, r);
     set_count(b, part, b->chunk->call.count);
     return DDL_OK;
 }
 
-static ddl_status fill_part(const buffers *b, ddl__reduction *part, int i)
+static ddl_status fill_part(buffers *b, ddl__reduction *part, int i)
 {
-    int root = b->chunk->call.root, n = b->size, nearest = nearest_rank(&b->chunk->call, i, n);
+    const ddl__call *call = &b->chunk->call;
     const ddl__device_sharing *s = b->device->sharing;
-    if (nearest >= 0 && s->gpus[nearest] != s->own_gpu)
+    int root = call->root, n = b->size;
+    if (!is_divided(call->kind) && s->gpus[nearest_rank(call, i, n)] != s->own_gpu)
         return DDL_OK;
-    switch (b->chunk->call.kind) {
+    switch (call->kind) {
     case DDL__ALLREDUCE: fill_reduction(b, part, 0, 0, n); break;
     case DDL__REDUCE_TO_ROOT: fill_reduction(b, part, 0, root, root + 1); break;
     case DDL__REDUCE_SCATTER: fill_reduction(b, part, i, i, i + 1); break;
@@ -302,11 +311,9 @@ static ddl_status fill_table(const ddl__device *d, const ddl__shared_chunk *sc)
     ddl_status status = check_places(d, sc);
     if (status != DDL_OK)
         return status;
-    if (!open_all(&b))
-        return DDL_EABORTED;
-    for (unsigned i = 0; i < sc->parts && status == DDL_OK; i++)
+    for (unsigned i = 0; i < sc->parts && status == DDL_OK && !b.failed; i++)
         status = fill_part(&b, &table_of(sc)[i], (int)i);
-    return status;
+    return b.failed ? DDL_EABORTED : status;
 }
 
 /* ------------------------------------------------------------------------------------ the work */

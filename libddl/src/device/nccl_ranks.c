@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "device/nccl_end.h"
+#include "device/sharing.h"
 
 bool ddl__nccl_create(ddl__device *d)
 {
@@ -79,11 +80,13 @@ static bool have_equal_hosts(const ddl__device *d, char *why)
     return true;
 }
 
-static bool suit_each_other(const ddl__device *d, const ddl__peer *all, int a, int b, char *why)
+static bool suit_each_other(const ddl__device *d, int a, int b, char *why)
 {
+    const ddl__peer *all = d->peers;
+    const int *gpus = d->sharing->gpus;
     if (host_of(d, a) != host_of(d, b))
         return true;
-    if (!memcmp(&all[a].uuid, &all[b].uuid, sizeof all->uuid))
+    if (gpus[a] == gpus[b])
         snprintf(why, DDL__MESSAGE_MAX, "%s and %s share a GPU, but not all ranks do",
                  d->config.names[a], d->config.names[b]);
     else if (all[a].nccl != all[b].nccl)
@@ -94,17 +97,21 @@ static bool suit_each_other(const ddl__device *d, const ddl__peer *all, int a, i
     return false;
 }
 
-static bool suits(const ddl__device *d, const ddl__peer *all, char *why)
+static bool suits(const ddl__device *d, char *why)
 {
+    const ddl__peer *all = d->peers;
     for (int r = 0; r < d->config.size; r++)
         if (!all[r].nccl) {
-            snprintf(why, DDL__MESSAGE_MAX, "%s has no NCCL of version 2.27 or later",
-                     d->config.names[r]);
+            if (d->config.uses_nccl)
+                snprintf(why, DDL__MESSAGE_MAX, "%s has no NCCL of version 2.27 or later",
+                         d->config.names[r]);
+            else
+                snprintf(why, DDL__MESSAGE_MAX, "DDL_GPU_NCCL is 0");
             return false;
         }
     for (int a = 0; a < d->config.size; a++)
         for (int b = 0; b < a; b++)
-            if (!suit_each_other(d, all, b, a, why))
+            if (!suit_each_other(d, b, a, why))
                 return false;
     return have_equal_hosts(d, why);
 }
@@ -242,11 +249,10 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms, bool *is_possible, b
     return ddl__device_find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-ddl_status ddl__nccl_start(ddl__device *d, const ddl__peer *all, int64_t timeout_ms,
-                           bool *is_possible, char *why)
+ddl_status ddl__nccl_start(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
-    if (!suits(d, all, why))
+    if (!suits(d, why))
         return DDL_OK;
     find_ranks(d);
     ddl_status status = start(d, timeout_ms, is_possible, &is_here);

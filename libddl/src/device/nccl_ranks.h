@@ -67,8 +67,7 @@ int ddl__nccl_find(const ddl__device *device);
 
 /* Find out, in operations of all ranks, whether NCCL can work for all of them, and begin. If not,
  * `why` says it. */
-ddl_status ddl__nccl_start(ddl__device *device, const ddl__peer *all, int64_t timeout_ms,
-                           bool *is_possible, char *why);
+ddl_status ddl__nccl_start(ddl__device *device, int64_t timeout_ms, bool *is_possible, char *why);
 
 /* Call NCCL between the two, with the communicator of the first; NULL: there is none any more. The
  * second takes the result, waits until the call is done, and says whether it has succeeded; else

@@ -59,7 +59,6 @@ static void identify(const ddl__device *d, ddl__peer *own)
     struct stat status;
     own->process = (uint64_t)getpid();
     own->namespace = stat("/proc/self/ns/pid", &status) ? 0 : (uint64_t)status.st_ino;
-    own->number = d->number;
     bool has_uuid = DDL__GOOD(d, device_uuid, &own->uuid, d->number);
     own->can_export = has_uuid && ddl__sharing_export_probe(d, own);
     own->nccl = has_uuid ? ddl__nccl_find(d) : 0;
@@ -79,15 +78,8 @@ static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
         return status;
     }
     d->peers = all;
+    ddl__sharing_find_gpus(d);
     return DDL_OK;
-}
-
-static bool has_one_gpu(const ddl__device *d)
-{
-    for (int r = 1; r < d->config.size; r++)
-        if (memcmp(&d->peers[r].uuid, &d->peers[0].uuid, sizeof d->peers->uuid))
-            return false;
-    return true;
 }
 
 /* ----------------------------------------------------------------------------------- the ways */
@@ -97,15 +89,14 @@ static const char *own_name(const ddl__device *d)
     return d->config.names[d->config.rank];
 }
 
-static ddl_status find_nccl(ddl__device *d, int64_t timeout_ms)
+static ddl_status start_nccl(ddl__device *d, int64_t timeout_ms)
 {
     char why[DDL__MESSAGE_MAX] = "";
     bool is_possible = false;
-    if (has_one_gpu(d)) {
-        d->by_nccl = DDL__IMPOSSIBLE;
+    d->by_nccl = DDL__IMPOSSIBLE; /* also if it cannot be found out: the comm ends */
+    if (d->sharing->n_gpus == 1)
         return DDL_OK;
-    }
-    ddl_status status = ddl__nccl_start(d, d->peers, timeout_ms, &is_possible, why);
+    ddl_status status = ddl__nccl_start(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;
     d->by_nccl = is_possible ? DDL__POSSIBLE : DDL__IMPOSSIBLE;
@@ -141,10 +132,11 @@ static void tell_of_leaders(const ddl__device *d, const char *why)
                  own_name(d), d->sharing->n_gpus, least, but);
 }
 
-static ddl_status find_leaders(ddl__device *d, int64_t timeout_ms)
+static ddl_status start_leaders(ddl__device *d, int64_t timeout_ms)
 {
     char why[DDL__MESSAGE_MAX] = "";
     bool is_possible = false;
+    d->by_leaders = DDL__IMPOSSIBLE;
     ddl_status status = ddl__sharing_start(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;
@@ -199,7 +191,7 @@ static ddl_status choose(ddl__device *d, const ddl__call *call, ddl__way *way)
 {
     ddl_status status = d->peers ? DDL_OK : exchange_peers(d, call->timeout_ms);
     if (status == DDL_OK && !d->by_nccl)
-        status = find_nccl(d, call->timeout_ms);
+        status = start_nccl(d, call->timeout_ms);
     if (status != DDL_OK)
         return status;
     if (d->by_nccl == DDL__POSSIBLE && ddl__nccl_takes(d, call)) {
@@ -209,7 +201,7 @@ static ddl_status choose(ddl__device *d, const ddl__call *call, ddl__way *way)
     if (call->order && parts_of_all(d, call) > DDL__REDUCTION_MAX)
         return DDL_OK;
     if (!d->by_leaders)
-        status = find_leaders(d, call->timeout_ms);
+        status = start_leaders(d, call->timeout_ms);
     if (d->by_leaders == DDL__POSSIBLE)
         *way = DDL__BY_LEADERS;
     return status;
@@ -218,5 +210,8 @@ static ddl_status choose(ddl__device *d, const ddl__call *call, ddl__way *way)
 ddl_status ddl__way_of(ddl__device *d, const ddl__call *call, ddl__way *way)
 {
     *way = DDL__BY_HOST;
-    return is_long(d, call) ? choose(d, call, way) : DDL_OK;
+    pthread_mutex_lock(&d->lock);
+    bool is_alive = ddl__device_is_alive(d); /* else the engine refuses the call */
+    pthread_mutex_unlock(&d->lock);
+    return is_alive && is_long(d, call) ? choose(d, call, way) : DDL_OK;
 }

@@ -11,12 +11,10 @@
 /* What a rank tells the others. */
 struct ddl__peer {
     ddl__cuda_uuid uuid;
-    ddl__cuda_ipc handle; /* of a small allocation, ... */
-    uint64_t probe;       /* ... and its address */
+    ddl__cuda_ipc handle; /* of a small allocation */
     uint64_t namespace, process;
     uint64_t can_export;
-    int64_t number; /* of the GPU, in the process */
-    int64_t nccl;   /* the version of its NCCL; 0: none */
+    int64_t nccl; /* the version of its NCCL; 0: none */
 };
 
 /* Which way this call goes. All ranks find the same. Under `order`, in the device's context. Not

@@ -42,7 +42,7 @@ static bool find_place(const ddl__device *d, ddl__cuda_pointer address, bool is_
 {
     ddl__export allocation = {.id = 0};
     place->address = address;
-    if (!d->sharing->by_handle)
+    if (!d->sharing->exports_memory)
         return true;
     if (!DDL__GOOD(d, pointer_attribute, &allocation.id, DDL__CUDA_POINTER_BUFFER_ID, address) ||
         !DDL__GOOD(d, pointer_attribute, &allocation.base, DDL__CUDA_POINTER_RANGE_START,

@@ -4,8 +4,7 @@
  *
  * Design notes. The first rank of each GPU leads: its kernels read the operands of all ranks and
  * write the results of all, so the processes on a GPU do not take turns for it. It opens the
- * others' memory by CUDA IPC. If there are several leaders, each has a share of the elements, or
- * the copies of the blocks that its own GPU has (leader.c).
+ * others' memory by CUDA IPC. Several leaders divide the work (leader.c).
  *
  * Each chunk is two operations of the engine. In the first the leaders gather where the buffers of
  * each rank lie (ddl__places); it starts when the rank's stream has come to the operation. The
@@ -96,8 +95,9 @@ struct ddl__device_sharing {
     bool *is_own_process; /* by rank */
     int *gpus, n_gpus;    /* by rank: which GPU, in the order of their first ranks; how many */
     int own_gpu;
-    bool leads;     /* this rank is the first of its GPU */
-    bool by_handle; /* leaders know this rank's memory by CUDA IPC, not by its addresses */
+    bool leads;          /* this rank is the first of its GPU */
+    bool exports_memory; /* leaders take only what can be exported; else it is in their process */
+    bool flushes;        /* the GPU can make sure that it sees what others have written */
     ddl__export exports[DDL__EXPORTS]; /* the first is the library's: sharing_start.c, with: */
     ddl__pinned *numbers;
     ddl__cuda_stream probing;
@@ -131,6 +131,9 @@ bool ddl__sharing_create(ddl__device *device);
 
 /* Export a small allocation, to see whether that is possible. */
 bool ddl__sharing_export_probe(const ddl__device *device, ddl__peer *own);
+
+/* The ranks have told each other: find which GPU each has, and who leads. */
+void ddl__sharing_find_gpus(const ddl__device *device);
 
 /* Find out, in operations of all ranks, whether leaders can do the work of these. If not, `why`
  * says it, on rank 0. */

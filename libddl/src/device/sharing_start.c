@@ -2,9 +2,9 @@
 /* Which ranks lead, and whether they can: sharing.h has the design notes.
  *
  * Between GPUs, memory may be opened, and accesses to it may still be lost: some machines and
- * virtual machines do that. So the leaders try it. Each rank exports a small allocation, its probe.
- * It writes a number to it. Each leader then copies the number within the probe by its kernel, and
- * the rank looks at what has come. */
+ * virtual machines do that. So leaders of several GPUs try it. Each rank exports a small
+ * allocation, its probe, and writes its number there. Each leader then copies the number within the
+ * probe by its kernel, and the rank looks at what has come. */
 #include "device/sharing.h"
 
 #include <stdio.h>
@@ -15,8 +15,17 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 
-/* The number of a probe, and for each GPU its leader's copy. */
-enum { PROBE_NUMBERS = 1 + DDL__REDUCTION_MAX };
+/* As long as what a thread of the kernel loads at once. */
+typedef struct number {
+    float words[DDL__PACK_BYTES / sizeof(float)];
+} number;
+
+/* The rank's number, and what the leader of each GPU has copied. */
+typedef struct probe {
+    number own, copies[DDL__REDUCTION_MAX];
+} probe;
+
+enum { PROBE_WAITS = 4 /* within the operation's limit: one more than there are */ };
 
 bool ddl__sharing_create(ddl__device *d)
 {
@@ -35,6 +44,17 @@ bool ddl__sharing_create(ddl__device *d)
     d->sharing = s;
     pthread_mutex_unlock(&d->lock);
     return true;
+}
+
+/* What was queued is done. Memory is not freed: the driver would wait for the caller's streams. */
+static void end_probes(ddl__device *d)
+{
+    ddl__device_sharing *s = d->sharing;
+    if (s->probing)
+        d->cuda.stream_destroy(s->probing);
+    ddl__pinned_give_back(d, s->numbers);
+    s->probing = NULL;
+    s->numbers = NULL;
 }
 
 void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
@@ -76,45 +96,62 @@ void ddl__sharing_destroy(ddl__device *d, ddl__device_sharing *s)
 
 /* --------------------------------------------------------------------------------- who leads */
 
-/* The small allocation is the first that is exported. */
+/* The first that is exported, also if the ranks could not tell each other before. */
 bool ddl__sharing_export_probe(const ddl__device *d, ddl__peer *own)
 {
-    ddl__export *probe = &d->sharing->exports[d->sharing->n_exports++];
-    if (!DDL__GOOD(d, memory_alloc, &probe->base, PROBE_NUMBERS * sizeof(float)))
-        return false;
-    own->probe = probe->base;
-    return DDL__GOOD(d, ipc_export, &own->handle, probe->base);
+    ddl__device_sharing *s = d->sharing;
+    ddl__cuda_pointer *base = &s->exports[0].base;
+    s->n_exports = 1;
+    return (*base || DDL__GOOD(d, memory_alloc, base, sizeof(probe))) &&
+           DDL__GOOD(d, ipc_export, &own->handle, *base);
 }
 
-static bool is_same_gpu(const ddl__peer *one, const ddl__peer *other)
-{
-    return !memcmp(&one->uuid, &other->uuid, sizeof one->uuid);
-}
-
-static void find_leaders(const ddl__device *d)
+void ddl__sharing_find_gpus(const ddl__device *d)
 {
     ddl__device_sharing *s = d->sharing;
     int rank = d->config.rank;
     const ddl__peer *all = d->peers, *own = &all[rank];
-    s->n_gpus = 0;
     for (int r = 0; r < d->config.size; r++) {
         int first = 0;
-        while (!is_same_gpu(&all[first], &all[r]))
+        while (memcmp(&all[first].uuid, &all[r].uuid, sizeof own->uuid))
             first++;
         s->gpus[r] = first < r ? s->gpus[first] : s->n_gpus++;
         s->leads = r == rank ? first == r : s->leads;
         s->is_own_process[r] = all[r].process == own->process && all[r].namespace == own->namespace;
     }
     s->own_gpu = s->gpus[rank];
-    s->by_handle = s->n_gpus > 1 || !s->is_own_process[0];
+    s->exports_memory = s->n_gpus > 1 || !s->is_own_process[0];
+    int flushes = 0;
+    s->flushes = s->n_gpus > 1 &&
+                 DDL__GOOD(d, device_attribute, &flushes, DDL__CUDA_DEVICE_FLUSHES_REMOTE_WRITES,
+                           d->number) &&
+                 flushes;
+}
+
+/* Ranks of one process with a GPU each. There the driver may let one GPU wait for the other when
+ * memory is freed, and so for a rank that is in that call. */
+static bool share_a_process(const ddl__device *d, int *one, int *other)
+{
+    for (*one = 0; *one < d->config.size; ++*one)
+        for (*other = 0; *other < *one; ++*other)
+            if (d->sharing->gpus[*one] != d->sharing->gpus[*other] &&
+                d->peers[*one].process == d->peers[*other].process &&
+                d->peers[*one].namespace == d->peers[*other].namespace)
+                return true;
+    return false;
 }
 
 /* All ranks find the same. */
 static bool suits(const ddl__device *d, char *why)
 {
-    int hosts = d->config.topology->groups[DDL__HOSTS];
+    int hosts = d->config.topology->groups[DDL__HOSTS], one, other;
     if (d->sharing->n_gpus > 1 && hosts > 1) {
         snprintf(why, DDL__MESSAGE_MAX, "the GPUs are on %d hosts", hosts);
+        return false;
+    }
+    if (share_a_process(d, &one, &other)) {
+        snprintf(why, DDL__MESSAGE_MAX, "%s and %s are in one process, on two GPUs",
+                 d->config.names[other], d->config.names[one]);
         return false;
     }
     if (d->config.size > DDL__REDUCTION_MAX) {
@@ -132,33 +169,22 @@ static bool suits(const ddl__device *d, char *why)
 
 /* ------------------------------------------------------------------- what a leader starts with */
 
-/* Whether the GPU may access memory of another one that belongs to this process. */
-static bool enable_access(const ddl__device *d, const ddl__peer *peer)
-{
-    ddl__cuda_context context;
-    if (!DDL__GOOD(d, context_retain, &context, (ddl__cuda_device)peer->number))
-        return false;
-    ddl__cuda_result result = d->cuda.peer_enable(context, 0);
-    d->cuda.context_release((ddl__cuda_device)peer->number);
-    return result == DDL__CUDA_PEER_ALREADY_ENABLED ||
-           ddl__device_is_good(d, "peer_enable", result);
-}
-
-static bool open_probe(const ddl__device *d, int rank)
+static bool open_probes(const ddl__device *d)
 {
     ddl__device_sharing *s = d->sharing;
-    const ddl__peer *peer = &d->peers[rank];
-    if (s->is_own_process[rank])
-        return s->gpus[rank] == s->own_gpu || enable_access(d, peer);
-    if (DDL__GOOD(d, ipc_open, &s->opened[rank][0], peer->handle, DDL__CUDA_IPC_LAZY_PEER_ACCESS))
-        return true;
-    s->opened[rank][0] = 0;
-    return false;
+    for (int r = 0; r < d->config.size; r++)
+        if (!s->is_own_process[r] && !DDL__GOOD(d, ipc_open, &s->opened[r][0], d->peers[r].handle,
+                                                DDL__CUDA_IPC_LAZY_PEER_ACCESS)) {
+            s->opened[r][0] = 0;
+            return false;
+        }
+    return true;
 }
 
 /* Memory of the others, kernels, the table, and the thread. */
-static bool begin(ddl__device *d)
+static bool begin(ddl__device *d, int64_t timeout_ms)
 {
+    (void)timeout_ms;
     ddl__device_sharing *s = d->sharing;
     if (!s->leads)
         return true;
@@ -166,25 +192,26 @@ static bool begin(ddl__device *d)
         ddl__fail(DDL_ENOMEM, "no memory for what %d ranks export", d->config.size);
         return false;
     }
-    for (int r = 0; r < d->config.size; r++)
-        if (!open_probe(d, r))
-            return false;
-    return (s->reducer = ddl__reducer_create(d)) &&
+    return open_probes(d) && (s->reducer = ddl__reducer_create(d)) &&
            DDL__GOOD(d, memory_alloc, &s->table, ddl__leader_table_bytes(d, DDL__ALLTOALL)) &&
            ddl__leader_start(d) == DDL_OK;
 }
 
 /* ---------------------------------------------------------------------------------- the probes */
 
-/* Wait for what was queued. */
-static bool await(const ddl__device *d)
+/* Wait for what was queued. The other ranks wait for this one until their limits. */
+static bool await(ddl__device *d, int64_t timeout_ms)
 {
-    int64_t limit = ddl__now() + DDL__DEVICE_PROBE_LIMIT;
+    int64_t own = timeout_ms / PROBE_WAITS, most = DDL__DEVICE_PROBE_LIMIT / DDL__MS;
+    int64_t limit = ddl__now() + (own < most ? own : most) * DDL__MS;
     for (int tries = 0;; tries++) {
         ddl__cuda_result result = d->cuda.stream_query(d->sharing->probing);
         if (result != DDL__CUDA_NOT_READY)
             return ddl__device_is_good(d, "stream_query", result);
-        if (ddl__now() > limit) {
+        pthread_mutex_lock(&d->lock);
+        bool goes_on = ddl__device_is_alive(d) && ddl__now() < limit;
+        pthread_mutex_unlock(&d->lock);
+        if (!goes_on) {
             ddl__fail(DDL_ESYSTEM, "%s: GPU %d has not come to a copy in time",
                       d->config.names[d->config.rank], d->number);
             return false;
@@ -193,26 +220,26 @@ static bool await(const ddl__device *d)
     }
 }
 
-static float number_of(int rank)
+static number number_of(int rank)
 {
-    return (float)(rank + 1);
+    float word = (float)(rank + 1);
+    return (number){{word, -word, word, -word}};
 }
 
-static bool write_number(ddl__device *d)
+static bool write_number(ddl__device *d, int64_t timeout_ms)
 {
     ddl__device_sharing *s = d->sharing;
-    size_t table = (size_t)d->config.size * sizeof(ddl__reduction), probe = PROBE_NUMBERS * 4;
-    if (!(s->numbers = ddl__pinned_take(d, table > probe ? table : probe, 1)) ||
+    size_t table = (size_t)d->config.size * sizeof(ddl__reduction);
+    if (!(s->numbers = ddl__pinned_take(d, table > sizeof(probe) ? table : sizeof(probe), 1)) ||
         !DDL__GOOD(d, stream_create, &s->probing, DDL__CUDA_STREAM_NON_BLOCKING))
         return false;
-    memset(s->numbers->memory, 0, probe);
-    *(float *)(void *)s->numbers->memory = number_of(d->config.rank);
-    return DDL__GOOD(d, copy_to_device, s->exports[0].base, s->numbers->memory, probe,
+    *(probe *)(void *)s->numbers->memory = (probe){.own = number_of(d->config.rank)};
+    return DDL__GOOD(d, copy_to_device, s->exports[0].base, s->numbers->memory, sizeof(probe),
                      s->probing) &&
-           await(d);
+           await(d, timeout_ms);
 }
 
-static bool copy_numbers(ddl__device *d)
+static bool copy_numbers(ddl__device *d, int64_t timeout_ms)
 {
     ddl__device_sharing *s = d->sharing;
     size_t bytes = (size_t)d->config.size * sizeof(ddl__reduction);
@@ -221,17 +248,17 @@ static bool copy_numbers(ddl__device *d)
         return true;
     memset(table, 0, bytes);
     for (int r = 0; r < d->config.size; r++) {
-        ddl__cuda_pointer probe = s->is_own_process[r] ? d->peers[r].probe : s->opened[r][0];
+        ddl__cuda_pointer at = r == d->config.rank ? s->exports[0].base : s->opened[r][0];
         table[r].n_in = table[r].n_out = 1;
-        table[r].in[0] = probe;
-        table[r].out[0] = probe + (unsigned)(1 + s->own_gpu) * sizeof(float);
-        ddl__reduction_count(&table[r], DDL_F32, 1, false);
+        table[r].in[0] = at + offsetof(probe, own);
+        table[r].out[0] = at + offsetof(probe, copies) + (size_t)s->own_gpu * sizeof(number);
+        ddl__reduction_count(&table[r], DDL_F32, sizeof(number) / sizeof(float), false);
     }
     const ddl__kernel *kernel = ddl__reducer_known(s->reducer, DDL_F32, DDL_SUM, false);
     return DDL__GOOD(d, copy_to_device, s->table, table, bytes, s->probing) &&
            ddl__reducer_launch(d, s->reducer, kernel, 1, (unsigned)d->config.size, s->table,
                                s->probing) &&
-           await(d);
+           await(d, timeout_ms);
 }
 
 static int leader_of(const ddl__device *d, int gpu)
@@ -242,16 +269,16 @@ static int leader_of(const ddl__device *d, int gpu)
     return r;
 }
 
-static bool see_numbers(ddl__device *d)
+static bool see_numbers(ddl__device *d, int64_t timeout_ms)
 {
     const ddl__device_sharing *s = d->sharing;
-    const float *numbers = (const void *)s->numbers->memory;
-    if (!DDL__GOOD(d, copy_to_host, s->numbers->memory, s->exports[0].base, PROBE_NUMBERS * 4,
+    const probe *seen = (const void *)s->numbers->memory;
+    if (!DDL__GOOD(d, copy_to_host, s->numbers->memory, s->exports[0].base, sizeof(probe),
                    s->probing) ||
-        !await(d))
+        !await(d, timeout_ms))
         return false;
     for (int g = 0; g < s->n_gpus; g++)
-        if (numbers[1 + g] != number_of(d->config.rank)) {
+        if (memcmp(&seen->copies[g], &seen->own, sizeof(number))) {
             ddl__fail(DDL_ESYSTEM, "what the GPU of %s writes to that of %s does not arrive",
                       d->config.names[leader_of(d, g)], d->config.names[d->config.rank]);
             return false;
@@ -259,19 +286,24 @@ static bool see_numbers(ddl__device *d)
     return true;
 }
 
+/* One GPU needs no probes. */
 ddl_status ddl__sharing_start(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
-    static bool (*const steps[])(ddl__device *) = {begin, write_number, copy_numbers, see_numbers};
+    static bool (*const steps[])(ddl__device *, int64_t) = {begin, write_number, copy_numbers,
+                                                            see_numbers};
+    unsigned n = d->sharing->n_gpus > 1 ? sizeof steps / sizeof *steps : 1;
     ddl_status status = DDL_OK;
-    find_leaders(d);
     *is_possible = suits(d, why);
-    for (unsigned i = 0; i < sizeof steps / sizeof *steps && *is_possible; i++) {
-        bool is_good = steps[i](d);
+    for (unsigned i = 0; i < n && *is_possible; i++) {
+        bool is_good = steps[i](d, timeout_ms);
         snprintf(why, DDL__MESSAGE_MAX, "%s",
-                 is_good ? "some ranks cannot access the memory of others" : ddl__message());
+                 is_good ? "another rank cannot take part; with DDL_LOG=info it says why"
+                         : ddl__message());
         if (!is_good && d->config.rank)
             ddl__log(DDL__INFO, "%s", why);
         status = ddl__device_find_all(d, is_good, timeout_ms, is_possible);
     }
+    if (*is_possible)
+        end_probes(d);
     return status;
 }

@@ -81,6 +81,8 @@ int nvrtcGetProgramLog(program *p, char *text);
 int nvrtcGetNumSupportedArchs(int *n);
 int nvrtcGetSupportedArchs(int *archs);
 
+enum { SLOW_US = 500000 };
+
 static bool is_set_to(const char *value)
 {
     const char *set = getenv("DDL_STANDIN_NVRTC");
@@ -276,6 +278,8 @@ int nvrtcCompileProgram(program *p, int n, const char *const *options)
         strcpy(p->log, "DDL_STANDIN_NVRTC=broken");
         return COMPILATION;
     }
+    if (is_set_to("slow"))
+        usleep(SLOW_US);
     for (int i = 0; i < n; i++)
         snprintf(text + strlen(text), sizeof text - strlen(text), "%s ", options[i]);
     pthread_mutex_lock(&mutex);
