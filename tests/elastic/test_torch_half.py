@@ -359,6 +359,13 @@ def test_another_model_s_state_is_refused() -> None:
         half_of(nn.Linear(3, 2)).load(half_of(nn.Linear(2, 2)).state())
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_bounded_embeddings_are_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"0 is an {kind.__name__} with max_norm: its forward"):
+        half_of(nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 1)))
+    half_of(nn.Sequential(kind(5, 3), nn.Linear(3, 1)))
+
+
 @pytest.mark.parametrize("kind", [nn.SyncBatchNorm, ddl_torch.SyncBatchNorm])
 def test_sync_batch_norm_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="1 is a SyncBatchNorm: its statistics would depend"):
