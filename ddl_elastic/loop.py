@@ -34,6 +34,7 @@ from ddl_elastic.step import Arrays, Group, Recovery, Step
 from ddl_elastic.watchdog import Watchdog
 
 WATCHDOG = 10.0  # seconds, the default
+WRITING = 0.2  # seconds between two votes while a rank writes the last checkpoint
 
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
@@ -329,9 +330,16 @@ class Loop:
         Whether one was written of the state after so many steps; all ranks have the same answer."""
         is_saved = False
         for _ in range(2):
-            saver.wait()
+            self._wait_for_writers(saver)
             is_saved = self._finish(saver.saved == steps)
         return is_saved
+
+    def _wait_for_writers(self, saver: Saver) -> None:
+        """Until no rank writes. They vote again and again: one that completes no operation would
+        seem to hang."""
+        while self._finish(told=not saver.wait(WRITING)):
+            pass
+        saver.wait()  # a rank without shares cannot tell
 
     # ---- what all ranks agree on ----
 

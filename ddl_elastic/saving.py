@@ -133,10 +133,13 @@ class Saver:
             self._is_complete = True
             self._start(self._write_manifest, _FINISHED)
 
-    def wait(self) -> None:
-        """Until the thread has written what it was given."""
-        if self._thread is not None:
-            self._thread.join()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until the thread has written what it was given, or for so many seconds. Whether it
+        has."""
+        if self._thread is None:
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _start(self, work: Callable[[], None], then: int) -> None:
         def run() -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from ddl_elastic import checkpoint
+from ddl_elastic.checkpoint import Folder
+
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 PASSES, STEPS = 24, 150  # over 150 samples, in batches of 24
 
@@ -64,6 +67,18 @@ def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict
     reports = train(run_program, tmp_path, killed, {**saved, "workers": 1})
     assert reports[0]["state"] == "failed"
     assert reports[1]["hash"] == alone["hash"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["writing, member 1", "the manifest"])
+def test_slow_storage(jobs: Any, tmp_path: Path, writer: str) -> None:
+    """A rank that writes the last checkpoint does not seem to hang, however long it takes."""
+    saved = {"checkpoint": "saved", "every": 1000, "die": writer, "how": "late"}
+    _, report = jobs.train({**saved, "workers": 2, "watchdog": 1.0, "passes": 1})
+    assert "died" not in jobs.shown and "abandoned" not in jobs.shown, jobs.shown
+    storage = Folder(tmp_path / "saved")
+    newest = checkpoint.read_manifest(storage, checkpoint.manifests(storage)[0])
+    assert newest.steps == report["steps"]
 
 
 @pytest.mark.slow

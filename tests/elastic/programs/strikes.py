@@ -60,6 +60,8 @@ def strike(how: str, group: Any, target: Any) -> None:
         print("paused", flush=True)
         while not os.path.exists("go"):
             time.sleep(0.01)
+    elif how == "late":
+        time.sleep(HELD)
     elif how in ("coordinator", "both"):  # which is killed; and this process
         os.kill(int(Path("coordinator").read_text()), signal.SIGKILL)
         if how == "both":
