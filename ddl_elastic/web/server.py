@@ -68,6 +68,11 @@ def _bracketed(host: str) -> str:
     return f"[{host.strip('[]')}]" if is_six else host
 
 
+def _first_address(host: str) -> str:
+    found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])
+
+
 def make_server(
     app: ASGIApp,
     host: str = "127.0.0.1",
@@ -76,8 +81,10 @@ def make_server(
     key: Path | None = None,
 ) -> uvicorn.Server:
     """To be started by `start`, and ended by `should_exit = True`. Raises ValueError, see
-    check_address."""
+    check_address, and OSError if there is no such host."""
     check_address(host, certificate, key)
+    if port == 0:  # each address of a name would get a port of its own
+        host = _first_address(host)
     return uvicorn.Server(
         uvicorn.Config(
             app,

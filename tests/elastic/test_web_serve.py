@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import clean_environment, free_port
@@ -23,6 +24,7 @@ from serving import DDL, PROGRAM, Serving, wait_for
 
 from ddl_elastic.scheduler.access import AccessError, access_read
 from ddl_elastic.scheduler.client import Client, ServerError
+from ddl_elastic.web.server import make_server
 
 
 @pytest.mark.slow
@@ -145,6 +147,17 @@ def test_other_machines_reach_it_by_its_names(tmp_path: Path) -> None:
             assert status == 400 and json.loads(text)["error"]["field"] == "host", foreign
     finally:
         serving.close()
+
+
+def test_a_name_of_two_addresses_has_one_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(*_: Any) -> None:
+        pass
+
+    addresses = [("127.0.0.1", 0), ("127.0.0.2", 0)]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert make_server(app, "localhost", 0).config.host == "127.0.0.1"
+    assert make_server(app, "localhost", 8470).config.host == "localhost"
 
 
 def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
