@@ -35,6 +35,7 @@ from ddl_elastic.watchdog import Watchdog
 
 WATCHDOG = 10.0  # seconds, the default
 WRITING = 0.2  # seconds between two votes while a rank writes the last checkpoint
+LATE = 30.0  # seconds of writing that are told, and again after twice as many
 
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
@@ -316,13 +317,16 @@ class Loop:
                 self._complete_checkpoint(saver, steps)
             self._tell_abandoned(saver)
 
+    @property
+    def _name(self) -> str:
+        return f"rank {self.group.member} on {socket.gethostname()}"
+
     def _tell_abandoned(self, saver: Saver) -> None:
         if error := saver.error:
             saver.error = None
-            rank = f"rank {self.group.member} on {socket.gethostname()}"
             self.reporter.line(
-                f"{rank}: the checkpoint after {saver.begun} steps is abandoned, the older ones"
-                f" stay: {error}"
+                f"{self._name}: the checkpoint after {saver.begun} steps is abandoned, the older"
+                f" ones stay: {error}"
             )
 
     def _complete_checkpoint(self, saver: Saver, steps: int) -> bool:
@@ -336,10 +340,19 @@ class Loop:
 
     def _wait_for_writers(self, saver: Saver) -> None:
         """Until no rank writes. They vote again and again: one that completes no operation would
-        seem to hang."""
-        while self._finish(told=not saver.wait(WRITING)):
-            pass
-        saver.wait()  # a rank without shares cannot tell
+        seem to hang. A rank that writes for long says so."""
+        if not self.group.owned:  # such a rank tells nothing
+            saver.wait()
+        began, late, writes = time.monotonic(), LATE, True
+        while writes:
+            is_own = not saver.wait(WRITING)
+            if is_own and time.monotonic() - began > late:
+                late *= 2
+                self.reporter.line(
+                    f"{self._name}: all wait for it, which has been writing the checkpoint after"
+                    f" {saver.begun} steps for {time.monotonic() - began:.0f} s"
+                )
+            writes = self._finish(told=is_own)
 
     # ---- what all ranks agree on ----
 

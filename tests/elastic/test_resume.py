@@ -70,12 +70,14 @@ def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["writing, member 1", "the manifest"])
-def test_slow_storage(jobs: Any, tmp_path: Path, writer: str) -> None:
+@pytest.mark.parametrize(("writer", "member"), [("writing, member 1", 1), ("the manifest", 0)])
+def test_slow_storage(jobs: Any, tmp_path: Path, writer: str, member: int) -> None:
     """A rank that writes the last checkpoint does not seem to hang, however long it takes."""
     saved = {"checkpoint": "saved", "every": 1000, "die": writer, "how": "late"}
     _, report = jobs.train({**saved, "workers": 2, "watchdog": 1.0, "passes": 1})
     assert "died" not in jobs.shown and "abandoned" not in jobs.shown, jobs.shown
+    told = rf"rank {member} on \S+: all wait for it, which has been writing the checkpoint after 7"
+    assert len(re.findall(rf"{told} steps for \d s", jobs.shown)) == 2, jobs.shown
     storage = Folder(tmp_path / "saved")
     newest = checkpoint.read_manifest(storage, checkpoint.manifests(storage)[0])
     assert newest.steps == report["steps"]
