@@ -20,19 +20,28 @@
 
 typedef unsigned long long device_count_fn(void);
 
-/* The stand-in's count of launched kernels, or host functions; NULL with the real driver. */
-static inline device_count_fn *device_launches(void)
+/* What the stand-in counts: launched kernels, launched host functions, calls that it lets fail.
+ * NULL with the real driver. */
+static inline device_count_fn *device_counter(const char *name)
 {
     device_count_fn *found;
-    *(void **)&found = dlsym(RTLD_DEFAULT, "standin_launches");
+    *(void **)&found = dlsym(RTLD_DEFAULT, name);
     return found;
+}
+
+static inline device_count_fn *device_launches(void)
+{
+    return device_counter("standin_launches");
 }
 
 static inline device_count_fn *device_host_functions(void)
 {
-    device_count_fn *found;
-    *(void **)&found = dlsym(RTLD_DEFAULT, "standin_host_functions");
-    return found;
+    return device_counter("standin_host_functions");
+}
+
+static inline device_count_fn *device_failures(void)
+{
+    return device_counter("standin_failures");
 }
 
 /* With the stand-in, load that for NVRTC. */

@@ -46,6 +46,7 @@ typedef struct small_call {
     ddl_op op;
     int words, at;
     bool in_place;
+    double before, after; /* scales */
 } small_call;
 
 static void submit_small(ddl_comm *comm, const small_call *made, int n, uint32_t *send,
@@ -55,32 +56,45 @@ static void submit_small(ddl_comm *comm, const small_call *made, int n, uint32_t
     ddl_options options = *as;
     OK(ddl_group_create(comm, &group));
     options.group = group;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        options.prescale = made[i].before;
+        options.postscale = made[i].after;
         OK(ddl_allreduce(comm, made[i].in_place ? NULL : send + made[i].at, recv + made[i].at,
                          made[i].words, made[i].dtype, made[i].op, &options, NULL));
+    }
     OK(ddl_group_submit(group, as, NULL));
     ddl_group_destroy(group);
 }
 
-/* A group of small all-reduces of two kinds, and of some that are not packed: for each kind the GPU
- * starts the engine once. */
+/* A group of small all-reduces of two kinds, with scales that differ by rank, and of one that is
+ * not packed: the GPU starts the engine twice for those of 3 MiB, and once for those of 1.5 MiB. */
 static int packed(ddl_comm *comm)
 {
-    enum { N = 60, ROOM = 200000 };
-    static const int lengths[] = {1000, 0, 7, 3333, 1};
+    enum { N = 180, ROOM = 1300000 };
+    static const int lengths[] = {30000, 0, 7, 3333, 1};
     static uint32_t send[ROOM], recv[ROOM], seen[ROOM];
     small_call made[N];
-    int at = 1;
+    int at = 1, rank = ddl_comm_rank(comm);
     device_start_of(comm);
     for (int i = 0; i < N; i++) {
-        made[i] = (small_call){i % 3 ? DDL_U32 : DDL_I32, i % 3 ? DDL_SUM : DDL_MAX, lengths[i % 5],
-                               at, i % 4 == 1};
+        made[i] =
+            (small_call){i % 3 ? DDL_U32 : DDL_F32, DDL_SUM, lengths[i % 5], at, i % 4 == 1, 0, 0};
+        if (i % 3 == 0) {
+            made[i].before = i / 3 % SIZE == rank ? 2 : i % 2;
+            made[i].after = i / 3 % 4 == rank ? 0.5 : 0;
+        }
         if (i == N / 2)
             made[i].words = 50000;
         at += made[i].words + 1;
     }
     for (int i = 0; i < ROOM; i++)
-        send[i] = recv[i] = (uint32_t)(i * 7 + ddl_comm_rank(comm));
+        send[i] = recv[i] = (uint32_t)(i * 7 + rank);
+    for (int i = 0; i < N; i += 3)
+        for (int k = made[i].at; k < made[i].at + made[i].words; k++) {
+            float value = (float)(k % 1000 + rank);
+            memcpy(&send[k], &value, sizeof value);
+            recv[k] = send[k];
+        }
     uint32_t *device_send = device_copy(send, sizeof send);
     uint32_t *device_recv = device_copy(recv, sizeof recv);
     submit_small(comm, made, N, send, recv, &(ddl_options){.struct_size = sizeof(ddl_options)});
@@ -88,7 +102,7 @@ static int packed(ddl_comm *comm)
     unsigned long long before = device_host_functions() ? device_host_functions()() : 0;
     submit_small(comm, made, N, device_send, device_recv, &on_device);
     if (device_host_functions())
-        CHECK(device_host_functions()() - before == 2 + 1 + 1, "%llu host functions",
+        CHECK(device_host_functions()() - before == 2 + 1 + 1 + 1, "%llu host functions",
               device_host_functions()() - before);
     device_read(seen, device_recv, sizeof seen);
     for (int i = 0; i < ROOM; i++)

@@ -10,6 +10,31 @@ static ddl_options collected(ddl_group *group)
     return (ddl_options){.struct_size = sizeof(ddl_options), .group = group};
 }
 
+/* Each rank has scales of its own, so another call of a rank has none. All have the same parts. */
+static void scaled(ddl_comm *comm, void *argument)
+{
+    enum { CALLS = 6 };
+    (void)argument;
+    int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
+    static const float values[CALLS] = {1, 10, 100, 1000, 10000, 100000};
+    float data[CALLS];
+    ddl_group *group;
+    OK(ddl_group_create(comm, &group));
+    ddl_options in = collected(group);
+    for (int i = 0; i < CALLS; i++) {
+        in.prescale = i % size == rank ? 2 : i % 2;
+        in.postscale = i == rank ? 0.5 : 0;
+        OK(ddl_allreduce(comm, NULL, &data[i], 1, DDL_F32, DDL_SUM, &in, NULL));
+        data[i] = values[i];
+    }
+    OK(ddl_group_submit(group, NULL, NULL));
+    for (int i = 0; i < CALLS; i++) {
+        float want = (float)(size + 1) * values[i] * (i == rank ? 0.5f : 1);
+        CHECK(data[i] == want, "call %d: %g, not %g", i, data[i], want);
+    }
+    ddl_group_destroy(group);
+}
+
 /* Calls of all sizes, dtypes and kinds, some of which are fused: like the single calls. */
 static void mixed(ddl_comm *comm, void *argument)
 {
@@ -217,7 +242,7 @@ static void refusals(ddl_comm *comm, void *argument)
 int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
-    static rank_fn *const tests[] = {mixed, reported, fused, failing, refusals};
+    static rank_fn *const tests[] = {mixed, scaled, reported, fused, failing, refusals};
     for (unsigned l = SANITIZED; l < 4; l++) /* inproc is shm's code */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)

@@ -101,9 +101,11 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                         CUmemAllocationHandleType type);
 
-/* Of the stand-in alone: the kernels, and the host functions, that were launched so far. */
+/* Of the stand-in alone: the kernels, and the host functions, that were launched so far; and the
+ * calls that DDL_STANDIN_FAIL has let fail. */
 unsigned long long standin_launches(void);
 unsigned long long standin_host_functions(void);
+unsigned long long standin_failures(void);
 
 #pragma GCC visibility pop
 

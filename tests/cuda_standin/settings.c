@@ -138,11 +138,22 @@ static bool is_called(const char *function, const char *name)
            (!function[length] || !strcmp(function + length, "_v2"));
 }
 
+static unsigned long long n_failed;
+
 bool standin_fails(const char *function)
 {
     bool fails = false;
     for (int i = 0; i < n_failures; i++)
         if (is_called(function, failures[i].name) && ++failures[i].calls == failures[i].at)
             fails = true;
+    n_failed += fails;
     return fails;
+}
+
+unsigned long long standin_failures(void)
+{
+    standin_lock();
+    unsigned long long n = n_failed;
+    standin_unlock();
+    return n;
 }

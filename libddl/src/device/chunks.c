@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "engine/group.h"
 #include "engine/ordered.h"
 
 enum { ALIGNED = 64 }; /* bytes and elements: cache lines, whatever the dtype */
@@ -101,6 +102,25 @@ void ddl__chunks_pack(ddl__chunks *c, const ddl__call *const *packed, int n)
 {
     c->packed = packed;
     c->n_packed = n;
+}
+
+/* The engine scales each in place. */
+static bool make_packed(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
+{
+    size_t n = (size_t)c->n_packed;
+    ddl__bundle *bundle = malloc(sizeof *bundle + n * sizeof *bundle->calls);
+    if (!bundle)
+        return false;
+    *bundle = (ddl__bundle){.scratch = memory, .n = (uint32_t)n};
+    made->send = made->recv = memory;
+    made->prescale = made->postscale = 0;
+    made->bundle = bundle;
+    for (size_t i = 0; i < n; i++) {
+        bundle->calls[i] = *c->packed[i];
+        bundle->calls[i].send = bundle->calls[i].recv = memory;
+        memory += (size_t)bundle->calls[i].count * c->element;
+    }
+    return true;
 }
 
 static bool copy_packed(const ddl__chunks *c, bool in, unsigned char *memory,
@@ -294,10 +314,8 @@ bool ddl__chunk_call(const ddl__chunks *c, int64_t k, unsigned char *memory, ddl
     if (c->is_whole)
         return c->call->order ? make_ordered(c, memory, made) : make_uneven(c, memory, made);
     made->count = ddl__chunk_count(c, k);
-    if (c->n_packed) {
-        made->send = made->recv = memory;
-        return true;
-    }
+    if (c->n_packed)
+        return make_packed(c, memory, made);
     size_t block = (size_t)made->count * c->element;
     made->send = c->call->send ? memory : NULL;
     made->recv = c->call->recv ? memory + (size_t)c->recv_block * block : NULL;

@@ -10,8 +10,7 @@
 typedef enum ddl__way {
     DDL__BY_HOST,    /* it passes through host memory */
     DDL__BY_LEADERS, /* from buffer to buffer, on one host: sharing.h */
-    DDL__BY_NCCL,    /* the ranks of a host have a GPU each: nccl_ranks.h */
-    DDL__PACKED      /* with another call: cuts.c */
+    DDL__BY_NCCL     /* the ranks of a host have a GPU each: nccl_ranks.h */
 } ddl__way;
 
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
@@ -42,7 +41,7 @@ typedef struct ddl__chunks {
     int recv_block;   /* with which its receive buffer begins; 0: in place */
     ddl__copied in, out;
     const ddl__call *const *packed; /* all-reduces that `call` is made of, in one chunk */
-    int n_packed;                   /* 0: it is the caller's */
+    int n_packed;                   /* 0: it is not */
 } ddl__chunks;
 
 /* How to run the call, in chunks of up to so many bytes. The call outlives this. False: one element
@@ -61,8 +60,8 @@ size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 /* Of the one chunk of a whole call: where the receive buffer's range begins in the memory. */
 size_t ddl__chunk_recv_offset(const ddl__chunks *chunks);
 
-/* Make the operation of chunk k, in this memory. It has nothing of the caller's. False when out of
- * memory. */
+/* Make the operation of chunk k, in this memory. It has nothing of the caller's, and its bundle is
+ * to be freed when it has ended. False when out of memory. */
 bool ddl__chunk_call(const ddl__chunks *chunks, int64_t k, unsigned char *memory, ddl__call *made);
 
 /* What is copied between `device` and `host`. False: do not go on. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small all-reduces of a submission that pass through host memory are packed: each costs a copy
- * forth and back, but all of them only one start and one wait of the GPU. Every rank has the same
- * calls, so all pack alike. */
+ * forth and back, but all of them only one start and one wait of the GPU. All ranks pack alike:
+ * what fits together does not depend on scales, which each rank has of its own. */
 #include "device/cuts.h"
 
 #include <stdlib.h>
@@ -12,6 +12,14 @@
 #include "device/sharing.h"
 
 enum { SMALL = 128 << 10 /* bytes */ };
+
+/* The calls of a submission. */
+typedef struct plan {
+    const ddl__call *calls;
+    uint32_t n;
+    ddl__way *ways; /* by call, as: */
+    bool *taken;    /* it is packed with an earlier one */
+} plan;
 
 static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, ddl__cuts *cuts)
 {
@@ -48,58 +56,50 @@ static bool is_small(const ddl__call *call, ddl__way way)
 
 static bool fit_together(const ddl__call *a, const ddl__call *b)
 {
-    return a->dtype == b->dtype && a->op == b->op && a->by == b->by && a->prescale == b->prescale &&
-           a->postscale == b->postscale;
+    return a->dtype == b->dtype && a->op == b->op && a->by == b->by;
 }
 
-/* Make one call of a small one and all later ones that fit it, as long as they have room in a slot;
- * their ways become DDL__PACKED. */
-static ddl_status pack(ddl__device *d, const ddl__call *calls, uint32_t n, ddl__way *ways,
-                       ddl__cuts *cuts)
+/* Make one call of call i and all later ones that fit it, as long as they have room in a slot. */
+static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cuts)
 {
     ddl__call *made = &cuts->made[cuts->n];
     const ddl__call **packed = &cuts->packed[cuts->n_packed];
-    int n_packed = 0;
-    *made = calls[0];
+    int n = 0;
+    *made = p->calls[i];
     made->count = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const ddl__call *call = &calls[i];
-        if (!is_small(call, ways[i]) || !fit_together(call, made) ||
+    for (uint32_t k = i; k < p->n; k++) {
+        const ddl__call *call = &p->calls[k];
+        if (p->taken[k] || !is_small(call, p->ways[k]) || !fit_together(call, made) ||
             bytes_of(made) + bytes_of(call) > DDL__SLOT_BYTES)
             continue;
-        ways[i] = DDL__PACKED;
+        p->taken[k] = true;
         made->count += call->count;
-        packed[n_packed++] = call;
+        packed[n++] = call;
     }
-    cuts->n_packed += (uint32_t)n_packed;
-    ddl_status status = cut_one(d, n_packed > 1 ? made : calls, DDL__BY_HOST, cuts);
-    if (status == DDL_OK && n_packed > 1)
-        ddl__chunks_pack(&cuts->chunks[cuts->n - 1], packed, n_packed);
+    cuts->n_packed += (uint32_t)n;
+    ddl_status status = cut_one(d, n > 1 ? made : &p->calls[i], DDL__BY_HOST, cuts);
+    if (status == DDL_OK && n > 1)
+        ddl__chunks_pack(&cuts->chunks[cuts->n - 1], packed, n);
     return status;
 }
 
-/* Call i of n, of those that no earlier one has taken in. */
-static ddl_status cut(ddl__device *d, const ddl__call *calls, uint32_t i, uint32_t n,
-                      ddl__way *ways, ddl__cuts *cuts)
+static ddl_status cut(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cuts)
 {
-    switch (ways[i]) {
-    case DDL__PACKED: return DDL_OK;
-    case DDL__BY_NCCL: return cut_for_nccl(d, &calls[i], cuts);
-    case DDL__BY_LEADERS: return cut_one(d, &calls[i], DDL__BY_LEADERS, cuts);
-    case DDL__BY_HOST: break;
-    }
-    return is_small(&calls[i], DDL__BY_HOST) ? pack(d, &calls[i], n - i, &ways[i], cuts)
-                                             : cut_one(d, &calls[i], DDL__BY_HOST, cuts);
+    if (p->ways[i] == DDL__BY_NCCL)
+        return cut_for_nccl(d, &p->calls[i], cuts);
+    if (is_small(&p->calls[i], p->ways[i]))
+        return pack(d, p, i, cuts);
+    return cut_one(d, &p->calls[i], p->ways[i], cuts);
 }
 
-static ddl_status cut_all(ddl__device *d, const ddl__call *calls, uint32_t n, ddl__way *ways,
-                          ddl__cuts *cuts)
+static ddl_status cut_all(ddl__device *d, const plan *p, ddl__cuts *cuts)
 {
     ddl_status status = DDL_OK;
-    for (uint32_t i = 0; i < n && status == DDL_OK; i++)
-        status = ddl__way_of(d, &calls[i], &ways[i]);
-    for (uint32_t i = 0; i < n && status == DDL_OK; i++)
-        status = cut(d, calls, i, n, ways, cuts);
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        status = ddl__way_of(d, &p->calls[i], &p->ways[i]);
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        if (!p->taken[i])
+            status = cut(d, p, i, cuts);
     return status;
 }
 
@@ -107,15 +107,19 @@ static ddl_status cut_all(ddl__device *d, const ddl__call *calls, uint32_t n, dd
 ddl_status ddl__cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, ddl__cuts *cuts)
 {
     size_t room = 2 * (size_t)n + 1;
-    ddl__way *ways = malloc(room * sizeof *ways);
+    const plan p = {.calls = calls,
+                    .n = n,
+                    .ways = malloc(room * sizeof *p.ways),
+                    .taken = calloc(room, sizeof *p.taken)};
     *cuts = (ddl__cuts){.chunks = malloc(room * sizeof *cuts->chunks),
                         .made = malloc(room * sizeof *cuts->made),
                         .packed = malloc(room * sizeof(const ddl__call *))};
     ddl_status status =
-        ways && cuts->chunks && cuts->made && cuts->packed
-            ? cut_all(d, calls, n, ways, cuts)
+        p.ways && p.taken && cuts->chunks && cuts->made && cuts->packed
+            ? cut_all(d, &p, cuts)
             : ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
-    free(ways);
+    free(p.ways);
+    free(p.taken);
     return status;
 }
 

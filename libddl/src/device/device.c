@@ -69,13 +69,15 @@ static void operation_free(operation *o)
         o->pinned = p->next;
         ddl__pinned_give_back(d, p);
     }
-    for (int64_t k = 0; k < o->n_chunks; k++)
+    for (int64_t k = 0; k < o->n_chunks; k++) {
+        free(o->chunks[k].bundle);
         if (o->chunks[k].shared) {
             ddl__order_release(o->chunks[k].shared->call.order);
             free(o->chunks[k].shared->own);
             free(o->chunks[k].shared->all);
             free(o->chunks[k].shared);
         }
+    }
     free(o);
 }
 
@@ -148,6 +150,7 @@ static ddl_status add_call(operation *o, const ddl__chunks *chunks, int64_t k, c
     if (!ddl__chunk_call(chunks, k, c->memory, &made))
         return ddl__fail(DDL_ENOMEM, "no memory for the blocks of an operation");
     made.hold = &c->hold;
+    c->bundle = made.bundle;
     ddl_status status = ddl__group_add(o->group, &made);
     if (status != DDL_OK)
         ddl__call_drop(&made);

@@ -81,6 +81,7 @@ typedef struct ddl__device_chunk {
     ddl__cuda_pointer word; /* that tells when the results can be copied back, ... */
     uint32_t value;         /* ... with at least this */
     ddl__pinned *apart;     /* memory and words of its own; or NULL */
+    ddl__bundle *bundle;    /* of packed calls; or NULL */
     ddl__cuda_event filled;
     ddl__cuda_event freed;     /* the last copies from this memory are made; NULL: used once */
     ddl__shared_chunk *shared; /* from buffer to buffer; NULL: it does not go that way */

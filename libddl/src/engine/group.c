@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fusion. Many small all-reduces cost as many round trips; packed together they cost one, and two
  * copies. Small calls, by a limit that depends on the kind of links, are packed up to a size whose
- * copies stay in a cache. Every rank collects the same calls, so all make the same parts. */
+ * copies stay in a cache. Every rank collects the same calls, so all make the same parts: these
+ * must not depend on scales, which each rank has of its own. */
 #include "engine/group.h"
 
 #include <stdlib.h>
@@ -38,8 +39,9 @@ static void drop_parts(ddl_group *group)
 {
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl__bundle *bundle = group->parts[i].call.bundle;
-        if (bundle)
-            free(bundle->scratch);
+        if (!bundle || group->parts[i].call.hold) /* a device's, which may be gone */
+            continue;
+        free(bundle->scratch);
         free(bundle);
     }
     free(group->parts);
@@ -81,8 +83,7 @@ static bool is_small(const ddl__call *call, size_t small)
 
 static bool fits_together(const ddl__call *a, const ddl__call *b)
 {
-    return a->dtype == b->dtype && a->op == b->op && a->prescale == b->prescale &&
-           a->postscale == b->postscale;
+    return a->dtype == b->dtype && a->op == b->op;
 }
 
 /* Bundle the call at `first` with all later calls that fit it, and mark those as taken. A call that
@@ -112,6 +113,7 @@ static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool
         part->call.bundle = bundle;
         part->call.count = (int64_t)(bytes / ddl__dtype_size(call->dtype));
         part->call.send = part->call.recv = bundle->scratch;
+        part->call.prescale = part->call.postscale = 0; /* those of the calls are applied */
         if (!bundle->scratch)
             return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
     } else {

@@ -6,7 +6,8 @@
 
 #include "engine/work.h"
 
-/* Small all-reduces of one group that travel as one, packed into `scratch`. */
+/* Small all-reduces of one group that travel as one, packed into `scratch`. Each has scales of its
+ * own. Those of a device lie there already, and the bundle is the device's. */
 struct ddl__bundle {
     void *scratch;
     uint32_t n;

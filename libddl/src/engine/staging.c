@@ -15,7 +15,7 @@ static void transfer(const ddl__runner *runner, const ddl__call *call, void *dst
         return;
     if (factor != 0)
         runner->kernels->scale[call->dtype](dst, src, (size_t)count, factor);
-    else
+    else if (dst != src)
         memcpy(dst, src, (size_t)count * ddl__dtype_size(call->dtype));
 }
 
