@@ -57,6 +57,8 @@ static inline int free_port(void)
 
 typedef int process_fn(ddl_comm *comm);
 
+static uint32_t process_links; /* of the processes that run, or ran last */
+
 /* All have created their comm before one of them may end it: a creation that is under way then
  * fails as well. */
 static inline void await_all(atomic_int *created, int size)
@@ -74,6 +76,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
 {
     char url[64];
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    process_links = links;
     pid_t pids[PROCESSES_MAX];
     atomic_int *created =
         mmap(NULL, sizeof *created, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

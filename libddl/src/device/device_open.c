@@ -347,7 +347,7 @@ void ddl__device_destroy(ddl__device *d)
 {
     if (!d)
         return;
-    bool drained = drain(d);
+    bool drained = drain(d) && ddl__sharing_settle_probes(d);
     if (d->started)
         pthread_join(d->watcher, NULL);
     if (!drained) {

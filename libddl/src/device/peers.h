@@ -11,7 +11,8 @@
 /* What a rank tells the others. */
 struct ddl__peer {
     ddl__cuda_uuid uuid;
-    ddl__cuda_ipc handle; /* of a small allocation */
+    ddl__cuda_ipc handle; /* of a small allocation, ... */
+    uint64_t probe;       /* ... and its address */
     uint64_t namespace, process;
     uint64_t can_export;
     int64_t nccl; /* the version of its NCCL; 0: none */

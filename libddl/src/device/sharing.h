@@ -140,6 +140,10 @@ void ddl__sharing_find_gpus(const ddl__device *device);
 ddl_status ddl__sharing_start(ddl__device *device, int64_t timeout_ms, bool *is_possible,
                               char *why);
 
+/* At the end: wait until the GPU has come to what was tried at the start, if it was late. False: it
+ * has not. */
+bool ddl__sharing_settle_probes(ddl__device *device);
+
 /* Free all; what is queued is done. NULL is fine. */
 void ddl__sharing_destroy(ddl__device *device, ddl__device_sharing *sharing);
 

@@ -102,8 +102,10 @@ bool ddl__sharing_export_probe(const ddl__device *d, ddl__peer *own)
     ddl__device_sharing *s = d->sharing;
     ddl__cuda_pointer *base = &s->exports[0].base;
     s->n_exports = 1;
-    return (*base || DDL__GOOD(d, memory_alloc, base, sizeof(probe))) &&
-           DDL__GOOD(d, ipc_export, &own->handle, *base);
+    if (!*base && !DDL__GOOD(d, memory_alloc, base, sizeof(probe)))
+        return false;
+    own->probe = *base;
+    return DDL__GOOD(d, ipc_export, &own->handle, *base);
 }
 
 void ddl__sharing_find_gpus(const ddl__device *d)
@@ -248,7 +250,7 @@ static bool copy_numbers(ddl__device *d, int64_t timeout_ms)
         return true;
     memset(table, 0, bytes);
     for (int r = 0; r < d->config.size; r++) {
-        ddl__cuda_pointer at = r == d->config.rank ? s->exports[0].base : s->opened[r][0];
+        ddl__cuda_pointer at = s->is_own_process[r] ? d->peers[r].probe : s->opened[r][0];
         table[r].n_in = table[r].n_out = 1;
         table[r].in[0] = at + offsetof(probe, own);
         table[r].out[0] = at + offsetof(probe, copies) + (size_t)s->own_gpu * sizeof(number);
@@ -306,4 +308,18 @@ ddl_status ddl__sharing_start(ddl__device *d, int64_t timeout_ms, bool *is_possi
     if (*is_possible)
         end_probes(d);
     return status;
+}
+
+bool ddl__sharing_settle_probes(ddl__device *d)
+{
+    int64_t limit = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
+    if (!d->sharing || !d->sharing->probing || !ddl__device_enter(d))
+        return true;
+    int tries = 0;
+    bool waits;
+    while ((waits = d->cuda.stream_query(d->sharing->probing) == DDL__CUDA_NOT_READY) &&
+           ddl__now() < limit)
+        ddl__device_pause(tries++);
+    ddl__device_leave(d);
+    return !waits;
 }
