@@ -7,7 +7,6 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
 from ddl_elastic.change import Arrival
+from ddl_elastic.checkpoint_writers import CheckpointWriters
 from ddl_elastic.evaluation import Past, Table
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
@@ -34,8 +34,6 @@ from ddl_elastic.step import Arrays, Group, Recovery, Step
 from ddl_elastic.watchdog import Watchdog
 
 WATCHDOG = 10.0  # seconds, the default
-WRITING = 0.2  # seconds between two votes while a rank writes the last checkpoint
-LATE = 30.0  # seconds of writing that are told, and again after twice as many
 
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
@@ -97,6 +95,7 @@ class Loop:
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
         self._observer: Observer | None = None  # while this rank, which is new, catches up
+        self._writers: CheckpointWriters | None = None
         self._arrival: Arrival | None = None  # until the state that has come is loaded
         self._past = Past()
         self._policy, self._beside = policy, beside
@@ -169,11 +168,12 @@ class Loop:
                     break
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
-                self._save(step)
+                if self._writers:
+                    self._writers.boundary(self._next, step.is_behind)
                 if self._stops:
                     break
-                if self.group.membership and self.group.membership.ends_job:
-                    self._save_last(self._next)
+                if self._writers and self.group.membership and self.group.membership.ends_job:
+                    self._writers.save_last(self._next)
                 change.follow_plan(self)
                 change.send_state(self)
             if self.has_missed(self._call):
@@ -267,16 +267,17 @@ class Loop:
         the others."""
         if self._policy is None or self.group.saver:
             return
+        saver = self.group.saver = Saver(self._policy, self._constants, self._beside)
+        state, reporter = self.framework.state, self.reporter
+        self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
         if self.is_new:
-            self.group.saver = Saver(self._policy, self._constants, self._beside)
-            self.group.saver.skip()
+            saver.skip()
             return
         found = saving.newest(self._policy.storage, self._constants)
         if found:
             manifest, self._resumed = found
             self._next = manifest.steps
             self.log(f"resumed after {manifest.steps} steps")
-        self.group.saver = Saver(self._policy, self._constants, self._beside)
 
     def _begin_resumed(self, begin: int, span: range) -> None:
         """A call of `steps` begins, before step `begin`. What the program does between calls that
@@ -296,63 +297,6 @@ class Loop:
         if self._resumed is not None:
             self.framework.load(self._resumed)
             self._resumed = None
-
-    def _save(self, step: ElasticStep) -> None:
-        if saver := self.group.saver:
-            group, own = self.group, self.group.comm.rank
-            self._tell_abandoned(saver)
-            if step.is_behind or own not in group.whole:
-                saver.skip()
-            else:
-                rank, ranks = group.whole.index(own), len(group.whole)
-                saver.boundary(self.framework.state, self._next, rank, ranks)
-
-    def _save_last(self, steps: int) -> None:
-        """The state after all steps. First the one before it is completed, which may be that: not
-        all ranks have begun it then, and its writer may have died."""
-        if saver := self.group.saver:
-            if not self._complete_checkpoint(saver, steps):
-                comm = self.group.comm
-                saver.begin(self.framework.state(), steps, comm.rank, comm.size)
-                self._complete_checkpoint(saver, steps)
-            self._tell_abandoned(saver)
-
-    @property
-    def _name(self) -> str:
-        return f"rank {self.group.member} on {socket.gethostname()}"
-
-    def _tell_abandoned(self, saver: Saver) -> None:
-        if error := saver.error:
-            saver.error = None
-            self.reporter.line(
-                f"{self._name}: the checkpoint after {saver.begun} steps is abandoned, the older"
-                f" ones stay: {error}"
-            )
-
-    def _complete_checkpoint(self, saver: Saver, steps: int) -> bool:
-        """In the first vote all learn that the parts are there, in the second of the manifest.
-        Whether one was written of the state after so many steps; all ranks have the same answer."""
-        is_saved = False
-        for _ in range(2):
-            self._wait_for_writers(saver)
-            is_saved = self._finish(saver.saved == steps)
-        return is_saved
-
-    def _wait_for_writers(self, saver: Saver) -> None:
-        """Until no rank writes. They vote again and again: one that completes no operation would
-        seem to hang. A rank that writes for long says so."""
-        if not self.group.owned:  # such a rank tells nothing
-            saver.wait()
-        began, late, writes = time.monotonic(), LATE, True
-        while writes:
-            is_own = not saver.wait(WRITING)
-            if is_own and time.monotonic() - began > late:
-                late *= 2
-                self.reporter.line(
-                    f"{self._name}: all wait for it, which has been writing the checkpoint after"
-                    f" {saver.begun} steps for {time.monotonic() - began:.0f} s"
-                )
-            writes = self._finish(told=is_own)
 
     # ---- what all ranks agree on ----
 
@@ -406,8 +350,8 @@ class Loop:
         """Of a call of `steps`. Who has left alive before the last of these votes has failed, in
         what its program does after a step: it is not the writer that has come to the end."""
         self._finish()
-        if self.group.saver:
-            self._save_last(self._next)
+        if self._writers:
+            self._writers.save_last(self._next)
         else:
             self._finish()
         self.group.writer_is_done = self._first_left

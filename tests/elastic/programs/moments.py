@@ -23,8 +23,8 @@ from strikes import strike
 from ddl_elastic import (
     change,
     checkpoint,
+    checkpoint_writers,
     joining,
-    loop,
     membership,
     observer,
     saving,
@@ -107,7 +107,7 @@ def knows_member(work: Callable[..., None]) -> Callable[..., None]:
 
 
 def install() -> None:
-    loop.LATE = 2.0  # less than a strike "late" takes
+    checkpoint_writers.LATE = 2.0  # less than a strike "late" takes
     worker.work = knows_member(worker.work)
     joining.create = before(joining.create, lambda *_: "connect")
     change.join = before(change.join, lambda *_: "warm-up")
