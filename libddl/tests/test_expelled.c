@@ -84,7 +84,17 @@ static int is_expelled(ddl_comm *comm)
     return 0;
 }
 
-/* As if a record was altered in transit. */
+/* Those that go on do so without the rank that was stopped. */
+static void check_members(ddl_comm *comm, int rank)
+{
+    int32_t own = rank, all[SIZE];
+    OK(ddl_allgather(comm, &own, all, 1, DDL_I32, NULL, NULL));
+    for (int i = 0; i < ddl_comm_size(comm); i++)
+        CHECK(all[i] != STOPPED, "rank %d is a member", STOPPED);
+}
+
+/* As if a record was altered in transit. The highest rank accuses the sender and is accused by it,
+ * so it is left out as well if it has seen that before the others have. */
 static int sends_garbage(ddl_comm *comm)
 {
     static const char nonsense[] =
@@ -102,10 +112,12 @@ static int sends_garbage(ddl_comm *comm)
     ddl_status status = ddl_comm_shrink(comm, &config, &next);
     if (rank == STOPPED) {
         CHECK(status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
-    } else {
-        CHECK(status == DDL_OK && ddl_comm_size(next) == SIZE - 1, "%d %s", status,
+    } else if (rank < SIZE - 1 || status == DDL_OK) {
+        CHECK(status == DDL_OK && ddl_comm_size(next) >= SIZE - 2, "%d %s", status,
               ddl_last_error());
-        OK(ddl_barrier(next, NULL, NULL));
+        check_members(next, rank);
+    } else {
+        CHECK(status == DDL_EMINORITY, "%d %s", status, ddl_last_error());
     }
     ddl_comm_destroy(next);
     ddl_comm_destroy(comm);
