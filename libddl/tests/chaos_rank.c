@@ -10,13 +10,13 @@
  * cycles of a member that is killed and replaced.
  *
  * Lines on stdout: NANOSECONDS WORD [MORE], by the monotonic clock, which all processes share. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "comm/comm.h"
+#include "entries.h"
 #include "processes.h"
 
 enum {
@@ -440,17 +440,6 @@ static int leave_after(ddl_comm *comm, const operation *op, int times)
 
 /* -------------------------------------------------------------------------------- many failures */
 
-static int open_files(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "/proc/self/fd");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
-}
-
 /* In KiB. */
 static long memory(void)
 {
@@ -494,7 +483,7 @@ static int cycle(ddl_endpoint *endpoint, const operation *op, int cycles, char *
         ddl_comm_destroy(comm);
         if (rank == 0)
             waitpid(victim, NULL, 0);
-        say("cycle %d files %d memory %ld", i, open_files(), memory());
+        say("cycle %d files %d memory %ld", i, count_entries("/proc/self/fd"), memory());
     }
     say("over");
     return 0;

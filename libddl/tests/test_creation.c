@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Comms that are created again and again, with different settings on each side, with
  * unauthenticated clients connecting, or while a member dies or fails. */
-#include <dirent.h>
 #include <sys/resource.h>
 
+#include "entries.h"
 #include "processes.h"
 #undef OK
 #include "ranks.h"
@@ -96,31 +96,22 @@ static void different_kinds(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-static int open_files(void)
-{
-    int n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    CHECK(folder, "/proc/self/fd");
-    while (readdir(folder))
-        n++;
-    closedir(folder);
-    return n;
-}
-
 /* A creation in which the other side gives up leaks nothing, and the next one succeeds. */
 static void failures_leave_nothing(void)
 {
     side sides[2];
     open_sides(sides);
-    int before = open_files();
+    const char *files = "/proc/self/fd";
+    int before = count_entries(files);
     for (int i = 0; i < 10; i++) {
         sides[1].config.timeout_ms = 30;
         cycle(&sides[1]);
         CHECK(sides[1].last == DDL_ETIMEDOUT, "%d", sides[1].last);
     }
-    for (int i = 0; i < 100 && open_files() > before; i++)
+    for (int i = 0; i < 100 && count_entries(files) > before; i++)
         usleep(10000);
-    CHECK(open_files() <= before, "%d descriptors, %d before", open_files(), before);
+    CHECK(count_entries(files) <= before, "%d descriptors, %d before", count_entries(files),
+          before);
     sides[1].config.timeout_ms = 20000;
     run_sides(sides);
     CHECK(sides[0].last == DDL_OK && sides[1].last == DDL_OK, "%d, %d", sides[0].last,

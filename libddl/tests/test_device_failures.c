@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures while buffers of a GPU are under way, on the stand-in for libcuda.so.1: the members are
  * told, and the caller's streams go on. Ranks are processes. */
-#include <dirent.h>
-
 #include "device_buffers.h"
+#include "entries.h"
 #include "processes.h"
 #include "survivors.h"
 
@@ -70,18 +69,6 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
-/* The threads of this process. */
-static int count_threads(void)
-{
-    int n = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    CHECK(tasks, "no list of threads");
-    while (readdir(tasks))
-        n++;
-    closedir(tasks);
-    return n;
-}
-
 /* The comm is dead: calls only say so, however many there are. The first may start threads. */
 static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
 {
@@ -90,9 +77,10 @@ static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
         ddl_status status =
             ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &on_device, NULL);
         CHECK(status == DDL_EPEER || status == DDL_EEXPIRED, "%d %s", status, ddl_last_error());
-        threads = i ? threads : count_threads();
+        int now = count_entries("/proc/self/task");
+        threads = i ? threads : now;
+        CHECK(now <= threads, "%d threads, not %d", now, threads);
     }
-    CHECK(count_threads() <= threads, "%d threads, not %d", count_threads(), threads);
     ddl_comm_destroy(comm);
 }
 
@@ -335,8 +323,7 @@ static void try_shared_errors(void)
     try_failures(failures, sizeof failures / sizeof *failures, 1);
 }
 
-/* The same with two GPUs, which try to access each other: of leaders, and of a rank that is none.
- */
+/* The same with two GPUs, which try to access each other. Rank 2 does not lead. */
 static void try_peer_errors(void)
 {
     static const failure failures[] = {{"cuLaunchKernel", 0, 1, false},

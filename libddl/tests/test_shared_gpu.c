@@ -13,8 +13,7 @@ enum { SIZE = 3, COUNT = 4099, ROOM = COUNT * 16 + 64 };
 
 static const ddl_options on_device = {.struct_size = sizeof on_device, .memory = DDL_MEMORY_CUDA};
 
-/* Whether reductions went from buffer to buffer. With several GPUs one kernel tries whether they
- * can.
+/* Whether reductions went from buffer to buffer. With several GPUs, one kernel is that of the try.
  */
 static void check_path(ddl_comm *comm, bool shared)
 {
@@ -333,9 +332,14 @@ static void ranks_as_threads(const int *gpus, bool shared)
     unsetenv("DDL_STANDIN_DEVICES");
 }
 
-/* Threads of a process share a GPU; or they have different ones, and use host memory. */
+/* Threads of a process share a GPU; or they have different ones, and use host memory. They order
+ * their accesses by words in memory that each has mapped itself, which ThreadSanitizer does not
+ * see: it would report races that are none. */
 static void threads(void)
 {
+#ifdef __SANITIZE_THREAD__
+    return;
+#endif
     static const int of_processes[] = {0, 0, 1, 1}, of_threads[] = {0, 1, 0, 1};
     ranks_as_threads(of_processes, true);
     ranks_as_threads(of_threads, false);

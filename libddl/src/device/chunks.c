@@ -98,12 +98,6 @@ static bool copy_blocks(const ddl__chunks *c, int64_t k, const ddl__copied *bloc
     return true;
 }
 
-void ddl__chunks_pack(ddl__chunks *c, const ddl__call *const *packed, int n)
-{
-    c->packed = packed;
-    c->n_packed = n;
-}
-
 /* The engine scales each in place. */
 static bool make_packed(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
 {

@@ -48,9 +48,6 @@ typedef struct ddl__chunks {
  * of each block takes more. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
 
-/* The one chunk is that of these all-reduces, one behind the other. The list outlives this. */
-void ddl__chunks_pack(ddl__chunks *chunks, const ddl__call *const *packed, int n);
-
 /* The elements of a block in chunk k of even blocks. */
 int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 

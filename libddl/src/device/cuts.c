@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small all-reduces of a submission that pass through host memory are packed: each costs a copy
- * forth and back, but all of them only one start and one wait of the GPU. All ranks pack alike:
- * what fits together does not depend on scales, which each rank has of its own. */
+ * forth and back, but all of them only one start and one wait of the GPU. */
 #include "device/cuts.h"
 
 #include <stdlib.h>
 
-#include "base/dtype.h"
 #include "device/nccl_ranks.h"
 #include "device/peers.h"
 #include "device/sharing.h"
+#include "engine/group.h"
 
 enum { SMALL = 128 << 10 /* bytes */ };
 
@@ -18,7 +17,7 @@ typedef struct plan {
     const ddl__call *calls;
     uint32_t n;
     ddl__way *ways; /* by call, as: */
-    bool *taken;    /* it is packed with an earlier one */
+    bool *taken;    /* it goes another way, or is packed already */
 } plan;
 
 static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, ddl__cuts *cuts)
@@ -44,52 +43,34 @@ static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, ddl__cuts 
     return rest->count ? cut_one(d, rest, DDL__BY_HOST, cuts) : DDL_OK;
 }
 
-static size_t bytes_of(const ddl__call *call)
-{
-    return (size_t)call->count * ddl__dtype_size(call->dtype);
-}
-
-static bool is_small(const ddl__call *call, ddl__way way)
-{
-    return way == DDL__BY_HOST && call->kind == DDL__ALLREDUCE && bytes_of(call) <= SMALL;
-}
-
-static bool fit_together(const ddl__call *a, const ddl__call *b)
-{
-    return a->dtype == b->dtype && a->op == b->op && a->by == b->by;
-}
-
-/* Make one call of call i and all later ones that fit it, as long as they have room in a slot. */
+/* Of call i, and all later ones that are packed with it. */
 static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cuts)
 {
     ddl__call *made = &cuts->made[cuts->n];
+    ddl__chunks *chunks = &cuts->chunks[cuts->n];
     const ddl__call **packed = &cuts->packed[cuts->n_packed];
-    int n = 0;
+    uint32_t n = ddl__calls_pack(p->calls, p->n, i, SMALL, DDL__SLOT_BYTES, p->taken, packed);
+    if (n < 2)
+        return cut_one(d, &p->calls[i], DDL__BY_HOST, cuts);
     *made = p->calls[i];
     made->count = 0;
-    for (uint32_t k = i; k < p->n; k++) {
-        const ddl__call *call = &p->calls[k];
-        if (p->taken[k] || !is_small(call, p->ways[k]) || !fit_together(call, made) ||
-            bytes_of(made) + bytes_of(call) > DDL__SLOT_BYTES)
-            continue;
-        p->taken[k] = true;
-        made->count += call->count;
-        packed[n++] = call;
-    }
-    cuts->n_packed += (uint32_t)n;
-    ddl_status status = cut_one(d, n > 1 ? made : &p->calls[i], DDL__BY_HOST, cuts);
-    if (status == DDL_OK && n > 1)
-        ddl__chunks_pack(&cuts->chunks[cuts->n - 1], packed, n);
+    for (uint32_t k = 0; k < n; k++)
+        made->count += packed[k]->count;
+    cuts->n_packed += n;
+    ddl_status status = cut_one(d, made, DDL__BY_HOST, cuts);
+    chunks->packed = packed;
+    chunks->n_packed = (int)n;
     return status;
 }
 
 static ddl_status cut(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cuts)
 {
-    if (p->ways[i] == DDL__BY_NCCL)
-        return cut_for_nccl(d, &p->calls[i], cuts);
-    if (is_small(&p->calls[i], p->ways[i]))
-        return pack(d, p, i, cuts);
-    return cut_one(d, &p->calls[i], p->ways[i], cuts);
+    switch (p->ways[i]) {
+    case DDL__BY_NCCL: return cut_for_nccl(d, &p->calls[i], cuts);
+    case DDL__BY_LEADERS: return cut_one(d, &p->calls[i], DDL__BY_LEADERS, cuts);
+    case DDL__BY_HOST: break;
+    }
+    return p->taken[i] ? DDL_OK : pack(d, p, i, cuts);
 }
 
 static ddl_status cut_all(ddl__device *d, const plan *p, ddl__cuts *cuts)
@@ -98,8 +79,9 @@ static ddl_status cut_all(ddl__device *d, const plan *p, ddl__cuts *cuts)
     for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
         status = ddl__way_of(d, &p->calls[i], &p->ways[i]);
     for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
-        if (!p->taken[i])
-            status = cut(d, p, i, cuts);
+        p->taken[i] = p->ways[i] != DDL__BY_HOST;
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        status = cut(d, p, i, cuts);
     return status;
 }
 

@@ -22,8 +22,7 @@
 
 enum { SHARE_ALIGNED = 256 /* bytes of a result */ };
 
-/* The buffers of all ranks, where this leader can use them. They are opened when a part wants them.
- */
+/* The buffers of all ranks, where this leader can use them; opened when a part wants them. */
 typedef struct buffers {
     const ddl__device *device;
     const ddl__shared_chunk *chunk;
@@ -86,50 +85,25 @@ static int64_t count_of(const ddl__call *call, int64_t elements)
     return elements * (int64_t)(size / ddl__dtype_size(dtype_of(call)));
 }
 
-static unsigned parts_of(ddl__kind kind, int size)
-{
-    switch (kind) {
-    case DDL__REDUCE_SCATTER:
-    case DDL__ALLGATHER:
-    case DDL__GATHER:
-    case DDL__SCATTER: return (unsigned)size;
-    case DDL__ALLTOALL: return (unsigned)(size * size);
-    case DDL__ALLREDUCE:
-    case DDL__REDUCE_TO_ROOT:
-    case DDL__BROADCAST:
-    case DDL__BARRIER:
-    case DDL__SEND:
-    case DDL__RECV:
-    case DDL__ORDERED_ALLREDUCE: break;
-    }
-    return 1;
-}
-
-/* Whether all leaders have a share of each part. */
+/* Whether there is one part, of which all leaders have a share. */
 static bool is_divided(ddl__kind kind)
 {
     return kind == DDL__ALLREDUCE || kind == DDL__REDUCE_TO_ROOT || kind == DDL__BROADCAST ||
            kind == DDL__ORDERED_ALLREDUCE;
 }
 
+/* Others have a part for each rank, an all-to-all for each pair. */
+static unsigned parts_of(ddl__kind kind, int size)
+{
+    return (unsigned)(is_divided(kind) ? 1 : kind == DDL__ALLTOALL ? size * size : size);
+}
+
 /* The rank on whose GPU part i is done, of operations that are not divided. */
 static int nearest_rank(const ddl__call *call, int i, int size)
 {
-    switch (call->kind) {
-    case DDL__REDUCE_SCATTER:
-    case DDL__ALLGATHER:
-    case DDL__GATHER: return i;
-    case DDL__SCATTER: return call->root;
-    case DDL__ALLTOALL: return i / size;
-    case DDL__ALLREDUCE:
-    case DDL__REDUCE_TO_ROOT:
-    case DDL__BROADCAST:
-    case DDL__BARRIER:
-    case DDL__SEND:
-    case DDL__RECV:
-    case DDL__ORDERED_ALLREDUCE: break;
-    }
-    return 0;
+    if (call->kind == DDL__SCATTER)
+        return call->root;
+    return call->kind == DDL__ALLTOALL ? i / size : i;
 }
 
 /* What `rank` has for rank `to`. Returns its elements. */

@@ -83,45 +83,55 @@ static bool is_small(const ddl__call *call, size_t small)
 
 static bool fits_together(const ddl__call *a, const ddl__call *b)
 {
-    return a->dtype == b->dtype && a->op == b->op;
+    return a->dtype == b->dtype && a->op == b->op && a->by == b->by;
 }
 
-/* Bundle the call at `first` with all later calls that fit it, and mark those as taken. A call that
- * nothing fits stays alone. */
-static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken)
+uint32_t ddl__calls_pack(const ddl__call *calls, uint32_t n, uint32_t first, size_t small,
+                         size_t most, bool *taken, const ddl__call **packed)
 {
-    const ddl__call *call = &group->calls[first];
-    ddl__part *part = &group->parts[group->n_parts];
-    part->call = *call;
-    uint32_t n = 0, left = group->n_calls - first;
+    uint32_t n_packed = 0;
     size_t bytes = 0;
-    ddl__bundle *bundle = NULL;
-    if (is_small(call, small))
-        bundle = malloc(sizeof *bundle + left * sizeof *bundle->calls);
-    for (uint32_t i = first; bundle && i < group->n_calls; i++) {
-        const ddl__call *other = &group->calls[i];
-        if (taken[i] || !is_small(other, small) || bytes + bytes_of(other) > BUNDLE_MAX ||
-            !fits_together(call, other))
+    for (uint32_t i = first; i < n && is_small(&calls[first], small); i++) {
+        if (taken[i] || !is_small(&calls[i], small) || bytes + bytes_of(&calls[i]) > most ||
+            !fits_together(&calls[first], &calls[i]))
             continue;
         taken[i] = true;
-        bundle->calls[n++] = *other;
-        bytes += bytes_of(other);
-    }
-    if (n > 1 && bytes) {
-        bundle->n = n;
-        bundle->scratch = malloc(bytes);
-        part->call.bundle = bundle;
-        part->call.count = (int64_t)(bytes / ddl__dtype_size(call->dtype));
-        part->call.send = part->call.recv = bundle->scratch;
-        part->call.prescale = part->call.postscale = 0; /* those of the calls are applied */
-        if (!bundle->scratch)
-            return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
-    } else {
-        free(bundle); /* a single call, or only empty ones */
+        packed[n_packed++] = &calls[i];
+        bytes += bytes_of(&calls[i]);
     }
     taken[first] = true;
-    group->n_parts++;
+    return n_packed;
+}
+
+static ddl_status make_bundle(ddl__call *whole, const ddl__call *const *packed, uint32_t n)
+{
+    size_t bytes = 0;
+    ddl__bundle *bundle = malloc(sizeof *bundle + n * sizeof *bundle->calls);
+    for (uint32_t i = 0; bundle && i < n; i++) {
+        bundle->calls[i] = *packed[i];
+        bytes += bytes_of(packed[i]);
+    }
+    if (!bundle || !(bundle->scratch = malloc(bytes + 1))) {
+        free(bundle);
+        return ddl__fail(DDL_ENOMEM, "no memory to fuse %u operations", n);
+    }
+    bundle->n = n;
+    whole->bundle = bundle;
+    whole->count = (int64_t)(bytes / ddl__dtype_size(whole->dtype));
+    whole->send = whole->recv = bundle->scratch;
+    whole->prescale = whole->postscale = 0; /* those of the calls are applied */
     return DDL_OK;
+}
+
+/* Of the call at `first`, and all later ones that are packed with it. */
+static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken,
+                            const ddl__call **packed)
+{
+    ddl__call *call = &group->parts[group->n_parts++].call;
+    uint32_t n =
+        ddl__calls_pack(group->calls, group->n_calls, first, small, BUNDLE_MAX, taken, packed);
+    *call = group->calls[first];
+    return n > 1 ? make_bundle(call, packed, n) : DDL_OK;
 }
 
 ddl_status ddl__group_arrange(ddl_group *group, bool wires)
@@ -130,13 +140,15 @@ ddl_status ddl__group_arrange(ddl_group *group, bool wires)
         return DDL_OK;
     group->parts = calloc(group->n_calls, sizeof *group->parts);
     bool *taken = calloc(group->n_calls, sizeof *taken);
-    ddl_status status = group->parts && taken
+    const ddl__call **packed = calloc(group->n_calls, sizeof *packed);
+    ddl_status status = group->parts && taken && packed
                             ? DDL_OK
                             : ddl__fail(DDL_ENOMEM, "no memory for a group of %u", group->n_calls);
     for (uint32_t i = 0; i < group->n_calls && status == DDL_OK; i++)
         if (!taken[i])
-            status = make_part(group, i, wires ? SMALL_WIRES : SMALL_SHARED, taken);
+            status = make_part(group, i, wires ? SMALL_WIRES : SMALL_SHARED, taken, packed);
     free(taken);
+    free(packed);
     if (status != DDL_OK)
         drop_parts(group);
     return status;

@@ -48,6 +48,13 @@ ddl_status ddl__group_add(ddl_group *group, const ddl__call *call);
 /* Make the parts unless they exist. `wires`: not all ranks share memory. */
 ddl_status ddl__group_arrange(ddl_group *group, bool wires);
 
+/* Choose calls[first] and all later calls that travel with it: small all-reduces of one dtype and
+ * op, of at most so many bytes together. Marks them as taken, and leaves out those that are.
+ * Returns how many there are; 0: calls[first] is not small. Scales do not matter: each rank has its
+ * own. */
+uint32_t ddl__calls_pack(const ddl__call *calls, uint32_t n, uint32_t first, size_t small,
+                         size_t most, bool *taken, const ddl__call **packed);
+
 /* Free a group that is not under way. */
 void ddl__group_free(ddl_group *group);
 

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* entries.h - counts what a process has, by the entries of a folder such as /proc/self/fd. */
+#ifndef DDL_TESTS_ENTRIES_H
+#define DDL_TESTS_ENTRIES_H
+
+#include <dirent.h>
+
+#include "check.h"
+
+static inline int count_entries(const char *path)
+{
+    int n = 0;
+    DIR *folder = opendir(path);
+    CHECK(folder, "%s", path);
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n;
+}
+
+#endif
