@@ -376,9 +376,15 @@ static int stopped(ddl_comm *comm)
     ddl_work *work;
     options.stream = mine;
     OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
-    if (ddl_comm_rank(comm) == 0)
+    ddl_status status;
+    if (ddl_comm_rank(comm) == 0) { /* not before rank 2 has called, too */
+        OK(ddl_recv(comm, &own, 1, DDL_I32, 2, 0, NULL, NULL, NULL));
         OK(ddl_comm_expel(comm, 1, "it is stopped"));
-    ddl_status status = ddl_work_wait(work, 20000);
+    } else {
+        status = ddl_send(comm, &own, 1, DDL_I32, 0, 0, NULL, NULL);
+        CHECK(status == DDL_OK || status == DDL_EPEER, "%d %s", status, ddl_last_error());
+    }
+    status = ddl_work_wait(work, 20000);
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
     ddl_work_destroy(work);
     await_stream(mine, "after the expulsion");
