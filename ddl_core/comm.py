@@ -282,27 +282,39 @@ class Comm(CommHandle, Operations, AsyncOperations):
         """
         if self._inherited():
             return  # a forked child has neither its threads nor its memory
-        with self._closing:
+        with self._closing:  # another thread returns after it
+            self._endpoint._enter()
             handle, self._handle = self._handle, None
-        if handle is None:
-            return
+            if handle is not None and not self._can_be_freed(handle):
+                return  # nor can the endpoint be
+            difference = None if handle is None else self._free(handle)
+            self._endpoint._leave()
+        if handle is not None and self._owns_endpoint:
+            self._endpoint._close()
+        if difference is not None:
+            raise difference
+
+    def _can_be_freed(self, handle: Any) -> bool:
+        """Whether no thread and no group uses the handle any more. They are aborted first."""
+        reason = ""
         if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
             if not self._all_have_left():
-                _log.warning("%r: a thread is still in the library; not freed", self)
-                return
-        if not self._close_groups(handle):
-            _log.warning("%r: a group is still under way; not freed", self)
-            return
+                reason = "a thread is still in the library"
+        if not reason and not self._close_groups(handle):
+            reason = "a group is still under way"
+        if reason:
+            _log.warning("%r: %s; not freed", self, reason)
+        return not reason
+
+    def _free(self, handle: Any) -> DdlError | None:
+        """Returns the difference that no call has reported."""
         lib.ddl_comm_destroy(handle)
         difference = to_error(Mismatch.status) if lib.ddl_last_error()[0] != b"\0" else None
         self._reap()
         self._queued.clear()
         self._parent = None
-        if self._owns_endpoint:
-            self._endpoint._close()
-        if difference is not None:
-            raise difference
+        return difference
 
     def __enter__(self) -> Comm:
         return self

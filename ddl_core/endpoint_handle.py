@@ -32,9 +32,10 @@ class EndpointHandle:
     def __init__(self, handle: Any) -> None:
         self._fork_count = fork_guard.count
         self._lock = threading.RLock()
-        self._users = 0  # threads that need the handle: those that join, and the one that closes
+        self._users = 0  # threads that join or close, and comms that cannot be freed
         self._comms: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._handle = handle
+        self._undestroyed = handle
         _open.add(self)
 
     def _live(self) -> Any:
@@ -57,7 +58,7 @@ class EndpointHandle:
         returns. None if `create` stores none."""
         with self._lock:
             handle = self._live()
-            self._users += 1
+            self._enter()
 
         def join() -> Made | None:
             try:
@@ -74,34 +75,39 @@ class EndpointHandle:
                     raise InvalidState("the endpoint was closed while it joined")
                 return comm
             finally:
-                self._leave(handle)
+                self._leave()
 
         return _interruptible(join)
 
-    def _leave(self, handle: Any) -> None:
-        """Of a thread that was counted. The last one destroys an endpoint that is closed."""
+    def _enter(self) -> None:
+        """The endpoint is not destroyed before `_leave`, though it may be closed."""
+        with self._lock:
+            self._users += 1
+
+    def _leave(self) -> None:
+        """The last user destroys an endpoint that is closed."""
         with self._lock:
             self._users -= 1
-            last = self._users == 0 and self._handle is None
-        if last:
+            if self._users or self._handle is not None:
+                return
+            handle, self._undestroyed = self._undestroyed, None
+        if handle is not None:
             lib.ddl_endpoint_destroy(handle)
 
     def _close(self) -> None:
         if self._fork_count != fork_guard.count:
             return  # a forked child has neither its threads nor its memory
         with self._lock:
-            handle, self._handle = self._handle, None
+            self._enter()  # else a thread that fails to join destroys it before its comms
+            self._handle = None
             comms = list(self._comms)
-            if handle is not None:
-                self._users += 1  # else a thread that fails to join destroys it before its comms
         difference = None
         for comm in comms:
             try:
                 comm.close()
             except Mismatch as error:
                 difference = difference or error
-        if handle is not None:
-            self._leave(handle)
+        self._leave()
         if difference is not None:
             raise difference
 
