@@ -85,8 +85,11 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
         another = resumed(job)
         scale = job.start(0, "scale", "job", 3)
         assert scale.wait(LIMIT) == 0
+        slow = tmp_path / "slow"
+        slow.write_text("0.1")  # until the new worker has started and joined
         (tmp_path / "go").touch()
         shown(another, r"rank \d on .* has joined")
+        slow.unlink()
         out, err = another.communicate(timeout=LIMIT)
         assert another.returncode == 0, err
         assert final_state(out) == alone == job.report()["hash"]
