@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,16 +60,14 @@ def tensorflow_native(native_part: Callable[[str], list[Path]]) -> Path:
 
 
 @pytest.fixture
-def unwatched(run_program: Run, tmp_path: Path):  # type: ignore[no-untyped-def]
+def unwatched(run_program: Run, tmp_path: Path, find_port: Callable[[], int]):  # type: ignore[no-untyped-def]
     """`unwatched(size, text, limit=120)`: a program on `size` processes that nobody watches, so
     that each ends as it likes."""
 
     def run_ranks(size: int, text: str, limit: float = 120) -> list[Finished]:
         program = tmp_path / "program.py"
         program.write_text(text)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        url = f"tcp://127.0.0.1:{find_port()}"
 
         def start(rank: int) -> Finished:
             env = {"DDL_RANK": str(rank), "DDL_SIZE": str(size), "DDL_RENDEZVOUS": url}

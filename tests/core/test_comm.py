@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,18 +136,15 @@ def test_interfaces_and_ports_that_are_none_are_refused() -> None:
 # ---- rendezvous ----
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def url(find_port: Callable[[], int]) -> str:
+    return f"tcp://127.0.0.1:{find_port()}"
 
 
 @pytest.mark.parametrize(
     ("rank", "message"), [(0, "have rank 0 of 2, waiting for 1"), (1, "{url}")]
 )
-def test_rendezvous_alone_times_out(rank: int, message: str) -> None:
-    url = f"tcp://127.0.0.1:{free_port()}"
+def test_rendezvous_alone_times_out(url: str, rank: int, message: str) -> None:
     started = time.monotonic()
     with Endpoint() as endpoint:
         with pytest.raises(ddl_core.errors.RetryError, match=message.format(url=url)) as caught:
@@ -159,8 +155,7 @@ def test_rendezvous_alone_times_out(rank: int, message: str) -> None:
     assert 0.5 < time.monotonic() - started < 10
 
 
-def test_rendezvous_with_another_secret_is_refused() -> None:
-    url = f"tcp://127.0.0.1:{free_port()}"
+def test_rendezvous_with_another_secret_is_refused(url: str) -> None:
     with Endpoint(secret="ours") as ours, Endpoint(secret="theirs") as theirs:
         endpoints = [ours, theirs]
 
@@ -173,8 +168,7 @@ def test_rendezvous_with_another_secret_is_refused() -> None:
     assert isinstance(refused, ddl_core.errors.Refused)
 
 
-def test_rendezvous_of_threads() -> None:
-    url = f"tcp://127.0.0.1:{free_port()}"
+def test_rendezvous_of_threads(url: str) -> None:
     with Endpoint() as a, Endpoint() as b, Endpoint() as c:
         endpoints = [a, b, c]
         comms = together(lambda rank: endpoints[rank].rendezvous(url, rank, 3), 3)
@@ -288,7 +282,8 @@ def test_close_ends_a_wait_in_another_thread(pair: tuple[Comm, Comm]) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.2)
+    while not pair[0].counters()["pending"]:
+        time.sleep(0.01)
     pair[0].close()
     waiting.join(LIMIT)
     assert [type(error) for error in caught] == [Aborted]
@@ -381,10 +376,10 @@ def test_init_works_again_after_close() -> None:
 
 
 @pytest.mark.usefixtures("no_launcher")
-def test_failed_init_frees_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_init_frees_everything(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("DDL_RANK", "0")
     monkeypatch.setenv("DDL_SIZE", "2")
-    monkeypatch.setenv("DDL_RENDEZVOUS", f"tcp://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("DDL_RENDEZVOUS", url)
     with pytest.raises(TimedOut):
         ddl_core.init(Config(timeout=0.5))
     assert not ddl_core.is_initialized()

@@ -244,7 +244,7 @@ def test_killed_rank_ends_the_job_everywhere(hosts: Hosts) -> None:
     now = time.time()
     assert code == 128 + signal.SIGKILL
     assert len(re.findall(r"\] ready", out)) == 4
-    assert now - float(re.findall(r"\[2 h2\] died ([\d.]+)", out)[-1]) < 5
+    assert now - float(re.findall(r"\[2 h2\] died ([\d.]+)", out)[-1]) < 20
     report = r"ddlrun: (rank \d .*)\((pid \d+)\) (was killed by \w+|ended with .*)"
     said = re.findall(report, err)
     assert len(said) == 1, err  # whoever else may have ended by then
@@ -353,7 +353,7 @@ for _ in range(600):
 """
     begun = time.monotonic()
     code, _, err = one.run("-H", "h1,h2", one.program(text))
-    assert (code, time.monotonic() - begun < 10) == (3, True), err
+    assert (code, time.monotonic() - begun < 30) == (3, True), err
 
 
 @pytest.mark.slow

@@ -30,11 +30,13 @@ def send():
         os.kill(os.getpid(), signal.SIGUSR1)
     time.sleep(0.4)
     print("waited", flush=True)
+    open("waited", "w").close()
 if comm.rank == 0:
     threading.Thread(target=send).start()
     comm.barrier()  # in C, in the main thread
 else:
-    time.sleep(1.5)
+    while not os.path.exists("waited"):
+        time.sleep(0.01)
     comm.barrier()
 print("goes on", flush=True)
 """
@@ -50,7 +52,7 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 time.sleep(0.3)
 os.kill(os.getpid(), signal.SIGUSR2)
-time.sleep(0.5)
+time.sleep(3)
 """
 
 
@@ -61,7 +63,7 @@ def test_report_of_a_blocked_rank_names_the_missing(ddlrun: Run) -> None:
     assert ended.err.count("barrier as operation 2 has waited for") == 2, ended.err
     assert ended.err.count("missing: rank 1 on ") == 2
     assert "comm 0 of 2 ranks" in ended.err
-    assert ended.err.count('program.py", line 19 in <module>') == 2  # the stack
+    assert ended.err.count('program.py", line 20 in <module>') == 2  # the stack
 
 
 def test_a_forked_child_does_not_die(ddlrun: Run) -> None:

@@ -8,6 +8,7 @@ import re
 import textwrap
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,20 +72,6 @@ def parse(text: str) -> dict[str, dict[str, float]]:
     return values
 
 
-def free_ports() -> int:
-    """The first of two that follow each other and nobody has."""
-    import socket
-
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = int(first.getsockname()[1])
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port
-
-
 def test_text(pair: tuple[Comm, Comm]) -> None:
     together(lambda rank: pair[rank].allreduce(np.ones(10)), 2)
     work = pair[0].barrier_async()
@@ -146,8 +133,11 @@ def test_server(alone: Comm) -> None:
         urllib.request.urlopen(where, timeout=10)
 
 
-def test_init_serves_each_rank(ddlrun: Run) -> None:
-    ended = ddlrun(2, textwrap.dedent(INIT), env={"DDL_METRICS_PORT": str(free_ports())})
+def test_init_serves_each_rank(ddlrun: Run, find_port: Callable[[], int]) -> None:
+    first = find_port()
+    while find_port() != first + 1:  # each rank has its own
+        first = find_port()
+    ended = ddlrun(2, textwrap.dedent(INIT), env={"DDL_METRICS_PORT": str(first)})
     for rank in range(2):
         lines = ended.lines(rank)
         assert f'rank="{rank}",size="2"' in lines[0], ended.err

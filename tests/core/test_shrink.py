@@ -24,10 +24,10 @@ import ddl_core
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ddlrun would end the others first
 comm = ddl_core.init(ddl_core.Config(timeout=20, operation_timeout=20))
 before = comm.rank
-comm.barrier()
-if before == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
 try:
+    comm.barrier()
+    if before == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     while True:
         comm.barrier()
 except ddl_core.errors.PeerLost as error:

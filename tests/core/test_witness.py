@@ -232,8 +232,10 @@ rank = int(os.environ["DDL_RANK"])
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 witness = connect(os.environ["DDL_WITNESS"], bytes([rank]) * 16)
 print("ready", flush=True)
-time.sleep(0.5)
+open(f"ready.{{rank}}", "w").close()
 if rank == 1:
+    while not (os.path.exists("ready.0") and os.path.exists("ready.2")):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 witness.settimeout({LIMIT})
 print(witness.recv(24), flush=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,31 +49,34 @@ def framework(request: pytest.FixtureRequest, native_part: Callable[[str], list[
 
 
 @pytest.mark.parametrize(("framework", "size"), CASES, indirect=["framework"])
-def test_contract(run_program: Run, tmp_path: Path, framework: str, size: int) -> None:
-    keeps_contract(run_program, tmp_path, framework, [{}] * size)
+def test_contract(
+    run_program: Run, tmp_path: Path, find_port: Callable[[], int], framework: str, size: int
+) -> None:
+    keeps_contract(run_program, tmp_path, find_port(), framework, [{}] * size)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("without", [(0, 1), (1,), (0, 1, 2)])
 @pytest.mark.parametrize("framework", ["tensorflow"], indirect=True)
 def test_contract_without_compiler(
-    run_program: Run, tmp_path: Path, framework: str, without: tuple[int, ...]
+    run_program: Run,
+    tmp_path: Path,
+    find_port: Callable[[], int],
+    framework: str,
+    without: tuple[int, ...],
 ) -> None:
     """On some of the ranks at least: those that have one keep the contract together with them."""
     missing = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path / "empty")}
     size = max(without) + 1
     own = [missing if rank in without else {} for rank in range(size)]
-    keeps_contract(run_program, tmp_path, framework, own)
+    keeps_contract(run_program, tmp_path, find_port(), framework, own)
 
 
 def keeps_contract(
-    run_program: Run, tmp_path: Path, framework: str, own: list[dict[str, str]]
+    run_program: Run, tmp_path: Path, port: int, framework: str, own: list[dict[str, str]]
 ) -> None:
     """own: each rank's environment."""
-    size = len(own)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    size, url = len(own), f"tcp://127.0.0.1:{port}"
     common = {"DDL_SIZE": str(size), "DDL_RENDEZVOUS": url, "OMP_NUM_THREADS": "1"}
 
     def start(rank: int):  # type: ignore[no-untyped-def]

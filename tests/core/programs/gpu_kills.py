@@ -38,10 +38,10 @@ def die() -> None:
 
 
 comm.allreduce(arrays[0], stream=stream)
-comm.barrier()
-if comm.rank == comm.size - 1:
-    threading.Thread(target=die).start()
 try:
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        threading.Thread(target=die).start()
     while True:
         for work in [comm.allreduce_async(array, stream=stream) for array in arrays]:
             work.wait()
