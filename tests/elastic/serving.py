@@ -132,10 +132,10 @@ def holders(path: Path) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return told.rpartition(")")[2].split()[0] != "Z"
 
 
 def kill(pid: int) -> None:

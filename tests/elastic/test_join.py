@@ -38,7 +38,7 @@ def events(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def test_newcomers_join(jobs: Any) -> None:
-    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 4]]})
+    _, report = jobs.train({"workers": "2:4", "start": 2, "resize": [[3, 4]], "changes": 2})
     joined = events(report, "joined")
     assert sorted(each["member"] for each in joined) == [2, 3]
     for each in joined:
@@ -61,7 +61,7 @@ def test_a_death_at_any_moment(jobs: Any, tmp_path: Path, moment: str) -> None:
 def check_death(jobs: Any, folder: Path, moment: str) -> None:
     """The others go on, and someone joins all the same, unless it was the one that died."""
     case = {"workers": "2:4", "start": 2, "resize": [[3, 3, moment]]}
-    _, report = jobs.train(case)
+    _, report = jobs.train({**case, "changes": 2 if moment in MEMBERS else 1})
     died = events(report, "died")
     assert [each["cause"] for each in died] == ["SIGKILL"]
     assert (died[0]["member"] == 2) == (moment not in MEMBERS)

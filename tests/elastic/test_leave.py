@@ -28,7 +28,7 @@ def kinds(report: dict[str, Any]) -> list[tuple[str, int]]:
 @pytest.mark.slow
 def test_a_job_gets_smaller(jobs: Any) -> None:
     """The newest workers leave."""
-    _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]]})
+    _, report = jobs.train({"workers": "1:3", "start": 3, "resize": [[5, 1]], "changes": 2})
     assert sorted(kinds(report)) == [("left", 1), ("left", 2)]
     assert [w["state"] for w in report["workers"].values()] == ["done", "ended", "ended"]
     assert report["recomputed"] == 0
@@ -36,10 +36,10 @@ def test_a_job_gets_smaller(jobs: Any) -> None:
 
 def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
     """Its place is filled again, if there is one."""
-    asked = [[5, 0, signal.SIGTERM]]
+    case = {"start": 2, "kill": [[5, 0, signal.SIGTERM]]}
     _, fewer, filled = jobs.train(
-        {"workers": "1:2", "start": 2, "kill": [*asked]},
-        {"workers": "1:3", "start": 2, "kill": [*asked], "replace": True, "passes": 24},
+        {**case, "workers": "1:2", "changes": 1},
+        {**case, "workers": "1:3", "changes": 2, "replace": True},
     )
     assert kinds(fewer) == [("left", 0)]
     assert sorted(kinds(filled)) == [("joined", 2), ("left", 0)]
@@ -48,7 +48,7 @@ def test_a_worker_that_is_asked_to_leave(jobs: Any) -> None:
 @pytest.mark.slow
 def test_the_last_one_leaves_when_another_has_the_state(jobs: Any) -> None:
     case = {"workers": "1:2", "start": 1, "kill": [[5, 0, signal.SIGTERM]], "replace": True}
-    _, report = jobs.train(case)
+    _, report = jobs.train({**case, "changes": 2})
     assert kinds(report) == [("joined", 1), ("left", 0)]
 
 
@@ -87,12 +87,15 @@ def test_scale(run_program: Any, tmp_path: Path) -> None:
         assert job.stderr and job.stdout
         assert "paused" in job.stdout.readline()
         scale(3).expect_success()
+        slow = tmp_path / "slow"
+        slow.write_text("0.1")
         (tmp_path / "go").touch()
         next(line for line in job.stderr if "rank 2 on" in line and "has joined" in line)
         refused = scale(4)
         assert refused.code == 2
         assert "4 workers are asked for; this job may have 1 to 3" in refused.err
         scale(1).expect_success()
+        slow.unlink()
         shown = "".join(iter(job.stderr.readline, ""))
         assert job.stdout
         out = job.stdout.read()

@@ -17,7 +17,7 @@ def test_killed_workers_are_replaced(jobs: Any) -> None:
     """Also the one that was rank 0, and the one that has replaced it."""
     kills = [[5, 0], [20, 2], [40, 1]]
     case = {"workers": 2, "kill": kills, "replace": True, "passes": 40, "others": 1}
-    _, report = jobs.train(case)
+    _, report = jobs.train({**case, "changes": 6})
     assert members(report, "died") == [0, 2, 1]
     assert members(report, "joined") == [2, 3, 4]
     running = [worker for worker in report["workers"].values() if worker["state"] == "done"]
@@ -29,7 +29,7 @@ def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
     """The report tells so, until it trains as the others do. The last one that has the state is
     killed only then."""
     case = {"workers": 2, "kill": [[5, 0], [5, 1]], "replace": True, "others": 1}
-    held = {"die": "receiving", "how": "pause", "go": "observing", "slow": {}}
+    held = {"die": "receiving", "how": "pause", "go": "observing", "changes": 0}
     _, report = jobs.train({**case, **held})
     assert members(report, "died") == [0, 1]
 
@@ -38,7 +38,7 @@ def test_a_new_worker_that_has_no_state_yet(jobs: Any) -> None:
 def test_each_process_is_killed_once(jobs: Any) -> None:
     """One after the other, also those that have come in the place of others: none is needed."""
     kills = [[5, 0], [15, 1], [25, 2], [35, 3], [45, 4]]
-    case = {"workers": 3, "kill": kills, "replace": True, "others": 1, "slow": {}}
+    case = {"workers": 3, "kill": kills, "replace": True, "others": 1, "changes": 0}
     _, report = jobs.train({**case, "passes": 40})
     assert members(report, "died") == [0, 1, 2, 3, 4]
     assert {3, 4} <= {*members(report, "joined")}
@@ -62,6 +62,7 @@ def test_workers_that_die_at_once(jobs: Any) -> None:
         "replace": True,
         "passes": 40,
         "always": ["die in warm-up"],
+        "changes": 4,
     }
     _, report = jobs.train(case)
     assert members(report, "died") == [1, 2, 3, 4]

@@ -35,8 +35,8 @@ def train(run_program: Any, folder: Path, *cases: dict[str, Any]) -> list[dict[s
 def test_all_workers_are_killed(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """Three jobs of other numbers of workers; the first two lose all of them."""
     saved = {"checkpoint": "saved", "every": 10, "passes": PASSES}
-    first = {**saved, "workers": 3, "kill": [[40, 0], [40, 1], [40, 2]]}
-    second = {**saved, "workers": 2, "kill": [[90, 0], [90, 1]]}
+    first = {**saved, "workers": 3, "kill": [[20, 0], [20, 1], [20, 2]], "changes": 0}
+    second = {**saved, "workers": 2, "kill": [[40, 0], [40, 1]], "changes": 0}
     reports = train(run_program, tmp_path, first, second, {**saved, "workers": 3})
     assert [each["state"] for each in reports] == ["failed", "failed", "done"]
     assert all("no worker is left" in each["error"] for each in reports[:2])
@@ -63,7 +63,7 @@ def test_a_job_that_is_done(run_program: Any, tmp_path: Path, alone: dict[str, A
 def test_deaths_beside_checkpoints(run_program: Any, tmp_path: Path, alone: dict[str, Any]) -> None:
     """A checkpoint in each step, and a death; then a job goes on from what there is."""
     saved = {"checkpoint": "saved", "every": 1, "passes": PASSES}
-    killed = {**saved, "workers": 3, "kill": [[30, 1], [50, 0], [70, 2]]}
+    killed = {**saved, "workers": 3, "kill": [[20, 1], [30, 0], [40, 2]], "changes": 0}
     reports = train(run_program, tmp_path, killed, {**saved, "workers": 1})
     assert reports[0]["state"] == "failed"
     assert reports[1]["hash"] == alone["hash"]

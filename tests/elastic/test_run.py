@@ -96,7 +96,7 @@ def test_a_timeline(run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     """The others count it as dead, and its agent ends it: nobody waits for it."""
-    done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 1)
+    done, report = run("-n", 3, PROGRAM, "--strike", how, "--watchdog", 3)
     assert done.code == 0, done.err
     assert state(done.out) == alone
     (died,) = (e for e in report["events"] if e["kind"] == "died")

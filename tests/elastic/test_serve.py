@@ -76,7 +76,7 @@ def test_a_higher_tier_takes_slots_and_a_worker_dies(
 ) -> None:
     """Nobody restarts but the one that died."""
     go, go_urgent = tmp_path / "go", tmp_path / "go urgent"
-    job = serving.submit(*STEPS, "--go", go)
+    job = serving.submit(*STEPS, "--go", go, "--share", 0.1)
     serving.wait_for_size(job, 4)
     wait_for(lambda: len(serving.pids(job)) == 4)
     urgent = serving.submit(*STEPS, "--go", go_urgent, min=3, tier=1)
@@ -101,12 +101,13 @@ def test_a_higher_tier_takes_slots_and_a_worker_dies(
 
 
 def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_path: Path) -> None:
-    go = tmp_path / "go"
+    go, go_quick = tmp_path / "go", tmp_path / "go quick"
     job = serving.submit(*STEPS, "--go", go, max=2)
     wait_for(lambda: len(serving.pids(job)) == 2)
-    quick = serving.submit(*STEPS, max=1)
+    quick = serving.submit(*STEPS, "--go", go_quick, max=1)
     wait_for(lambda: serving.pids(quick))
     serving.kill()
+    go_quick.touch()
     wait_for(lambda: serving.folder_of(quick).result().get("state") == "done")
     assert serving.record(quick).state == "running"
     serving.start()

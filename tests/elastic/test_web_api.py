@@ -284,7 +284,7 @@ def test_what_has_ended_is_not_changed(site: Site) -> None:
 
 
 def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
-    site = Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=0.2))
+    site = Site(tmp_path, Limits(rate=0.001, burst=3, streams=1, body_seconds=1.0))
     try:
         statuses = [site.ask("GET", "/v1/jobs").status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]

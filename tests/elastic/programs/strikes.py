@@ -41,7 +41,7 @@ def strike(how: str, group: Any, target: Any) -> None:
         os.kill(own, signal.SIGSTOP)
     elif how == "stop and continue":
         # The other process keeps nothing of this one's open.
-        command = f"sleep 5; kill -CONT {own}"
+        command = f"sleep {HELD}; kill -CONT {own}"
         subprocess.Popen(["sh", "-c", command], stdin=subprocess.DEVNULL)
         os.kill(own, signal.SIGSTOP)
     elif how == "gil":

@@ -4,8 +4,9 @@
 `kill` lists (after so many steps, member); a member "agent N" is member N's agent. With SIGTERM as
 a third value, the member is asked to leave. `resize` lists (after so many steps, workers), and then
 moments at which a worker is struck, see moments.py, as `how` says. With `others` nobody is killed
-unless so many others train, and the steps are slow until all kills are done. With `go` those that
-pause go on when a worker is reported in this state. Whatever is wrong with a job is printed as its
+unless so many others train. With `changes` the steps are slow until all kills are done and so many
+workers have joined, left or died: the job does not end before. With `go` those that pause
+go on when a worker is reported in this state. Whatever is wrong with a job is printed as its
 "error".
 """
 
@@ -95,6 +96,7 @@ def make_schedule(optimizer: torch.optim.Optimizer) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
 
 
+CHANGES = ("joined", "left", "died")
 JOINED = ("observing", "running", "done")  # states of workers
 
 
@@ -108,6 +110,7 @@ class Disturber:
     def __init__(self, job: Job, case: dict[str, Any]) -> None:
         self.job, self.kills, self.sizes = job, case.get("kill", []), case.get("resize", [])
         self.how, self.others = case.get("how", "kill"), case.get("others", 0)
+        self.changes = case.get("changes", 0)
         self.go = case.get("go")
         self.killed = set[int]()  # whose ends may not be known yet
 
@@ -117,7 +120,8 @@ class Disturber:
             for moment in moments:
                 Path(f"die in {moment}").write_text(self.how)
             self.job.resize(size)
-        if not self.kills:
+        changes = [each for each in report["events"] if each["kind"] in CHANGES]
+        if not self.kills and len(changes) >= self.changes:
             Path("slow").unlink(missing_ok=True)
         workers = report["workers"]
         while self.kills and report["steps"] >= self.kills[0][0]:
@@ -155,23 +159,34 @@ def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
     def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         nonlocal left
         left -= 1
-        later = 0.03 if Path("slow").exists() else seconds if left >= 0 else 0.0
-        time.sleep(later)
+        time.sleep(seconds if left >= 0 else 0.0)
         return cross_entropy(output, labels)
 
     worker.work = work_slowly
     return loss
 
 
+def held_up(loss: Any) -> Any:
+    """While there is a file "slow"."""
+
+    def slow_loss(output: torch.Tensor, labels: torch.Tensor) -> Any:
+        if Path("slow").exists():
+            time.sleep(0.03)
+        return loss(output, labels)
+
+    return slow_loss
+
+
 def run(case: dict[str, Any]) -> dict[str, Any]:
     if "start" in case:  # with so many workers
         environment.cores = lambda: case["start"]
+    loss = LOSSES[case.get("weighted", False)]
+    if "slow" in case:
+        loss = make_slow(case["slow"], case.get("slow_shares", {}))
     job = Job(
         model=make_model,
         data=make_data(case),
-        loss=make_slow(case["slow"], case.get("slow_shares", {}))
-        if "slow" in case
-        else LOSSES[case.get("weighted", False)],
+        loss=held_up(loss),
         optimizer=make_optimizer,
         schedule=make_schedule,
         batch=case.get("batch", 24),
@@ -189,7 +204,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         Path(f"always {each}").touch()
     balance.AGAIN = case.get("again", balance.AGAIN)
     newcomers.FOUNDING = case.get("founding", newcomers.FOUNDING)
-    if "others" in case:
+    if "changes" in case:
         Path("slow").touch()
     if "die" in case:
         Path(f"die in {case['die']}").write_text(case.get("how", ""))
