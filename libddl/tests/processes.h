@@ -59,14 +59,53 @@ typedef int process_fn(ddl_comm *comm);
 
 static uint32_t process_links; /* of the processes that run, or ran last */
 
-/* All have created their comm before one of them may end it: a creation that is under way then
- * fails as well. */
-static inline void await_all(atomic_int *created, int size)
+enum { STARTS = 16 };
+
+/* Of the processes of a run; 0 at first. */
+static struct process_counts {
+    atomic_int created, ready;
+    atomic_int together[STARTS]; /* by the use of start_together */
+} * process_counts;
+
+/* Whether so many are counted in time. */
+static inline bool await_count(atomic_int *count, int wanted)
 {
     double end = seconds() + 20;
-    atomic_fetch_add(created, 1);
-    while (atomic_load(created) < size && seconds() < end)
+    while (atomic_load(count) < wanted && seconds() < end)
         usleep(200);
+    return atomic_load(count) >= wanted;
+}
+
+/* All come here before one goes on. */
+static inline bool await_all(atomic_int *count, int size)
+{
+    atomic_fetch_add(count, 1);
+    return await_count(count, size);
+}
+
+/* All ranks start here: none is in an operation any more that another one's end would end. Returns
+ * the time. */
+static inline double start_together(ddl_comm *comm)
+{
+    static int uses;
+    CHECK(uses < STARTS, "used too often");
+    OK(ddl_barrier(comm, NULL, NULL));
+    CHECK(await_all(&process_counts->together[uses++], ddl_comm_size(comm)),
+          "not all ranks have started");
+    return seconds();
+}
+
+/* This rank has done what another one waits for, ... */
+static inline void become_ready(void)
+{
+    atomic_fetch_add(&process_counts->ready, 1);
+}
+
+/* ... which goes on when so many have. */
+static inline void await_ready(int ranks)
+{
+    CHECK(await_count(&process_counts->ready, ranks), "%d of %d ranks are ready",
+          atomic_load(&process_counts->ready), ranks);
 }
 
 /* Run fn in `size` processes joined by `links`, at most `limit` seconds; status[r] is as waitpid
@@ -78,9 +117,9 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
     snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
     process_links = links;
     pid_t pids[PROCESSES_MAX];
-    atomic_int *created =
-        mmap(NULL, sizeof *created, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(created != MAP_FAILED, "no shared memory");
+    process_counts = mmap(NULL, sizeof *process_counts, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(process_counts != MAP_FAILED, "no shared memory");
     fflush(NULL);
     for (int rank = 0; rank < size; rank++) {
         pids[rank] = fork();
@@ -93,7 +132,8 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
         ddl_comm *comm;
         OK(ddl_endpoint_create(NULL, &endpoint));
         OK(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
-        await_all(created, size);
+        /* A creation that is under way fails when one of them ends its comm. */
+        await_all(&process_counts->created, size);
         _exit(fn(comm));
     }
     double end = seconds() + limit;
@@ -107,7 +147,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
             kill(pids[r], SIGKILL);
         CHECK(false, "rank %d hangs after %g s", rank, limit);
     }
-    munmap(created, sizeof *created);
+    munmap(process_counts, sizeof *process_counts);
 }
 
 typedef struct process_test {

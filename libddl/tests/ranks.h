@@ -4,9 +4,11 @@
 #define DDL_TESTS_RANKS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "ddl/ddl.h"
@@ -35,6 +37,7 @@ typedef struct ranks {
     ddl_endpoint *endpoints[RANKS_MAX];
     unsigned char addresses[RANKS_MAX][DDL_ADDRESS_MAX];
     size_t lengths[RANKS_MAX];
+    atomic_int created;
 } ranks;
 
 typedef struct rank_thread {
@@ -84,6 +87,10 @@ static void *rank_main(void *argument)
     ddl_comm *comm;
     OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
                        &config, &comm));
+    /* A creation that is under way fails when another rank ends the comm. */
+    atomic_fetch_add(&all->created, 1);
+    while (atomic_load(&all->created) < all->size)
+        usleep(200);
     all->fn(comm, all->argument);
     ddl_comm_destroy(comm);
     return NULL;

@@ -29,6 +29,7 @@ static int aborted(ddl_comm *comm)
           ddl_last_error());
     if (aborts)
         pthread_join(thread, NULL);
+    ddl_comm_destroy(comm); /* else a rank that is slow sees the process end before the abort */
     ddl_free(buffer);
     return 0;
 }

@@ -108,7 +108,7 @@ static void failures_leave_nothing(void)
         cycle(&sides[1]);
         CHECK(sides[1].last == DDL_ETIMEDOUT, "%d", sides[1].last);
     }
-    for (int i = 0; i < 100 && count_entries(files) > before; i++)
+    for (int i = 0; i < 2000 && count_entries(files) > before; i++)
         usleep(10000);
     CHECK(count_entries(files) <= before, "%d descriptors, %d before", count_entries(files),
           before);
@@ -152,7 +152,7 @@ static void member_dies(void)
         ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
         double start = seconds();
         ddl_status got = ddl_comm_create(endpoint, list, lengths, r, 3, &config, &comm);
-        CHECK(got == DDL_EPEER && strstr(ddl_last_error(), "rank 0 on ") && seconds() - start < 5,
+        CHECK(got == DDL_EPEER && strstr(ddl_last_error(), "rank 0 on ") && seconds() - start < 15,
               "%d \"%s\" after %g s", got, ddl_last_error(), seconds() - start);
         _exit(0);
     }
@@ -164,7 +164,7 @@ static void member_dies(void)
         CHECK(write(to_all[r][1], lengths, sizeof lengths) == sizeof lengths &&
                   write(to_all[r][1], addresses, sizeof addresses) == sizeof addresses,
               "write");
-    usleep(500000);
+    usleep(1500000);
     kill(pids[0], SIGKILL);
     CHECK(waitpid(pids[1], &status, 0) == pids[1] && status == 0, "rank 1 ended with %x", status);
     kill(pids[2], SIGKILL);
@@ -219,7 +219,7 @@ static void restrict_memory(bool memory, bool restricted)
 /* The creation fails soon and for that reason, and the next one succeeds. */
 static int create_with_failing(board *b, const failing *f, int rank)
 {
-    enum { SOON_S = 3 };
+    enum { SOON_S = 10 };
     const void *list[3] = {b->addresses[0], b->addresses[1], b->addresses[2]};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
@@ -394,7 +394,7 @@ static void *join(void *argument)
 
 static void leave_early(int rank)
 {
-    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 300};
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 1000};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
     OK(ddl_endpoint_create(NULL, &endpoint));
@@ -442,7 +442,7 @@ static void silent_clients_delay_no_rank(void)
         CHECK(!pthread_create(&threads[r], NULL, join, &numbers[r]), "thread");
     for (int r = 0; r < 3; r++)
         pthread_join(threads[r], NULL);
-    CHECK(seconds() - start < 5, "%g s", seconds() - start);
+    CHECK(seconds() - start < 15, "%g s", seconds() - start);
     for (int i = 0; i < SILENT; i++)
         close(fds[i]);
 }
@@ -450,7 +450,7 @@ static void silent_clients_delay_no_rank(void)
 static void *wait_for_missing(void *argument)
 {
     int rank = *(int *)argument;
-    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = rank ? 5000 : 300};
+    ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = rank ? 20000 : 2000};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
     OK(ddl_endpoint_create(NULL, &endpoint));

@@ -15,7 +15,7 @@ static float data[1000];
 
 /* Sanitizers and other programs on the machine slow everything down; the bounds proper are
  * in docs/reliability.md. */
-enum { SLACK = 2 };
+enum { SLACK = 5 };
 
 static void within(ddl_comm *comm, double start, double limit)
 {
@@ -24,13 +24,6 @@ static void within(ddl_comm *comm, double start, double limit)
     if (ddl_comm_rank(comm) == 0)
         printf("    %.3f s\n", took);
     fflush(stdout);
-}
-
-/* All agree on a moment, at which the victim dies. */
-static double start_together(ddl_comm *comm)
-{
-    OK(ddl_barrier(comm, NULL, NULL));
-    return seconds();
 }
 
 static ddl_status await_status(ddl_comm *comm, double limit)
@@ -70,6 +63,17 @@ static int killed_elsewhere(ddl_comm *comm)
 }
 
 static const ddl__link_ops *real;
+static double last_part, longest_pause;
+
+static void note_part(void)
+{
+    double now = seconds();
+    if (!last_part)
+        become_ready();
+    else if (now - last_part > longest_pause)
+        longest_pause = now - last_part;
+    last_part = now;
+}
 
 /* One part in a pass of the driver. */
 static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
@@ -78,11 +82,15 @@ static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, si
     static bool done;
     if (!done)
         usleep(real->shared ? 4000 : 16000);
-    return done = !done && real->send_user(to, n, memory, bytes, signature);
+    done = !done && real->send_user(to, n, memory, bytes, signature);
+    if (done)
+        note_part();
+    return done;
 }
 
 /* Both survivors are busy with a message that takes several times as long as what stands still
- * may, and gets on all the time: it is completed, and then the comm ends. */
+ * may, and gets on all the time: it is completed, and then the comm ends. On a busy machine it may
+ * stand still as well. */
 static int killed_meanwhile(ddl_comm *comm)
 {
     enum { LONG = 8 << 20 };
@@ -96,15 +104,22 @@ static int killed_meanwhile(ddl_comm *comm)
         slow.send_user = send_slowly;
         link->ops = &slow;
     }
-    OK(ddl_barrier(comm, NULL, NULL));
+    double start = start_together(comm);
     if (rank >= 2) {
-        usleep(100000);
+        await_ready(1); /* the message is on its way */
         kill(getpid(), SIGKILL);
     }
-    double start = seconds();
-    OK(rank ? ddl_recv(comm, message, LONG, DDL_U8, 0, 7, NULL, NULL, NULL)
-            : ddl_send(comm, message, LONG, DDL_U8, 1, 7, NULL, NULL));
-    CHECK(seconds() - start > 0.4, "%g s are too few", seconds() - start);
+    ddl_status status = rank ? ddl_recv(comm, message, LONG, DDL_U8, 0, 7, NULL, NULL, NULL)
+                             : ddl_send(comm, message, LONG, DDL_U8, 1, 7, NULL, NULL);
+    double took = seconds() - start;
+    if (rank == 0) {
+        note_part();
+        if (longest_pause > 0.09) /* it stood still */
+            become_ready();
+    }
+    if (status != DDL_OK)
+        await_ready(2);
+    CHECK(took > 0.4 || status != DDL_OK, "%g s are too few", took);
     EXPECT(await_status(comm, 0.2), DDL_EPEER, " is dead: its ");
     ddl_comm_destroy(comm);
     return 0;
@@ -127,10 +142,8 @@ static int killed_unnoticed(ddl_comm *comm)
 static int aborted_unnoticed(ddl_comm *comm)
 {
     double start = start_together(comm);
-    if (ddl_comm_rank(comm) == 0) {
-        usleep(100000); /* until all have passed the barrier */
+    if (ddl_comm_rank(comm) == 0)
         OK(ddl_comm_abort(comm, "enough"));
-    }
     EXPECT(await_status(comm, 0.4), DDL_EABORTED, "enough");
     within(comm, start, 0.4);
     ddl_comm_destroy(comm);
@@ -142,8 +155,9 @@ static int stopped(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     int32_t pids[SIZE], own = getpid();
+    double start = seconds();
     OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
-    double start = start_together(comm);
+    start_together(comm);
     if (rank == VICTIM) {
         raise(SIGSTOP);
         start = seconds();

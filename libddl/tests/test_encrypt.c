@@ -338,7 +338,7 @@ static void test_disagreement(void)
                                       : "rank 1 encrypts (DDL_ENCRYPT=1), and rank 0 does not";
         member members[2];
         open_members(members, 2, encrypt, 1);
-        members[0].timeout_ms = 500; /* nobody comes */
+        members[0].timeout_ms = 2000; /* nobody comes */
         run_members(members, 2);
         CHECK(members[1].status == DDL_EREFUSED && members[0].status == DDL_ETIMEDOUT, "%d, %d",
               members[0].status, members[1].status);

@@ -9,7 +9,6 @@
 enum { SIZE = 4, STOPPED = 2, VICTIM = 3 };
 
 static bool armed;
-static atomic_int *stage; /* 1: stopped; 2: the others have gone on */
 
 void __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
@@ -19,7 +18,7 @@ void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (armed) {
         armed = false;
-        atomic_store(stage, 1);
+        become_ready();
         raise(SIGSTOP);
     }
     __real_ddl__detector_add(detector, health);
@@ -59,16 +58,14 @@ static int is_expelled(ddl_comm *comm)
     int rank = ddl_comm_rank(comm);
     ddl_comm *next;
     OK(ddl_allgather(comm, &own, pids, 1, DDL_I32, NULL, NULL));
-    OK(ddl_barrier(comm, NULL, NULL));
-    if (rank == VICTIM) {
-        usleep(100000); /* until all are through the barrier */
+    start_together(comm);
+    if (rank == VICTIM)
         kill(getpid(), SIGKILL);
-    }
     CHECK(fail_once(comm) == DDL_EPEER, "%s", ddl_last_error());
     if (rank == STOPPED)
         return stay_out(comm);
     OK(ddl_comm_shrink(comm, &config, &next));
-    CHECK(atomic_load(stage) >= 1, "rank %d was not stopped in time", STOPPED);
+    CHECK(atomic_load(&process_counts->ready), "rank %d was not stopped in time", STOPPED);
     CHECK(ddl_comm_size(next) == 2, "%d are left", ddl_comm_size(next));
     OK(ddl_barrier(next, NULL, NULL));
     if (rank == 0)
@@ -101,7 +98,7 @@ static int sends_garbage(ddl_comm *comm)
         "this is no message of libddl, and long enough to be seen as none";
     ddl_comm *next = NULL;
     int rank = ddl_comm_rank(comm);
-    OK(ddl_barrier(comm, NULL, NULL));
+    start_together(comm);
     ddl__health *c = comm->health;
     pthread_mutex_lock(&c->detector->lock);
     for (int peer = 0; peer < SIZE; peer++)
@@ -130,8 +127,6 @@ int main(int argc, char **argv)
                                          {"sends_garbage", sends_garbage, 0, false}};
     setenv("DDL_LOG", "off", 0);
     setenv("DDL_DEAD_MS", "1000", 1);
-    stage = mmap(NULL, sizeof *stage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(stage != MAP_FAILED, "no shared memory");
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;
 }

@@ -13,7 +13,7 @@
 #include "health/health_state.h"
 #include "ranks.h"
 
-enum { SIZE = 2, HEARTBEAT_MS = 50, DEAD_MS = 300, LONG_MS = 1000, RECORD = 1 << 20 };
+enum { SIZE = 2, HEARTBEAT_MS = 50, DEAD_MS = 1500, LONG_MS = 2500, RECORD = 1 << 20 };
 
 static char folder[64];
 

@@ -480,7 +480,7 @@ static void test_secrets(const char *first, const char *second, const char *word
                 snprintf(members[r].url, sizeof members[r].url, "tcp://127.0.0.1:%u", port);
         }
         if (words) /* no member connects */
-            members[0].timeout_ms = 500;
+            members[0].timeout_ms = 2000;
         run_members(members);
         if (words)
             check_both(members, words);
@@ -506,7 +506,7 @@ static void test_member_altered(void)
         address.port = b.port;
         ddl__address_encode(&address, members[1].addresses[0]);
         members[0].links = members[1].links = DDL_LINK_TCP;
-        members[0].timeout_ms = 500;
+        members[0].timeout_ms = 2000;
         middleman_start(&b);
         run_members(members);
         middleman_close(&b);

@@ -311,7 +311,6 @@ static void different(ddl_comm *comm, void *argument)
     ddl_options options = named("the name");
     if (size == 1)
         return;
-    usleep(50000); /* by then the others have left the creation as well */
     ddl_status status = rank == size - 1
                             ? ddl_allreduce(comm, NULL, x, 20, DDL_F32, DDL_SUM, &options, NULL)
                             : ddl_broadcast(comm, x, 10, DDL_F32, 0, &options, NULL);
@@ -322,6 +321,16 @@ static void different(ddl_comm *comm, void *argument)
           "%s", ddl_last_error());
 }
 
+/* Threads that have called what the last one to call waits for. */
+static atomic_int called;
+
+static void await_calls(int calls)
+{
+    while (atomic_load(&called) < calls)
+        usleep(1000);
+    atomic_store(&called, 0);
+}
+
 /* Not called by all: the limit ends it, and the message says by whom. */
 static void missing(ddl_comm *comm, void *argument)
 {
@@ -329,12 +338,20 @@ static void missing(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
     float x = 0;
     ddl_options options = named("lonely");
-    options.timeout_ms = rank == 0 ? 300 : 3000;
+    options.timeout_ms = rank == 0 ? 300 : 30000;
     if (size == 1)
         return;
+    ddl_work *work = NULL;
+    if (rank == 0)
+        await_calls(size - 2);
     ddl_status status = rank == size - 1
                             ? ddl_barrier(comm, NULL, NULL)
-                            : ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL);
+                            : ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, &work);
+    if (rank > 0 && rank < size - 1)
+        atomic_fetch_add(&called, 1);
+    if (work)
+        status = ddl_work_wait(work, -1);
+    ddl_work_destroy(work);
     CHECK(status == DDL_EEXPIRED, "%d: %s", status, ddl_last_error());
     char who[64];
     snprintf(who, sizeof who, "not called by rank %d", size - 1);
@@ -350,7 +367,7 @@ static void aborted(ddl_comm *comm, void *argument)
     if (ddl_comm_size(comm) == 1)
         return;
     if (ddl_comm_rank(comm) == 0) {
-        usleep(50000);
+        await_calls(ddl_comm_size(comm) - 1);
         OK(ddl_comm_abort(comm, "enough"));
         return;
     }
@@ -362,6 +379,7 @@ static void aborted(ddl_comm *comm, void *argument)
         ddl_options options = named(name);
         OK(ddl_allreduce(comm, NULL, &x[i], 1, DDL_F32, DDL_SUM, &options, &works[i]));
     }
+    atomic_fetch_add(&called, 1);
     for (int i = 0; i < N; i++) {
         CHECK(ddl_work_wait(works[i], -1) == DDL_EABORTED, "%s", ddl_last_error());
         ddl_work_destroy(works[i]);

@@ -314,8 +314,10 @@ static int death(ddl_comm *comm)
     options.stream = mine;
     if (ddl_comm_rank(comm) == 1) {
         OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &works[0]));
+        await_ready(ddl_comm_size(comm) - 1);
         raise(SIGKILL);
     }
+    become_ready();
     int n = 0;
     while (n < CALLS && ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options,
                                       &works[n]) == DDL_OK)
@@ -345,8 +347,11 @@ static int idle_death(ddl_comm *comm)
     start(comm);
     CUstream mine = device_stream();
     check_sum(comm, mine);
-    if (ddl_comm_rank(comm) == 1)
+    if (ddl_comm_rank(comm) == 1) {
+        await_ready(ddl_comm_size(comm) - 1);
         raise(SIGKILL);
+    }
+    become_ready();
     ddl_comm *next;
     while (ddl_comm_status(comm) == DDL_OK)
         usleep(1000);
@@ -376,15 +381,12 @@ static int stopped(ddl_comm *comm)
     ddl_work *work;
     options.stream = mine;
     OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
-    ddl_status status;
-    if (ddl_comm_rank(comm) == 0) { /* not before rank 2 has called, too */
-        OK(ddl_recv(comm, &own, 1, DDL_I32, 2, 0, NULL, NULL, NULL));
+    become_ready();
+    if (ddl_comm_rank(comm) == 0) {
+        await_ready(2);
         OK(ddl_comm_expel(comm, 1, "it is stopped"));
-    } else {
-        status = ddl_send(comm, &own, 1, DDL_I32, 0, 0, NULL, NULL);
-        CHECK(status == DDL_OK || status == DDL_EPEER, "%d %s", status, ddl_last_error());
     }
-    status = ddl_work_wait(work, 20000);
+    ddl_status status = ddl_work_wait(work, 20000);
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
     ddl_work_destroy(work);
     await_stream(mine, "after the expulsion");

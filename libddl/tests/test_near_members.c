@@ -13,7 +13,7 @@ enum {
     FAR_BEATS = 40, /* 4 s; silence is 3 s */
     QUIET_BEATS = 36,
     NEAR_EACH = 4,
-    SLACK = 3
+    SLACK = 8
 };
 
 static atomic_uint n_beats, n_sent;

@@ -104,10 +104,10 @@ static int count(const char *text, const char *words)
 
 static void test_late(void)
 {
-    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
-                   {.rank = 1, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300},
-                   {.rank = 2, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 300}};
-    v[2].delay_ms = 1500;
+    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 1000},
+                   {.rank = 1, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 1000},
+                   {.rank = 2, .size = 3, .timeout_ms = 20000, .stall_warn_ms = 1000}};
+    v[2].delay_ms = 3000;
     run(v, 3);
     for (int r = 0; r < 3; r++)
         CHECK(v[r].status == DDL_OK, "rank %d: %s", r, v[r].text);
@@ -120,7 +120,7 @@ static void test_late(void)
 
 static void test_late_rank_0(void)
 {
-    client v[2] = {{.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 1200},
+    client v[2] = {{.rank = 0, .size = 2, .timeout_ms = 20000, .delay_ms = 3000},
                    {.rank = 1, .size = 2, .timeout_ms = 20000, .stall_warn_ms = 300}};
     run(v, 2);
     for (int r = 0; r < 2; r++)
@@ -157,11 +157,11 @@ static void test_no_answer(void)
 /* Rank 0 logs the refusal at once, not at its deadline, and the other rank gets the reason. */
 static void test_refused(const char *secret, const char *why)
 {
-    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 1500, .secret = "ours"},
-                   {.rank = 1, .size = 3, .timeout_ms = 9000, .secret = secret},
-                   {.rank = 2, .size = 3, .timeout_ms = 9000, .secret = "ours"}};
+    client v[3] = {{.rank = 0, .size = 3, .timeout_ms = 4000, .secret = "ours"},
+                   {.rank = 1, .size = 3, .timeout_ms = 20000, .secret = secret},
+                   {.rank = 2, .size = 3, .timeout_ms = 20000, .secret = "ours"}};
     char words[200];
-    v[0].stall_warn_ms = 800;
+    v[0].stall_warn_ms = 2500;
     run(v, 3);
     CHECK(v[1].status == DDL_EREFUSED, "%d: %s", v[1].status, v[1].text);
     SAYS(v[1], 1, "failed: the rendezvous at tcp://127.0.0.1:");
@@ -178,9 +178,9 @@ static void test_refused(const char *secret, const char *why)
 /* Ranks that have joined are sent the list of missing ranks, over encrypted connections, too. */
 static void test_missing_encrypted(void)
 {
-    client v[2] = {{.rank = 0, .size = 4, .timeout_ms = 800, .secret = "ours", .encrypts = true},
+    client v[2] = {{.rank = 0, .size = 4, .timeout_ms = 3000, .secret = "ours", .encrypts = true},
                    {.rank = 1, .size = 4, .timeout_ms = 20000, .secret = "ours", .encrypts = true}};
-    v[0].stall_warn_ms = 200;
+    v[0].stall_warn_ms = 1000;
     run(v, 2);
     for (int r = 0; r < 2; r++) {
         CHECK(v[r].status == DDL_ETIMEDOUT, "rank %d: %d: %s", r, v[r].status, v[r].text);
@@ -206,7 +206,7 @@ static void test_too_few_descriptors(void)
     client v[SIZE];
     memset(v, 0, sizeof v);
     for (int r = 0; r < SIZE; r++)
-        v[r] = (client){.rank = r, .size = SIZE, .timeout_ms = 1000};
+        v[r] = (client){.rank = r, .size = SIZE, .timeout_ms = 3000};
     v[0].descriptors = 14;
     v[0].hard = true;
     run(v, SIZE);

@@ -207,7 +207,7 @@ static void test_warning(void)
 {
     char text[1 << 12];
     CHECK(said = tmpfile(), "tmpfile");
-    warn_ms = 1000;
+    warn_ms = 2000;
     run(SIZE, NULL, false, 6, FAILS_BEFORE_ASKING);
     warn_ms = 0;
     size_t n = (size_t)pread(fileno(said), text, sizeof text - 1, 0);
@@ -228,7 +228,7 @@ int main(void)
     test_flaw(4, DIES_BEFORE_GIVING, "did not get the addresses from rank ");
     test_flaw(10, DIES_BEFORE_ASKING, "");
     test_flaw(6, DIES_BEFORE_ASKING, "did not get the addresses from rank 6");
-    limit_ms = 3000; /* its giver waits for it */
+    limit_ms = 5000; /* its giver waits for it */
     test_flaw(6, FAILS_BEFORE_ASKING, "rank 6 did not get the addresses from rank 4 on nowhere");
     test_warning();
     return 0;

@@ -21,9 +21,20 @@ static void read_file(const char *name)
     int fd = open(path, O_RDONLY);
     CHECK(fd >= 0, "no %s", path);
     ssize_t n = read(fd, text, TEXT - 1);
-    CHECK(n > 0, "%s is empty", path);
+    CHECK(n >= 0, "%s cannot be read", path);
     text[n] = 0;
     close(fd);
+}
+
+/* Until an operation's stall is told. */
+static void await_warning(const char *name)
+{
+    double end = seconds() + 20;
+    do {
+        CHECK(seconds() < end, "no warning in %s: %s", name, text);
+        usleep(10000);
+        read_file(name);
+    } while (!strstr(text, "has waited for "));
 }
 
 static int stalls(ddl_comm *comm)
@@ -36,10 +47,13 @@ static int stalls(ddl_comm *comm)
     CHECK(freopen(name, "w", stderr), "%s", name);
     OK(ddl_barrier(comm, NULL, NULL));
     if (rank == LATE)
-        usleep(1200000);
+        await_ready(SIZE - 1);
     OK(ddl_allreduce(comm, NULL, data, 10, DDL_F32, DDL_SUM, NULL, &work));
     if (rank != LATE) {
-        usleep(800000);
+        await_warning(rank ? "log1" : "log0");
+        HAS("all-reduce(f32, 10, sum) as operation 2 has waited for ");
+        HAS("rank 2 not there yet; rank 2 on ");
+        HAS(" has ended barrier as operation 1");
         CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
         OK(ddl_comm_report(comm, text, TEXT, &length));
         CHECK(length == strlen(text), "%zu, %zu", length, strlen(text));
@@ -52,10 +66,7 @@ static int stalls(ddl_comm *comm)
         HAS("\"name\": \"all-reduce(f32, 10, sum)\", \"cat\": \"by order\", \"ph\": \"X\"");
         HAS("\"status\": \"under way\"");
         CHECK(ddl_comm_trace(comm, text, 10, &again) == DDL_EINVAL && again > 10, "%zu", again);
-        read_file(rank ? "log1" : "log0");
-        HAS("all-reduce(f32, 10, sum) as operation 2 has waited for 0.");
-        HAS("rank 2 not there yet; rank 2 on ");
-        HAS(" has ended barrier as operation 1");
+        become_ready();
     }
     while (ddl_work_test(work) == DDL_INPROGRESS)
         usleep(1000);
@@ -98,27 +109,27 @@ static int stalls_by_name(ddl_comm *comm)
     OK(ddl_work_wait(work, -1));
     ddl_work_destroy(work);
     if (rank == late_by_name)
-        usleep(1500000);
+        await_ready(SIZE - 1);
     work = reduce_by_name(comm, "grad/3");
     if (rank != late_by_name) {
-        usleep(1000000);
-        CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
-        OK(ddl_comm_report(comm, text, TEXT, &length));
-        HAS("\"pending\": [\n{\"operation\": \"all-reduce(f32, 10, sum)\", \"name\": \"grad/3\", "
-            "\"waiting_s\": 1.");
-        if (rank == 0) {
-            HAS(", \"missing\": [2]}");
-            HAS("], \"missing\": [2], \"members\"");
-            HAS("\"last_name\": \"grad/2\"");
-        }
         snprintf(name, sizeof name, "log%d", rank);
-        read_file(name);
-        HAS("all-reduce(f32, 10, sum) named \"grad/3\" has waited for 0.");
+        await_warning(name);
+        HAS("all-reduce(f32, 10, sum) named \"grad/3\" has waited for ");
         snprintf(words, sizeof words, "s: rank %d not there yet; rank %d on ", late_by_name,
                  late_by_name);
         HAS(words);
         HAS(" last called \"grad/2\", and has ended barrier as operation 1");
         CHECK(!strstr(strstr(text, "has waited") + 1, "has waited"), "warned twice: %s", text);
+        CHECK(ddl_work_test(work) == DDL_INPROGRESS, "complete");
+        OK(ddl_comm_report(comm, text, TEXT, &length));
+        HAS("\"pending\": [\n{\"operation\": \"all-reduce(f32, 10, sum)\", \"name\": \"grad/3\", "
+            "\"waiting_s\": ");
+        if (rank == 0) {
+            HAS(", \"missing\": [2]}");
+            HAS("], \"missing\": [2], \"members\"");
+            HAS("\"last_name\": \"grad/2\"");
+        }
+        become_ready();
     }
     OK(ddl_work_wait(work, -1));
     ddl_work_destroy(work);
@@ -159,8 +170,10 @@ static int dies(ddl_comm *comm)
     size_t length;
     OK(ddl_comm_report(comm, text, TEXT, &length));
     HAS("\"status\": -40, \"message\": \"rank 2 on ");
-    usleep(200000);
-    OK(ddl_comm_report(comm, text, TEXT, &length));
+    for (double end = seconds() + 20; !strstr(text, "\"state\": \"dead\"") && seconds() < end;) {
+        usleep(10000);
+        OK(ddl_comm_report(comm, text, TEXT, &length));
+    }
     HAS("\"state\": \"dead\", \"cause\": \"its ");
     ddl_counters counters = {.struct_size = sizeof counters};
     OK(ddl_comm_counters(comm, &counters));

@@ -129,11 +129,9 @@ static int leader_dies(ddl_comm *comm)
 static int aborted(ddl_comm *comm)
 {
     origin = ddl_comm_rank(comm);
-    await_all_ranks(comm);
-    if (origin == 2) {
-        usleep(100000); /* until all are through the barrier */
+    start_together(comm);
+    if (origin == 2)
         OK(ddl_comm_abort(comm, "again"));
-    }
     while (ddl_barrier(comm, NULL, NULL) == DDL_OK)
         ;
     ddl_comm *next;

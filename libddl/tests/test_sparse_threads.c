@@ -84,7 +84,7 @@ static void *order_and_leave(void *argument)
     const rank_thread *self = argument;
     ddl_comm *comm;
     OK(create(self, &comm));
-    ddl_options by_name = {.struct_size = sizeof by_name, .name = "loss", .timeout_ms = 3000};
+    ddl_options by_name = {.struct_size = sizeof by_name, .name = "loss", .timeout_ms = 60000};
     int32_t sum = self->rank;
     OK(ddl_reduce(comm, NULL, &sum, 1, DDL_I32, DDL_SUM, 1, &by_name, NULL));
     if (self->rank == 1)
@@ -194,7 +194,7 @@ int main(void)
     run(receive_from_any, DDL_LINK_TCP, DDL_LINK_TCP);
     run(find_difference, DDL_LINK_SHM | DDL_LINK_TCP, DDL_LINK_TCP);
     CHECK(named == SIZE, "%d ranks name it", named);
-    limit_ms = 2000;
+    limit_ms = 5000;
     run(miss_one, DDL_LINK_SHM, DDL_LINK_SHM);
     run(miss_one, DDL_LINK_TCP, DDL_LINK_TCP);
     return 0;

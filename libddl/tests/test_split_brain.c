@@ -30,9 +30,7 @@ static void begin(ddl_comm *comm, int survivors)
     rank = ddl_comm_rank(comm);
     left = survivors;
     atomic_store(&b->pids[rank], getpid());
-    OK(ddl_barrier(comm, NULL, NULL));
-    OK(ddl_barrier(comm, NULL, NULL));
-    usleep(100000); /* until all have passed the barrier */
+    start_together(comm);
 }
 
 static void fail_once(ddl_comm *comm)
@@ -68,6 +66,20 @@ static void continue_member(int peer)
     kill(b->pids[peer], SIGCONT);
 }
 
+/* They are expelled for their silence, and go on. */
+static void stop_until_expelled(ddl_comm *comm, int peer, int other)
+{
+    int dead[PROCESSES_MAX], n = 0;
+    stop(peer);
+    stop(other);
+    for (double end = seconds() + 15; n < 2; usleep(1000)) {
+        CHECK(seconds() < end, "%d are expelled", n);
+        OK(ddl_comm_failed(comm, dead, PROCESSES_MAX, &n));
+    }
+    continue_member(peer);
+    continue_member(other);
+}
+
 /* End the control connection with this member, as by a reset. */
 static void cut(ddl_comm *comm, int peer)
 {
@@ -82,11 +94,7 @@ static int others_leave_later(ddl_comm *comm)
 {
     begin(comm, 3);
     if (rank == 0) {
-        stop(1);
-        stop(2);
-        usleep(1500000);
-        continue_member(1);
-        continue_member(2);
+        stop_until_expelled(comm, 1, 2);
         await(&b->stage, 2);
         usleep(500000);
         return report_comm(shrink(comm));
@@ -118,11 +126,7 @@ static int others_die_later(ddl_comm *comm)
 {
     begin(comm, 2);
     if (rank == 0) {
-        stop(1);
-        stop(2);
-        usleep(1500000);
-        continue_member(1);
-        continue_member(2);
+        stop_until_expelled(comm, 1, 2);
         await(&b->stage, 1);
         kill(b->pids[1], SIGKILL);
         usleep(300000);

@@ -14,7 +14,7 @@
 #include "net/socket.h"
 #include "ranks.h"
 
-enum { LIMIT_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 3000 };
+enum { LIMIT_MS = 20000, HANDSHAKE_MS = 10000, SOON_MS = 8000 };
 enum { NO_HELLO = 64, UNPROVEN = 1024 }; /* the limits of pending.c */
 enum { URL_MAX = 64 };
 

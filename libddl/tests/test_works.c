@@ -138,16 +138,17 @@ static void many_waiters(ddl_comm *comm, void *argument)
 /* Rank 1 comes late: a wait times out and can be repeated. */
 static void late(ddl_comm *comm, void *argument)
 {
-    int32_t one = 1;
+    int32_t one = 1, go = 0;
     ddl_work *work;
     (void)argument;
     if (ddl_comm_rank(comm) == 1)
-        usleep(300000);
+        OK(ddl_recv(comm, &go, 1, DDL_I32, 0, 1, NULL, NULL, NULL));
     OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, &work));
     if (ddl_comm_rank(comm) == 0 && ddl_comm_size(comm) > 1) {
         CHECK(ddl_work_wait(work, 0) == DDL_ETIMEDOUT, "looked only");
         CHECK(ddl_work_wait(work, 50) == DDL_ETIMEDOUT, "waited 50 ms");
         CHECK(strstr(ddl_last_error(), "after 50 ms"), "%s", ddl_last_error());
+        OK(ddl_send(comm, &go, 1, DDL_I32, 1, 1, NULL, NULL));
     }
     OK(ddl_work_wait(work, -1));
     CHECK(one == ddl_comm_size(comm), "%d", one);
@@ -171,7 +172,7 @@ static void aborted(ddl_comm *comm, void *argument)
         CHECK(!pthread_create(&thread, NULL, abort_soon, comm), "thread");
     ddl_status status = DDL_OK;
     int64_t start = ddl__now();
-    while (status == DDL_OK && ddl__now() - start < 2000000000)
+    while (status == DDL_OK && ddl__now() - start < 20000000000)
         status = ddl_allreduce(comm, NULL, data, 64, DDL_F32, DDL_SUM, NULL, NULL);
     CHECK(status == DDL_EABORTED, "%d after %lld ms", status,
           (long long)(ddl__now() - start) / 1000000);
@@ -192,7 +193,7 @@ static void waits_end_in_time(ddl_comm *comm, void *argument)
     int64_t start = ddl__now();
     ddl_status status = ddl_work_wait(works[BACKLOG - 1], 5);
     int64_t took = (ddl__now() - start) / 1000000;
-    CHECK(status == DDL_ETIMEDOUT ? took < 1500 : took < 8, "%d after %lld ms", status,
+    CHECK(status == DDL_ETIMEDOUT ? took < 5000 : took < 100, "%d after %lld ms", status,
           (long long)took);
     for (int i = 0; i < BACKLOG; i++) {
         OK(ddl_work_wait(works[i], -1));
@@ -201,9 +202,12 @@ static void waits_end_in_time(ddl_comm *comm, void *argument)
     free(data);
 }
 
+static _Atomic int64_t answered;
+
 static void *answer(void *comm)
 {
     int32_t x = 7;
+    atomic_store(&answered, ddl__now());
     OK(ddl_send(comm, &x, 1, DDL_I32, 1, 2, NULL, NULL));
     return NULL;
 }
@@ -217,10 +221,9 @@ static void beside_a_sleeper(ddl_comm *comm, void *argument)
     if (ddl_comm_size(comm) < 2 || ddl_comm_rank(comm) > 1)
         return;
     if (ddl_comm_rank(comm) == 1) {
-        int64_t start = ddl__now();
         OK(ddl_recv(comm, &x, 1, DDL_I32, 0, 2, NULL, NULL, NULL));
+        int64_t took = (ddl__now() - atomic_load(&answered)) / 1000000;
         OK(ddl_send(comm, &x, 1, DDL_I32, 0, 1, NULL, NULL));
-        int64_t took = (ddl__now() - start) / 1000000;
         CHECK(x == 7 && took < 900, "%d after %lld ms", x, (long long)took);
         return;
     }
