@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
@@ -43,6 +43,7 @@ class Candidate:
     environment: dict[str, str]  # what that may depend on, the likeliest first
     parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
     job: dict[str, int | None] = field(default_factory=dict)  # numbers that all have to agree on
+    checkpoint: str = ""  # which one it goes on from; of a newcomer none
 
     @property
     def name(self) -> str:
@@ -72,6 +73,7 @@ class Admission(Step):
         comm.allgather(pack(self._own), table.reshape(-1))
         candidates = [unpack(row.tobytes()) for row in table]
         first = self.first = candidates[0]
+        compare_checkpoints(candidates)
         refused = {
             rank: why for rank, each in enumerate(candidates) if (why := compare(first, each))
         }
@@ -96,9 +98,14 @@ class Admission(Step):
 
 
 def describe(
-    member: int, framework: Framework, reference: Share, job: dict[str, int | None]
+    member: int,
+    framework: Framework,
+    reference: Share,
+    job: dict[str, int | None],
+    checkpoint: str = "",
 ) -> Candidate:
-    """This process, which has computed the reference share, and its job's numbers."""
+    """This process, which has computed the reference share, its job's numbers, and the checkpoint
+    that it has read."""
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)
@@ -111,6 +118,7 @@ def describe(
         {**framework.environment(), **environment.settings()},
         state.parts,
         job,
+        checkpoint,
     )
 
 
@@ -125,6 +133,23 @@ def pack(candidate: Candidate) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 def unpack(text: bytes) -> Candidate:
     return Candidate(**json.loads(text))
+
+
+def compare_checkpoints(candidates: Sequence[Candidate]) -> None:
+    """Raises RuntimeError, on all ranks, if they go on from different ones."""
+    first = candidates[0]
+    for other in candidates:
+        if other.checkpoint != first.checkpoint:
+            raise RuntimeError(
+                f"{other.name} goes on from {_name_checkpoint(other)}, and {first.name} from"
+                f" {_name_checkpoint(first)}. All have to read the same ones: look whether the"
+                " place of the checkpoints is there on both"
+            )
+
+
+def _name_checkpoint(candidate: Candidate) -> str:
+    found = candidate.checkpoint
+    return f"the checkpoint {found}" if found else "no checkpoint"
 
 
 def compare(first: Candidate, other: Candidate) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +43,12 @@ _FORMAT = 1
 
 
 class DamagedCheckpoint(ValueError):
-    """A manifest or a chunk is missing, torn or has other contents than its hash says."""
+    """A manifest or a chunk is missing, torn or has other contents than its hash says. `file`: the
+    chunk that has other contents."""
+
+    def __init__(self, text: str, file: str = "") -> None:
+        super().__init__(text)
+        self.file = file
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,14 @@ class Storage(Protocol):
         and the number of bytes."""
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError."""
+        """Raises FileNotFoundError, and another OSError if it may be there."""
 
     def names(self) -> list[str]: ...
 
     def remove(self, name: str) -> None: ...
+
+    def remove_unfinished(self) -> None:
+        """What writers have left behind that were killed. Nobody may write meanwhile."""
 
 
 class Folder:
@@ -80,7 +89,7 @@ class Folder:
         self._path.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        unfinished = self._path / f".{name}.{os.getpid()}"
+        unfinished = self._path / f".{name}.{socket.gethostname()}.{os.getpid()}"
         try:
             with open(unfinished, "wb") as file:
                 file.write(data)
@@ -110,6 +119,11 @@ class Folder:
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        for pattern in (".*.safetensors.*", ".*.json.*"):
+            for unfinished in self._path.glob(pattern):
+                unfinished.unlink(missing_ok=True)
 
 
 # ---- chunks ----
@@ -194,6 +208,11 @@ class Manifest:
     def name(self) -> str:
         return f"steps-{self.steps:012}.json"
 
+    @property
+    def description(self) -> str:
+        """Of no other checkpoint."""
+        return f"after {self.steps} steps ({hashlib.sha256(self.pack()).hexdigest()[:16]})"
+
     def pack(self) -> bytes:
         fields = {
             "format": _FORMAT,
@@ -210,7 +229,7 @@ class Manifest:
 
 
 def read_manifest(storage: Storage, name: str) -> Manifest:
-    """Raises DamagedCheckpoint."""
+    """Raises DamagedCheckpoint, and OSError if it may be whole."""
     try:
         head, _, text = storage.read(name).partition(b"\n")
         if json.loads(head)["sha256"] != hashlib.sha256(text).hexdigest():
@@ -224,7 +243,7 @@ def read_manifest(storage: Storage, name: str) -> Manifest:
             {each: (kind, tuple(shape)) for each, (kind, shape) in fields["tensors"].items()},
             [(file, tuple(Piece(*piece) for piece in chunk)) for file, chunk in fields["chunks"]],
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, DamagedCheckpoint):
             raise
         raise DamagedCheckpoint(f"{name} cannot be read: {error}") from error
@@ -239,15 +258,15 @@ def manifests(storage: Storage) -> list[str]:
 
 
 def read_state(storage: Storage, manifest: Manifest) -> State:
-    """Raises DamagedCheckpoint that names the chunk."""
+    """Raises DamagedCheckpoint that names the chunk, and OSError if it may be whole."""
     parts = {name: [b""] for name in manifest.tensors}
     for file, chunk in manifest.chunks:
         try:
             data = storage.read(file)
-        except OSError as error:
+        except FileNotFoundError as error:
             raise DamagedCheckpoint(f"{manifest.name}: {file} cannot be read: {error}") from error
         if file_name(data) != file:
-            raise DamagedCheckpoint(f"{manifest.name}: {file} is torn or was changed")
+            raise DamagedCheckpoint(f"{manifest.name}: {file} is torn or was changed", file)
         for piece, part in _unpack(data, chunk):
             parts[piece.name].append(part)
     return {
@@ -256,15 +275,31 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
     }
 
 
-def clean(storage: Storage, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and chunks that none of these has."""
-    names = manifests(storage)
-    kept: set[str] = set()
-    for name in names[:keep]:
-        with suppress(DamagedCheckpoint):
-            kept.update(file for file, _ in read_manifest(storage, name).chunks)
-    for name in names[keep:]:
+def clean(storage: Storage, keep: int, saved: int = 0) -> None:
+    """Remove all but the newest `keep` checkpoints, and chunks that none of these has. Nothing is
+    removed if a manifest cannot be read now.
+
+    saved   steps of the newest checkpoint of this job. Newer ones are of no use: the job could not
+            begin with them
+    """
+    names, kept, chunks = manifests(storage), list[str](), set[str]()
+    for name in names:
+        if len(kept) < keep and not 0 < saved < _steps_of(name):
+            try:
+                manifest = read_manifest(storage, name)
+            except DamagedCheckpoint:
+                continue
+            except OSError:
+                return
+            kept.append(name)
+            chunks.update(file for file, _ in manifest.chunks)
+    for name in set(names) - set(kept):
         storage.remove(name)
     for name in storage.names():
-        if name.endswith(".safetensors") and name not in kept:
+        if name.endswith(".safetensors") and name not in chunks:
             storage.remove(name)
+    storage.remove_unfinished()
+
+
+def _steps_of(name: str) -> int:
+    return int(name.removeprefix("steps-").removesuffix(".json"))

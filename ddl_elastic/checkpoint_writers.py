@@ -36,10 +36,12 @@ class CheckpointWriters:
     ) -> None:
         self._saver, self._group, self._state = saver, group, state
         self._finish, self._reporter = finish, reporter
+        self._told = 0, LATE  # the checkpoint that this rank writes, and when to tell it next
 
     def boundary(self, steps: int, is_behind: bool) -> None:
         """So many steps are committed, but not by this rank itself if it is behind."""
         self._tell_abandoned()
+        self._tell_held_up(steps)
         writers = self._writers(self._group.whole)
         own = self._group.comm.rank
         if is_behind or own not in writers:
@@ -94,6 +96,18 @@ class CheckpointWriters:
             self._tell(
                 f"the checkpoint after {self._saver.begun} steps is abandoned, the older ones stay:"
                 f" {error}"
+            )
+
+    def _tell_held_up(self, steps: int) -> None:
+        begun, late = self._saver.begun, LATE
+        if self._told[0] == begun:
+            late = self._told[1]
+        seconds = self._saver.held_up(steps)
+        if seconds > late:
+            self._told = begun, 2 * seconds
+            self._tell(
+                f"no checkpoint after {steps} steps: it has been writing the one after {begun}"
+                f" steps for {seconds:.0f} s"
             )
 
     def _tell(self, text: str) -> None:

@@ -20,6 +20,7 @@ from ddl_elastic import admission, change, evaluation, saving
 from ddl_elastic.assign import assign
 from ddl_elastic.balance import assigned
 from ddl_elastic.change import Arrival
+from ddl_elastic.checkpoint import DamagedCheckpoint
 from ddl_elastic.checkpoint_writers import CheckpointWriters
 from ddl_elastic.evaluation import Past, Table
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
@@ -60,7 +61,7 @@ class Loop:
     owners    who computes what, in each step; evaluations count as steps
     members   by rank: a number that it keeps when others die; None: its rank
     membership  by which others join and this rank leaves; None: nobody does
-    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: for ever
+    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: forever
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
     beside    whether the program changes nothing between two steps, see saving.Saver
@@ -111,6 +112,7 @@ class Loop:
         self._stops = self._first_left = False
         self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
+        self._checkpoint = ""  # which one that was
 
     def steps(
         self,
@@ -273,10 +275,14 @@ class Loop:
         if self.is_new:
             saver.skip()
             return
-        found = saving.newest(self._policy.storage, self._constants)
+        damaged: list[DamagedCheckpoint] = []
+        found = saving.newest(self._policy.storage, self._constants, damaged)
+        for error in damaged:
+            self.log(f"not resumed: {error}")
+            saver.damaged.update(filter(None, [error.file]))
         if found:
             manifest, self._resumed = found
-            self._next = manifest.steps
+            self._next, self._checkpoint = manifest.steps, manifest.description
             self.log(f"resumed after {manifest.steps} steps")
 
     def _begin_resumed(self, begin: int, span: range) -> None:
@@ -315,7 +321,7 @@ class Loop:
         on the others."""
         self.framework.begin(0)  # the buffers are as they were
         member, numbers = self.group.member, self._numbers
-        candidate = admission.describe(member, self.framework, reference, numbers)
+        candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
         if self.is_new:
             self.framework.free(reference)
             self._arrival = change.join(self, candidate)

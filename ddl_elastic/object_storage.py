@@ -85,6 +85,9 @@ class ObjectStorage:
             files, root = self._open()
             files.rm_file(f"{root}/{name}")
 
+    def remove_unfinished(self) -> None:
+        """There is none: an object is put as a whole."""
+
     @contextmanager
     def _errors(self, name: str, what: str) -> Iterator[None]:
         """Whatever the store's library raises becomes an OSError."""

@@ -12,6 +12,7 @@ when a rank has finished. The next checkpoint begins, on all ranks in the same s
 finished. So nobody removes what another rank has just written.
 
 Threads: one at a time, which alone uses the storage. The caller reads `word`, `error` and `saved`.
+`_lock` guards who sets `word` last: the thread that ends, or the caller that skips.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,6 +91,12 @@ class Saver:
         self._is_complete = False  # all parts were there: the manifest is written, or about to be
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
+        self._lock = threading.Lock()
+        self._writes = self._skips = (
+            False  # a thread is under way; its checkpoint is not this rank's
+        )
+        self._began = 0.0  # when
+        self.damaged = set[str]()  # chunks whose files have other contents: they are written again
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
         self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
 
@@ -96,6 +104,12 @@ class Saver:
     def begun(self) -> int:
         """Steps of the last checkpoint that this rank has begun."""
         return self._part.steps
+
+    def held_up(self, steps: int) -> float:
+        """For how many seconds this rank has been writing the last checkpoint, if the one after so
+        many steps is due and cannot begin for that; else 0."""
+        is_due = steps % self._policy.every == 0
+        return time.monotonic() - self._began if is_due and self._writes else 0.0
 
     def boundary(self, state: Callable[[], State], steps: int, rank: int, ranks: int) -> None:
         """So many steps are committed: begin a checkpoint if it is due, and no other is under way.
@@ -107,6 +121,7 @@ class Saver:
         """Write this rank's part of the state after so many steps."""
         self.wait()
         self._part, self.error, self.word = _Part(steps, rank, ranks), None, 4 * steps
+        self._began, self._skips = time.monotonic(), False
         self._tensors = {name: (each.dtype, each.shape) for name, each in state.items()}
         chunks = checkpoint.cut(state)
         own = [(number, chunk) for number, chunk in enumerate(chunks) if number % ranks == rank]
@@ -122,9 +137,12 @@ class Saver:
 
     def skip(self) -> None:
         """This rank was behind in the step before, and does not know what was agreed on. If the
-        others begin a checkpoint, its part is missing there."""
-        self.wait()
-        self.word = _SKIPS
+        others begin a checkpoint, its part is missing there. What it writes, it writes first: until
+        then nobody begins another one."""
+        with self._lock:
+            self._skips = True
+            if not self._writes:
+                self.word = _SKIPS
 
     def agree(self, least: int) -> None:
         """The vote has ended: the least word of all ranks."""
@@ -147,9 +165,12 @@ class Saver:
                 work()
             except Exception as error:  # whatever a storage raises
                 self.error = self.error or error
-            self.word = 4 * self._part.steps + then
+            with self._lock:
+                self.word = _SKIPS if self._skips else 4 * self._part.steps + then
+                self._writes = False
 
         self.wait()
+        self._writes = True
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
@@ -163,9 +184,10 @@ class Saver:
         try:
             for (number, chunk), data in zip(chunks, copies, strict=True):
                 file = checkpoint.file_name(data)
-                if file not in there:
+                if file not in there or file in self.damaged:
                     written.append(file)
                     storage.write(file, data)
+                    self.damaged.discard(file)
                 listed.append([number, file, [[each.name, each.begin, each.end] for each in chunk]])
             storage.write(self._part.name, json.dumps(listed).encode())
             self._is_written = True
@@ -190,7 +212,7 @@ class Saver:
             for name in storage.names():
                 if name.startswith("part-") and name <= parts[-1]:
                     storage.remove(name)
-            checkpoint.clean(storage, self._policy.keep)
+            checkpoint.clean(storage, self._policy.keep, self.saved)
 
     def _read_parts(self, names: list[str]) -> list[tuple[str, checkpoint.Chunk]]:
         listed = []
@@ -205,14 +227,19 @@ class Saver:
         ]
 
 
-def newest(storage: Storage, constants: Mapping[str, Any]) -> tuple[Manifest, State] | None:
-    """The newest checkpoint that is whole, if there is one, with its state. Raises ValueError if it
-    was written by a job with other constants."""
+def newest(
+    storage: Storage, constants: Mapping[str, Any], damaged: list[DamagedCheckpoint] | None = None
+) -> tuple[Manifest, State] | None:
+    """The newest checkpoint that is whole, if there is one, with its state; `damaged` gets what is
+    wrong with newer ones. Raises ValueError if it was written by a job with other constants, and
+    OSError if one may be whole, but cannot be read now: other ranks may have read it."""
     for name in checkpoint.manifests(storage):
         try:
             manifest = checkpoint.read_manifest(storage, name)
             state = checkpoint.read_state(storage, manifest)
-        except DamagedCheckpoint:
+        except DamagedCheckpoint as error:
+            if damaged is not None:
+                damaged.append(error)
             continue
         others = {
             each: (manifest.constants.get(each), value)

@@ -93,6 +93,19 @@ def test_a_timeline(run: Any, tmp_path: Path) -> None:
     assert before and len(before) < len(sums)
 
 
+def test_workers_that_read_other_checkpoints(run: Any) -> None:
+    """Else they would train from different states."""
+    done, _ = run("-n", 1, PROGRAM, "--checkpoint", "saved")
+    assert done.code == 0, done.err
+    done, report = run("-n", 2, PROGRAM, "--checkpoint", "saved", "--passes", 10, "--blind", 1)
+    assert done.code != 0 and report["state"] == "failed"
+    assert re.search(
+        r"rank 1 on \S+ goes on from no checkpoint, and rank 0 on \S+ from the checkpoint after 32"
+        r" steps \(\w{16}\)",
+        done.err,
+    ), done.err
+
+
 @pytest.mark.parametrize("how", ["gil", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_worker_that_hangs_is_killed(run: Any, alone: str, how: str) -> None:
     """The others count it as dead, and its agent ends it: nobody waits for it."""

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ddl_elastic import checkpoint, saving
-from ddl_elastic.checkpoint import Folder, Manifest
+from ddl_elastic.checkpoint import DamagedCheckpoint, Folder, Manifest
 from ddl_elastic.framework import State, Tensor, digest
 from ddl_elastic.saving import Policy, Saver
 
@@ -327,3 +327,105 @@ def test_another_job_s_checkpoint_is_refused(tmp_path: Path) -> None:
     storage.write(manifest.name, manifest.pack())
     with pytest.raises(ValueError, match="is of another job: batch was 16, is 8"):
         saving.newest(storage, CONSTANTS)
+
+
+# ---- storage that fails for a while, or for good ----
+
+
+class FailingFolder(Folder):
+    """Reading these names fails, as when a server does not answer."""
+
+    def __init__(self, path: Path, *names: str) -> None:
+        super().__init__(path)
+        self.names_failing = names
+
+    def read(self, name: str) -> bytes:
+        if name in self.names_failing:
+            raise OSError(5, "Input/output error", name)
+        return super().read(name)
+
+
+def saved(folder: Path, checkpoints: int = 2) -> Job:
+    """A job that has written so many, two of them kept."""
+    job = Job(folder, 2)
+    for _ in range(checkpoints * EVERY + 2):
+        job.step()
+    job.settle()
+    return job
+
+
+@pytest.mark.parametrize("kind", ["steps", "safetensors"])
+def test_what_cannot_be_read_now_is_no_older_checkpoint(tmp_path: Path, kind: str) -> None:
+    """Other ranks may have read the newest one."""
+    manifest = checkpoint.manifests(saved(tmp_path).storage)[0]
+    chunks = checkpoint.read_manifest(Folder(tmp_path), manifest).chunks
+    failing = manifest if kind == "steps" else chunks[-1][0]
+    with pytest.raises(OSError, match="Input/output error"):
+        saving.newest(FailingFolder(tmp_path, failing), CONSTANTS)
+
+
+def test_nothing_is_removed_while_a_manifest_cannot_be_read(tmp_path: Path) -> None:
+    newest, older = checkpoint.manifests(saved(tmp_path).storage)
+    before = {file.name for file in tmp_path.iterdir()}
+    for name in (newest, older):
+        checkpoint.clean(FailingFolder(tmp_path, name), keep=2)
+        assert {file.name for file in tmp_path.iterdir()} == before
+
+
+def test_damaged_ones_do_not_count(tmp_path: Path) -> None:
+    """A job that could not begin with the newest ones keeps what it writes itself."""
+    for name in checkpoint.manifests(saved(tmp_path, 3).storage):
+        (tmp_path / name).write_bytes(b"torn")
+    job = saved(tmp_path, 1)
+    assert job.newest() == EVERY
+    assert checkpoint.manifests(job.storage) == [f"steps-{EVERY:012}.json"]
+
+
+def test_a_damaged_chunk_is_written_again(tmp_path: Path) -> None:
+    """One that has not changed since, so the new checkpoint has it, too."""
+    storage = saved(tmp_path).storage
+    files = [
+        {file for file, _ in checkpoint.read_manifest(storage, name).chunks}
+        for name in checkpoint.manifests(storage)
+    ]
+    (file,) = files[0] & files[1]
+    (tmp_path / file).write_bytes(b"torn")
+    damaged: list[DamagedCheckpoint] = []
+    assert saving.newest(storage, CONSTANTS, damaged) is None
+    assert [each.file for each in damaged] == [file] * 2
+    job = Job(tmp_path, 2)
+    for saver in job.savers:
+        saver.damaged = {file}
+    for _ in range(EVERY + 2):
+        job.step()
+    job.settle()
+    assert job.newest() == EVERY
+
+
+def test_what_killed_writers_leave_is_removed(tmp_path: Path) -> None:
+    for name in (".abc.safetensors.other-host.7", ".steps-000000000003.json.h.8"):
+        (tmp_path / name).write_bytes(b"half")
+    saved(tmp_path, 1)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_rank_that_is_behind_does_not_wait_for_its_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would take it for one that hangs. They begin no checkpoint until it has ended."""
+    gate, job = Gate(monkeypatch), Job(tmp_path, 3)
+    while job.steps < EVERY:
+        job.step(waits=0)
+    slow = next(saver for saver in job.savers if not saver.wait(1))  # the gate holds one
+    job.step(slow, waits=0)
+    while job.steps < 3 * EVERY:
+        job.step(waits=0)
+    assert {saver.begun for saver in job.savers} == {EVERY}
+    assert slow.held_up(3 * EVERY) > 0
+    assert slow.held_up(3 * EVERY + 1) == 0
+    gate.open()
+    job.settle()
+    for _ in range(2 * EVERY + 1):
+        job.step()
+    job.settle()
+    assert job.newest() >= 4 * EVERY
