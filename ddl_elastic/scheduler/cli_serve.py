@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import logging
 import math
 import os
@@ -24,7 +25,7 @@ from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.scheduler.agents import Agents
 from ddl_elastic.scheduler.jobs import Settings, Slot
 from ddl_elastic.scheduler.service import Service
-from ddl_elastic.scheduler.starter import Starter
+from ddl_elastic.scheduler.starter import Starter, StarterLost
 from ddl_elastic.scheduler.store import Store, StoreError
 from ddl_elastic.scheduler.user import user_find
 from ddl_launch.errors import CommandError, LaunchError
@@ -165,6 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         starter = stack.enter_context(Starter())  # before there are threads
         try:
+            stack.callback(os.close, _lock(arguments.store))
             _add_tenants(arguments.store, arguments.tenant)
             agents = make_agents if token else None
             settings = Settings(ageing=arguments.ageing)
@@ -182,8 +184,27 @@ def _run(arguments: argparse.Namespace) -> int:
             _log.info("waits for agents on port %d", each.port)
             if arguments.ray:
                 stack.enter_context(_ray(arguments, each.port, token))
-        _serve(service, arguments, address)
+        try:
+            _serve(service, arguments, address)
+        except StarterLost as error:
+            print(f"ddl: {error}", file=sys.stderr)
+            return 1
     return 0
+
+
+def _lock(path: Path) -> int:
+    """A descriptor that holds the store: of two services, each would cut the other one off from the
+    jobs. Raises StoreError."""
+    held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        process = os.read(held, 20).decode(errors="replace")
+        os.close(held)
+        raise StoreError(f"another ddl serve, process {process}, uses it") from None
+    os.ftruncate(held, 0)
+    os.write(held, str(os.getpid()).encode())
+    return held
 
 
 def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:

@@ -66,7 +66,7 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     scale.add_argument("job", metavar="JOB", type=_job, help="its number")
     scale.add_argument("sizes", metavar="N|MIN:MAX", type=_sizes, help="slots, as in 4 or 2:8")
     for action, text in (
-        ("cancel", "end jobs of ddl serve for ever"),
+        ("cancel", "end jobs of ddl serve forever"),
         ("pause", "take the slots of jobs away, until they are resumed"),
         ("resume", "let paused jobs go on when there are slots"),
     ):

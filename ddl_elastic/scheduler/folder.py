@@ -60,7 +60,8 @@ class JobFolder:
             folder.chmod(0o711)
         with suppress(FileExistsError):
             self.checkpoints.mkdir(mode=0o700)
-            os.chown(self.checkpoints, user, group)
+        if self.checkpoints.lstat().st_uid == os.geteuid():  # also if who made it was killed then
+            os.chown(self.checkpoints, user, group, follow_symlinks=False)
 
     def lock(self) -> int | None:
         """A descriptor that holds the lock; None if the job has processes."""

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.granted import GrantedEngine
 from ddl_elastic.scheduler.pace import Pace
 from ddl_elastic.scheduler.requests import MOST, JobSpec, spec_read
-from ddl_elastic.scheduler.user import become, user_find
+from ddl_elastic.scheduler.user import acting_as, become, user_find
 from ddl_elastic.staff import Size, Worker
 from ddl_elastic.waiting import ready
 
@@ -97,18 +97,21 @@ def run(order: Order, listener: socket.socket) -> None:
 def _run(
     order: Order, spec: JobSpec, listener: socket.socket, log: Shows, earlier: dict[str, Any]
 ) -> dict[str, Any]:
-    os.chdir(spec.folder or order.job_folder.path)
-    path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     folder = order.job_folder
+    user = user_find(order.user) if order.user else None
+    os.chdir(folder.path)
+    path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
+    with acting_as(user) if user else nullcontext():
+        os.chdir(spec.folder or ".")
+        is_there = path.is_file()
     variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
     if not order.slots:
         work_in = str(Path.cwd())
         wanted = Program(str(Path(work_in, path)), list(words), work_in, [], variables)
         return _run_on_agents(order, spec, wanted, listener, log, earlier)
-    if not path.is_file():
+    if not is_there:
         raise JobFailed(f"{path}: there is no such program")
     environment.give_variables(variables)
-    user = user_find(order.user) if order.user else None
     if user:
         folder.give_checkpoints(user.pw_uid, user.pw_gid)
 

@@ -32,8 +32,12 @@ class Run:
         self._granted, self._number = self.held, 0
         self._has_told = False
         self.channel: Channel | None = None  # None: it has ended, or is about to
+        self._connect()
+
+    def _connect(self) -> None:
         with suppress(OSError):
-            self.channel = Channel(folder.connect())
+            self.channel = Channel(self.folder.connect())
+            self._has_told = False
 
     def close(self) -> None:
         """The run goes on."""
@@ -112,6 +116,7 @@ class Run:
         with suppress(FileNotFoundError):  # somebody has removed its folder
             lock = self.folder.lock()
             if lock is None:
+                self._connect()  # in case that it goes on
                 return False
             os.close(lock)
         return True

@@ -20,6 +20,7 @@ Design notes
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import socket
@@ -97,7 +98,9 @@ class Service:
         self._known: dict[int, Known] = {}  # of jobs that have run here
         self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
         self._plan = Plan()
-        self._plan_at = self._looked = self._counted = 0.0  # when; 0: at once
+        # When, by the clock that nobody sets; 0: at once.
+        self._plan_at = self._looked = self._counted = 0.0
+        self._plan_again = math.inf
         self._is_due = True  # a plan
         self._view: Sequence[SlotView] = ()
         self._changed = threading.Lock()  # of what other threads see
@@ -157,11 +160,11 @@ class Service:
         """Wait for something, but not long, and do what follows."""
         self._wait()
         now = time.time()
-        if self._is_due or now >= self._looked + LOOK_EVERY:
-            self._look(now)
+        if self._is_due or time.monotonic() >= self._looked + LOOK_EVERY:
+            self._look()
         self._end_runs(now)
         self._look_at_agents()
-        if now >= self._next_plan:
+        if time.monotonic() >= self._next_plan:
             self._make_plan(now)
         self._steer(now)
         self._close_intents()
@@ -170,11 +173,11 @@ class Service:
     @property
     def _next_plan(self) -> float:
         """When it is to be made."""
-        later = min(self._plan.again, self._counted + COUNT_EVERY)
+        later = min(self._plan_again, self._counted + COUNT_EVERY)
         return max(self._plan_at + PLAN_EVERY, 0.0 if self._is_due else later)
 
     def _wait(self) -> None:
-        now = time.time()
+        now = time.monotonic()
         until = min(self._looked + LOOK_EVERY, self._next_plan)
         if any(run.channel is None for run in self._runs.values()):
             until = min(until, now + ENDING)
@@ -228,9 +231,9 @@ class Service:
             elif job in jobs:
                 self._settle(job, folder.result(), time.time())
 
-    def _look(self, now: float) -> None:
+    def _look(self) -> None:
         """At what others have changed in the store."""
-        self._looked = now
+        self._looked = time.monotonic()
         found = {r.id: r for r in self._store.jobs("waiting", "running", "paused")}
         if {k: (r.state, r.spec) for k, r in found.items()} != {
             k: (r.state, r.spec) for k, r in self._records.items()
@@ -245,7 +248,7 @@ class Service:
             if not run.has_ended():
                 continue
             result = run.folder.result()
-            is_crash = result.get("state") in ("running", "lost") and not run.asked
+            is_crash = result.get("state") in ("starting", "running", "lost") and not run.asked
             with self._changed:
                 del self._runs[job]
             self._known[job] = run.known
@@ -286,15 +289,17 @@ class Service:
     # ---- plans ----
 
     def _make_plan(self, now: float) -> None:
-        self._plan_at, self._is_due = now, False
+        clock = time.monotonic()
+        self._plan_at, self._is_due = clock, False
         jobs = [job for record in self._records.values() if (job := self._job(record, now))]
         tenants = [Tenant(*each) for each in self._store.tenants()]
         last = {str(job): slots for job, slots in self._given.items()}
         plan = plan_make(jobs, self._slots, tenants, last, now, self._settings)
+        self._plan_again = clock + plan.again - now
         with self._changed:
             self._plan = plan
         wanted = {int(name): slots for name, slots in plan.slots.items()}
-        if wanted == self._given and now < self._counted + COUNT_EVERY:
+        if wanted == self._given and clock < self._counted + COUNT_EVERY:
             return
         try:
             self._store.plan_write(wanted, now)
@@ -302,8 +307,8 @@ class Service:
             _log.debug("planned too late: %s", error)
             self._is_due = True
         else:
-            self._counted = now
-        self._look(now)
+            self._counted = clock
+        self._look()
 
     def _job(self, record: Record, now: float) -> Job | None:
         if record.state not in ACTIVE:
@@ -369,7 +374,7 @@ class Service:
             return
         try:
             folder.make()
-            lock = folder.lock()
+            lock, run = folder.lock(), ""
             if lock is not None:  # else it runs already, or is about to end
                 try:
                     if self._settle(record.id, folder.result(), now):
@@ -392,6 +397,7 @@ class Service:
         path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
         user = self._users.get(record.tenant, "")
         order = Order(path, record.id, record.spec, names, sorted(slots), run, token, user)
+        folder.result_write({**folder.result(), "state": "starting"})  # which stays if it gets lost
         with folder.listen() as listener:
             self._action("start")
             self._starter.start(order, lock, listener)

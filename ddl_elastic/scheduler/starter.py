@@ -7,7 +7,11 @@ job starts within milliseconds, and a framework never comes into another one's p
 the service's.
 
 An order comes with the job's lock and listener, so that the job counts as running from then on,
-whoever is killed in between.
+whoever is killed in between. An order that is lost closes them: the service sees that the job has
+ended without a result.
+
+What runs a job has none of the connections for orders: its workers may be another user's, and
+orders are carried out with the service's rights.
 """
 
 from __future__ import annotations
@@ -31,10 +35,17 @@ from ddl_elastic.scheduler.requests import spec_read
 from ddl_elastic.scheduler.runner import Order
 
 _LARGEST = 1 << 18  # bytes of an order
+_LONGEST = 1 << 20  # characters of a program in which names of frameworks are looked for
 _REAP_EVERY = 1.0  # seconds
+
+_connections: list[socket.socket] = []  # for orders, of this process
 
 # What a process does with an order that it has received with these descriptors.
 _Take = Callable[[bytes, list[int]], None]
+
+
+class StarterLost(RuntimeError):
+    """No job can be started any more by this service."""
 
 
 class Starter:
@@ -45,11 +56,17 @@ class Starter:
         self._connection = _fork_server(_by_frameworks)
 
     def start(self, order: Order, lock: int, listener: socket.socket) -> None:
-        """Run the job. Returns at once. Raises OSError."""
+        """Run the job. Returns at once. Raises OSError and StarterLost."""
         text = json.dumps(asdict(order)).encode()
-        socket.send_fds(self._connection, [text], [lock, listener.fileno()])
+        try:
+            socket.send_fds(self._connection, [text], [lock, listener.fileno()])
+        except (BrokenPipeError, ConnectionError) as error:
+            raise StarterLost(
+                "the process that starts jobs has ended: start ddl serve again; jobs that run go on"
+            ) from error
 
     def close(self) -> None:
+        _connections.remove(self._connection)
         self._connection.close()
 
     def __enter__(self) -> Starter:
@@ -64,21 +81,38 @@ def _by_frameworks() -> _Take:
     servers: dict[tuple[str, ...], socket.socket] = {}
 
     def take(text: bytes, files: list[int]) -> None:
-        path, text_of_program = _program(json.loads(text)), ""
-        with suppress(OSError):
-            text_of_program = path.read_text(errors="replace")
+        path = _program(json.loads(text))
+        text_of_program = _read(path)
         names = tuple(program.named(text_of_program)) if text_of_program else ()
-        if names not in servers:
-            servers[names] = _fork_server(lambda: _by_fork(path if names else None), files)
+        if server := servers.get(names):
+            try:
+                socket.send_fds(server, [text], files)
+                return
+            except OSError:  # it has ended, as by a framework that crashes
+                _connections.remove(server)
+                server.close()
+        servers[names] = _fork_server(lambda: _by_fork(path if names else None), files)
         socket.send_fds(servers[names], [text], files)
 
     return take
 
 
+def _read(path: Path) -> str:
+    """The program's text; "" if it is no file that can be read."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open(errors="replace") as file:
+                return file.read(_LONGEST)
+    return ""
+
+
 def _by_fork(path: Path | None) -> _Take:
     """Import what this program names, and run each order in a process of its own."""
     if path:
-        program.preload(None, path)
+        try:
+            program.preload(None, path)
+        except Exception:  # which the job's workers raise as well
+            traceback.print_exc()
 
     def take(text: bytes, files: list[int]) -> None:
         if os.fork() == 0:
@@ -98,6 +132,7 @@ def _program(order: dict[str, Any]) -> Path:
 def _run(order: Order, files: list[int]) -> NoReturn:
     """The runner's process. The lock is open as long as it lives, and its children."""
     try:
+        _close_connections()
         os.setsid()
         listener = socket.socket(fileno=files[1])
         events = os.open(order.job_folder.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -118,11 +153,20 @@ def _fork_server(make: Callable[[], _Take], files: Sequence[int] = ()) -> socket
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
-    if os.fork():
+    try:
+        is_parent = os.fork() != 0
+    except OSError:
+        near.close()
         far.close()
+        raise
+    if is_parent:
+        far.close()
+        _connections.append(near)
         return near
     try:
         near.close()
+        _close_connections()
+        _connections.append(far)
         for each in files:
             os.close(each)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -132,6 +176,11 @@ def _fork_server(make: Callable[[], _Take], files: Sequence[int] = ()) -> socket
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+
+
+def _close_connections() -> None:
+    while _connections:
+        _connections.pop().close()
 
 
 def _serve(orders: socket.socket, take: _Take) -> None:
@@ -145,6 +194,9 @@ def _serve(orders: socket.socket, take: _Take) -> None:
         text, files, _, _ = socket.recv_fds(orders, _LARGEST, 2)
         if not text:
             return
-        take(text, files)
+        try:
+            take(text, files)
+        except Exception:  # there is no process for it, or no memory
+            traceback.print_exc()
         for each in files:
             os.close(each)

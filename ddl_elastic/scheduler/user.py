@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ddl_elastic import agent, environment
 
@@ -18,6 +20,21 @@ def user_find(name: str) -> pwd.struct_passwd:
     if found.pw_uid == 0:
         raise ValueError(f"{name} is root, whose processes can do everything")
     return found
+
+
+@contextmanager
+def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
+    """What this process does meanwhile it does with the user's rights."""
+    groups, group, own = os.getgroups(), os.getegid(), os.geteuid()
+    os.initgroups(user.pw_name, user.pw_gid)
+    os.setegid(user.pw_gid)
+    os.seteuid(user.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+        os.setegid(group)
+        os.setgroups(groups)
 
 
 def become(user: pwd.struct_passwd) -> None:

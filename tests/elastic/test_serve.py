@@ -118,6 +118,23 @@ def test_the_service_is_killed_and_comes_back(serving: Serving, alone: str, tmp_
     assert len(serving.pids(job)) == 2 and len(serving.pids(quick)) == 1
 
 
+def test_a_second_service_is_refused(serving: Serving) -> None:
+    """It would cut the first one off from its jobs."""
+    order = [*DDL, "serve", "--store", serving.path, "--listen", "0"]
+    done = subprocess.run(order, cwd=serving.folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"another ddl serve, process {serving.process.pid}, uses it" in done.stderr
+
+
+def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path) -> None:
+    """A run talks to one service at a time, the last one that has come."""
+    job = serving.submit(*STEPS, "--go", tmp_path / "never", max=1)
+    wait_for(lambda: serving.pids(job))
+    serving.folder_of(job).connect().close()
+    serving.move(job, "cancelled")
+    wait_for(lambda: not any(map(is_alive, serving.pids(job))))
+
+
 @pytest.mark.slow
 def test_all_processes_of_a_job_are_killed(serving: Serving, alone: str, tmp_path: Path) -> None:
     """It goes on from its newest checkpoint."""

@@ -113,6 +113,21 @@ def test_workers_end_with_their_run(serving: UserServing) -> None:
 
 
 @needs_root
+def test_a_folder_that_the_user_cannot_enter(serving: UserServing) -> None:
+    """The service could, and its working directory would let the user in."""
+    closed = serving.folder / "closed"
+    inner = closed / "program"
+    inner.mkdir(parents=True)
+    shutil.copy(PROGRAM, inner)
+    closed.chmod(0o700)
+    job = serving.submit(command=[PROGRAM.name], folder=str(inner), max=1)
+    serving.wait(job, "failed")
+    texts = [text for _, _, of, text in serving.store.events() if of == job]
+    assert any("Permission denied" in text for text in texts), texts
+    assert not serving.pids(job)
+
+
+@needs_root
 def test_a_tenant_without_a_user(serving: UserServing) -> None:
     serving.store.tenant_put("third")
     job = serving.store.job_submit("third", "k", {"command": ["a.py"]}, time.time())
