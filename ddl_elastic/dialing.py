@@ -144,13 +144,21 @@ def _reach(address: tuple[str, int], where: str, until: float, limit: float) -> 
 
 
 def _read_frame(connection: socket.socket) -> tuple[bytes, bytes]:
-    stream = frames.Frames()
-    while True:
-        data = connection.recv(frames.LARGEST)
-        if not data:
+    """And nothing behind it: messages may follow at once."""
+    kind, length = frames.HEAD.unpack(_read(connection, frames.HEAD.size))
+    if length > frames.LARGEST:
+        raise ValueError(f"a frame of {length} bytes")
+    return kind, _read(connection, length)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
             raise EOFError("it has closed the connection")
-        if found := stream.feed(data):
-            return found[0]
+        data += part
+    return data
 
 
 def read_token(path: Path) -> str:

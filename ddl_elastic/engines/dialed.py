@@ -94,6 +94,7 @@ class DialedEngine:
         self._events: list[Event] = []
         self._keeps_logs = logs is not None
         self._logs = logs or Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
+        self._has_lost_output = False
         self._look_at = 0.0
 
     @property
@@ -208,8 +209,7 @@ class DialedEngine:
         fields = message.fields
         if message.kind == "data" and agent.logged >= 0:
             place = self._places[agent.logged]
-            with open(self._log(place.member), "ab") as file:
-                file.write(message.data)
+            self._keep(place.member, message.data)
             agent.logged = -1
         elif message.kind == "log":
             agent.logged = self._place(agent, fields["slot"]).slot.id
@@ -225,6 +225,16 @@ class DialedEngine:
             raise ValueError(f"an error: {fields['error']}")
         else:
             raise ValueError(f"a message {message.kind!r}")
+
+    def _keep(self, member: int, output: bytes) -> None:
+        """A full disk costs output, not the job."""
+        try:
+            with open(self._log(member), "ab") as file:
+                file.write(output)
+        except OSError as error:
+            if not self._has_lost_output:
+                self._has_lost_output = True
+                self._refused(f"output of the workers is lost: {error}")
 
     def _place(self, agent: _Agent, number: int) -> _Place:
         if not 0 <= number < len(agent.places):
@@ -268,6 +278,7 @@ class DialedEngine:
         if types is AGENT_HELLO:
             if hello["agent"] in self._agents:
                 self._lose(hello["agent"], "it has dialed again")
+            self._dial_in.answer(connection, hello, self._settings)
             name = hello["agent"]
             agent = self._agents[name] = _Agent(name, connection, Channel(connection), [])
             for number in range(hello["slots"]):
@@ -280,12 +291,12 @@ class DialedEngine:
             place = self._place(self._agents[hello["agent"]], hello["slot"])
             if place.connection or place.member >= 0:
                 raise ValueError(f"slot {hello['slot']} a second time")
+            self._dial_in.answer(connection, hello, self._settings)
             if hello["member"] >= 0:
                 self._find(place, connection, hello["member"])
             else:
                 place.connection, place.slot = connection, replace(place.slot, state="free")
                 self._events.append(Event("slot added", place.slot))
-        self._dial_in.answer(connection, hello, self._settings)
 
     def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
         """A worker, which was started before the agent has come back."""

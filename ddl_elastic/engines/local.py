@@ -187,7 +187,7 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
                 if text.startswith(_SPREAD):
                     witness.spread(text.removeprefix(_SPREAD))
                 elif serves:
-                    children.append(_fork_agent(text.decode(), files, work, control, witness))
+                    children += _fork_agent(text.decode(), files, work, control, witness)
             children = [child for child in children if not os.waitpid(child, os.WNOHANG)[0]]
         for child in children:
             os.waitpid(child, 0)
@@ -208,15 +208,20 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 
 def _fork_agent(
     text: str, files: list[int], work: Work, control: socket.socket, witness: Witness
-) -> int:
-    child = os.fork()
+) -> list[int]:
+    """Its process; none if there is no room for it, which the engine sees by the closed files."""
+    try:
+        child = os.fork()
+    except OSError:
+        traceback.print_exc()
+        child = -1
     if child == 0:
         control.close()
         witness.close()
         _run_agent(text, files, work, witness.name)
     for each in files:
         os.close(each)
-    return child
+    return [child] if child > 0 else []
 
 
 def _run_agent(text: str, files: list[int], work: Work, witness: str) -> NoReturn:

@@ -10,7 +10,11 @@ from pathlib import Path
 def follow_log(path: Path, more: Callable[[], bool]) -> Iterator[bytes]:
     """The file's bytes, from the start; an empty chunk where there is no more yet. It ends where
     `more` says that no more is to come."""
-    with open(path, "ab+") as file:
+    try:
+        file = open(path, "ab+")
+    except OSError:  # whoever writes it tells so
+        return
+    with file:
         file.seek(0)
         while True:
             grows = more()

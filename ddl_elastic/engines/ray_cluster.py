@@ -83,7 +83,7 @@ class RayAgents:
 
 
 def _reach(cluster: str) -> None:
-    """Ray itself tries for ever, without a word. Raises OSError and ValueError."""
+    """Ray itself tries forever, without a word. Raises OSError and ValueError."""
     host, colon, port = cluster.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), REACH_LIMIT).close()

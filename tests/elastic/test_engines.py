@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import itertools
 import os
 import random
 import select
@@ -27,7 +28,7 @@ import pytest
 from conftest import clean_environment
 from waits import wait_until
 
-from ddl_elastic import program
+from ddl_elastic import dialing, program
 from ddl_elastic.agent import is_ordered
 from ddl_elastic.engines import AgentSpec, Engine, Event, Program
 from ddl_elastic.engines.dialed import DialedEngine
@@ -371,6 +372,72 @@ def test_garbage_is_refused(seed: int, tmp_path: Path) -> None:
         handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
         assert handle.channel.receive().kind == "ready"
     assert len(said) == 20, said
+
+
+def test_an_agent_that_is_gone_before_it_is_answered(tmp_path: Path) -> None:
+    """It is no agent of the job."""
+    said: list[str] = []
+    hello = {"agent": "x", "host": "h", "kind": "cpu1", "cores": 1, "slots": 2, "nonce": "no hex"}
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append) as engine,
+        socket.create_connection(("127.0.0.1", engine.port)) as newcomer,
+    ):
+        engine.slots()
+        nonce = newcomer.recv(4096)[frames.HEAD.size :]
+        newcomer.sendall(frames.proven(frames.HELLO, hello, nonce, TOKEN))
+        wait_until(lambda: engine.slots() == [] and bool(said))
+        time.sleep(frames.TICK)  # by then it looks at its agents
+        assert engine.slots() == [] and engine.events(0) == []
+    assert "non-hexadecimal" in said[0]
+
+
+def test_messages_may_follow_the_answer_at_once() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(frames.frame(frames.GO, b"settings") + frames.frame(b"x", b"next"))
+        assert dialing._read_frame(near) == (frames.GO, b"settings")
+        assert near.recv(100) == frames.frame(b"x", b"next")
+
+
+def test_output_that_cannot_be_kept(tmp_path: Path) -> None:
+    """As on a full disk. It is told once, and the worker goes on."""
+    said: list[str] = []
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with (
+        DialedEngine(("127.0.0.1", 0), TOKEN, PROGRAM, said.append, logs=logs) as engine,
+        dial_in(engine.port, tmp_path, 1),
+    ):
+        wait_until(lambda: [slot.state for slot in engine.slots()] == ["free"])
+        logs.rmdir()
+        handle = engine.start(engine.slots()[0], AgentSpec(0, 1))
+        assert list(engine.logs(handle, follow=True)) == []
+        wait_until(lambda: bool(engine.slots()) and bool(said))
+        handle.channel.send("exit")
+        assert ended(engine).code == 7
+    assert len(said) == 1 and "output of the workers is lost: [Errno 2]" in said[0]
+
+
+def test_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server and the workers that there are go on."""
+    own, fork, forks = os.getpid(), os.fork, itertools.count()
+
+    def limited() -> int:
+        if os.getppid() == own and next(forks) == 1:  # the fork server's second one
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with LocalEngine(work, 2) as engine:
+        first = engine.start(engine.slots()[0], AgentSpec(0, 1))
+        assert first.channel.receive().kind == "ready"
+        engine.start(engine.slots()[1], AgentSpec(1, 1))
+        event = ended(engine)
+        assert (event.member, event.code) == (1, -signal.SIGKILL)
+        again = engine.start(engine.slots()[1], AgentSpec(2, 1))
+        assert again.channel.receive().kind == "ready"
+        first.channel.send("exit")
+        assert ended(engine).code == 7
 
 
 @pytest.mark.parametrize(
