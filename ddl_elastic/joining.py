@@ -16,6 +16,7 @@ from ddl_elastic.inbox import Inbox
 from ddl_elastic.membership import Membership, leave_when_asked
 from ddl_elastic.messages import Channel, JobOver
 from ddl_elastic.reporter import Reporter
+from ddl_elastic.watchdog import OPERATION_LIMIT
 
 # Seconds in which all who are told of each other connect. Then those who live try again: a rank
 # waits for the higher ones, and does not see that one of these has ended before it came.
@@ -75,5 +76,5 @@ def create(endpoint: Endpoint, member: int, plan: dict[str, Any]) -> Comm:
     """Raises DdlError."""
     addresses = [bytes.fromhex(each) for each in plan["addresses"]]
     limit = CONNECT_LIMIT + CONNECT_EACH * len(addresses)
-    config = Config(timeout=limit, epoch=plan["attempt"])
+    config = Config(timeout=limit, operation_timeout=OPERATION_LIMIT, epoch=plan["attempt"])
     return endpoint.connect(addresses, plan["members"].index(member), config)

@@ -25,6 +25,7 @@ from ddl_elastic import environment
 from ddl_elastic.inbox import Inbox
 from ddl_elastic.messages import JobOver, Message
 from ddl_elastic.reform import Standing
+from ddl_elastic.watchdog import OPERATION_LIMIT
 
 CREATION_LIMIT = 30.0  # seconds
 ANSWER_MORE = 10.0  # seconds: a coordinator that is there has answered by then
@@ -135,7 +136,9 @@ class Membership:
             threading.Thread(target=self._create, args=(plan, addresses), daemon=True).start()
 
     def _create(self, plan: Plan, addresses: Sequence[bytes]) -> None:
-        config = Config(timeout=CREATION_LIMIT, epoch=plan.number)
+        config = Config(
+            timeout=CREATION_LIMIT, operation_timeout=OPERATION_LIMIT, epoch=plan.number
+        )
         try:
             comm = self._endpoint.connect(addresses, plan.members.index(self.member), config)
         except DdlError:

@@ -25,12 +25,15 @@ STEPS = 5  # usual steps, which the limit is at least
 KEPT = 15  # steps, whose median is the usual one
 LOOKS = 20  # in the time of the limit
 
+# Seconds of an operation of the job's comms: what hangs is for the watchdog to end, or for nobody.
+OPERATION_LIMIT = 30 * 24 * 3600.0
+
 
 class Watchdog:
     """One of a process: it observes the comm that the process's thread waits in.
 
     limit  seconds that a rank may be missing, but at least 5 usual steps, and in the first step 10
-           times as long; 0: for ever
+           times as long; 0: forever
     """
 
     def __init__(self, limit: float = 0.0) -> None:
