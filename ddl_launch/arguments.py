@@ -151,7 +151,7 @@ def _add_library(parser: argparse.ArgumentParser) -> None:
         metavar="ARGS",
         action="append",
         default=[],
-        help="-mode, -dump_iter or -dbg_level, written to DDL_OPTIONS",
+        help="-mode or -dump_iter, written to DDL_OPTIONS; -dbg_level, written to DDL_LOG",
     )
     _add(group, "-no_ddloptions", action="store_true", help="do not set DDL_OPTIONS")
     _add(

@@ -18,7 +18,7 @@ _REFUSED = {
     "m": "MPI's own collectives",
     "c": "RCS",
 }
-_LEVELS = {"0": "warn", "1": "info", "2": "debug"}
+_LEVELS = {"0": "warn", "1": "plan", "2": "debug"}
 
 
 def count_hosts(nodes: int | None, racks: int | None, aisles: int | None) -> int | None:

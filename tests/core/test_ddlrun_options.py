@@ -262,6 +262,7 @@ def test_racks_and_aisles(hosts: int, shape: tuple[Any, Any, Any], text: str) ->
 
 def test_library_options() -> None:
     assert library_options(["-mode r:4 -dbg_level 2"]) == ("r:4", "", {"DDL_LOG": "debug"})
+    assert library_options(["-dbg_level 1"]) == (None, "", {"DDL_LOG": "plan"})  # as in C
     for option in ("-dump_iter 100", "-dev_sync 1", "-rebind_iter 10"):
         assert library_options([option]) == (None, option, {})
     with pytest.raises(LaunchError, match="-ddlarg -dump_iter often: expected"):
@@ -489,7 +490,7 @@ def test_frames_without_the_secret_are_refused() -> None:
 # ---- output ----
 
 
-def test_each_host_has_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_host_has_a_color_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     assert console.stream(3, "[3 h2] ", console.out, 1).prefix == b"[3 h2] "
     monkeypatch.setattr(console, "draws_on", lambda _: True)
