@@ -61,7 +61,7 @@ class World:
         """Join the job that this process was started in.
 
         The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
-        alone (size 1). Where ddl_core is initialised already, its world is used.
+        alone (size 1). Where ddl_core is initialized already, its world is used.
 
         timeout: seconds that joining, and later each operation, may take; None: 5 minutes for
         joining, 30 for an operation.
@@ -178,11 +178,11 @@ def share_text(comm: Comm, text: str) -> str:
 
 
 def joined_already(rank: int, size: int) -> InvalidState:
-    return InvalidState(f"initialised already, as rank {rank} of {size}; see shutdown()")
+    return InvalidState(f"initialized already, as rank {rank} of {size}; see shutdown()")
 
 
 def not_joined(adapter: str) -> InvalidState:
-    return InvalidState(f"not initialised: call {adapter}.init() first")
+    return InvalidState(f"not initialized: call {adapter}.init() first")
 
 
 # ---- checks: InvalidArgument, with the argument's name and value ----

@@ -7,7 +7,7 @@
         CommDead       this comm is dead; close it and, to go on, make another
         InternalError  report it
 
-Each class is also the built-in exception that fits (ValueError, TimeoutError, ...).
+Where a built-in exception fits (ValueError, TimeoutError, ...), a class is that as well.
 """
 
 from __future__ import annotations

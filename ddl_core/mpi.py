@@ -90,7 +90,7 @@ def _import() -> Any:
             f"mpirun started this process, but mpi4py does not work: {error}"
         ) from error
     if not MPI.Is_initialized() or MPI.Is_finalized():
-        raise InvalidState("MPI is not initialised, or finalised already")
+        raise InvalidState("MPI is not initialized, or finalized already")
     return MPI
 
 

@@ -15,7 +15,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Connections": {
         "DDL_INTERFACES": "selects network interfaces by name, exclusion or network, such as"
         " `eth,^eth3,10.1.0.0/16`. libddl uses all of the selected ones at once. Default: all that"
-        " are up.",
+        " are up, except those of containers and virtual machines.",
         "DDL_PORTS": "selects the ports to listen on, such as `20000-20100`. Default: any.",
         "DDL_SOCKETS": "is the number of sockets between each pair of interfaces, from 1 to 16."
         " Default: 1.",
@@ -27,7 +27,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Security": {
         "DDL_SECRET": "is the job's secret, which all ranks must know. Every program that sees the"
         " environment sees it: `DDL_SECRET_FILE` is better.",
-        "DDL_SECRET_FILE": "names a file with the job's secret. Its mode must be 600.",
+        "DDL_SECRET_FILE": "names a file with the job's secret. Nobody else may have access to it:"
+        " mode 600 or 400.",
         "DDL_ENCRYPT": "encrypts the data sent over TCP if it is `1`. Default: `0`.",
     },
     "Failures and messages": {
@@ -47,7 +48,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Algorithms": {
         "DDL_OPTIONS": "holds the options of IBM's DDL: `-mode`, `-dump_iter`, `-dbg_level`."
-        " `-mode p` measures the algorithms and takes the fastest.",
+        " `-mode p:N` measures the algorithms for N ranks and takes the fastest.",
         "DDL_GPU_DIRECT_BYTES": "is the size from which operations on GPUs do not pass through host"
         " memory alone, where there is another way. Every rank must have the same. 0: never."
         " Default: 262144.",

@@ -48,7 +48,7 @@ def init(
     try:
         if _comm is not None and not _comm.closed:
             raise InvalidState(
-                f"initialised already, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
+                f"initialized already, as rank {_comm.rank} of {_comm.size} ({_launched.launcher});"
                 " ddl_core.finalize() leaves this world"
             )
         _comm = None
@@ -117,7 +117,7 @@ def world() -> Comm:
     """The comm that `init` made. Raises InvalidState before `init` and after `finalize`."""
     comm = _comm
     if comm is None or comm.closed:
-        raise InvalidState("not initialised: call ddl_core.init() first")
+        raise InvalidState("not initialized: call ddl_core.init() first")
     return comm
 
 

@@ -55,7 +55,7 @@ class Job:
     replace    whether a worker that died is replaced by a new one, which the others send the state
     loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
     watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
-               5 usual steps, and in the first step 10 times as long; 0: for ever
+               5 usual steps, and in the first step 10 times as long; 0: forever
     checkpoint  a folder for checkpoints, or s3://bucket/prefix, also from which a job that has
                ended goes on
     every      steps between two checkpoints; one more is written at the end

@@ -20,7 +20,7 @@ def ready(
     connections: Iterable[Waited], seconds: float | None, writes: bool = False
 ) -> list[Waited]:
     """Those that can be read, also since they have ended; waits for one, up to so many seconds.
-    None: for ever. `writes`: that can be written."""
+    None: forever. `writes`: that can be written."""
     poll, found = select.poll(), {}
     for each in connections:
         found[each.fileno()] = each

@@ -17,7 +17,7 @@ from ddl_launch.lines import Lines
 
 # Seconds between two lines of a progress bar if there is no terminal to draw it on.
 _SECONDS_BETWEEN_STATES = 10.0
-_COLOURS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, one per host
+_COLORS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, one per host
 _CLEAR = b"\r\x1b[K"
 
 
@@ -30,13 +30,13 @@ class Stream:
         rank: int,
         prefix: bytes,
         sink: BinaryIO,
-        colour: int | None = None,
+        color: int | None = None,
         last: deque[bytes] | None = None,
     ) -> None:
         self.rank = rank
         self.mark = prefix
         self.last = last
-        self.prefix = b"\x1b[%dm%s\x1b[0m" % (colour, prefix) if colour and prefix else prefix
+        self.prefix = b"\x1b[%dm%s\x1b[0m" % (color, prefix) if color and prefix else prefix
         self.sink = sink
         self.lines = Lines()
         self._console = console
@@ -82,12 +82,12 @@ class Console:
         host: int | None = None,
         last: deque[bytes] | None = None,
     ) -> Stream:
-        """A stream of `rank` whose lines go to `sink` (ours), each after `prefix`, in the colour of
+        """A stream of `rank` whose lines go to `sink` (ours), each after `prefix`, in the color of
         host number `host` on a terminal. `last` gets the lines as well."""
-        colour = None
+        color = None
         if host is not None and self.draws_on(sink) and "NO_COLOR" not in os.environ:
-            colour = _COLOURS[host % len(_COLOURS)]
-        return Stream(self, rank, prefix.encode(), sink, colour, last)
+            color = _COLORS[host % len(_COLORS)]
+        return Stream(self, rank, prefix.encode(), sink, color, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
         """Whether lines on this sink can be redrawn: it is a terminal."""

@@ -134,8 +134,8 @@ def c_tests(
 
 
 def fixed_addresses() -> list[str]:
-    """GCC 12's TSan cannot start where the kernel randomises mappings over many bits ("unexpected
-    memory mapping"), so its programs run without randomisation where that is permitted."""
+    """GCC 12's TSan cannot start where the kernel randomizes mappings over many bits ("unexpected
+    memory mapping"), so its programs run without randomization where that is permitted."""
     command = ["setarch", "-R"]
     try:
         subprocess.run([*command, "true"], check=True, capture_output=True)

@@ -157,17 +157,17 @@ def test_ten_questions(browser: Any, address: str, words: str, page: str) -> Non
 
 def test_dark_and_light(browser: Any, address: str) -> None:
     set_width(browser, 1200, 900)
-    colours = []
+    colors = []
     for scheme in ("light", "dark"):
         feature = {"name": "prefers-color-scheme", "value": scheme}
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         browser.get(f"{address}/how-it-works.html")
-        colours.append(
+        colors.append(
             browser.execute_script(
                 "const body = getComputedStyle(document.body);"
                 "const words = getComputedStyle(document.querySelector('svg[role=img] text'));"
                 "return [body.backgroundColor, body.color, words.color]"
             )
         )
-    light, dark = colours
-    assert all(a != b for a, b in zip(light, dark, strict=True)), colours
+    light, dark = colors
+    assert all(a != b for a, b in zip(light, dark, strict=True)), colors

@@ -47,7 +47,7 @@ def test_native_parts_and_the_scheduler_are_read() -> None:
         "DistBackendError: ddl split: the process group has been shut down",  # TORCH_CHECK_WITH
         "ValueError: ddl %s: there are %s inputs, but %s outputs",  # TORCH_CHECK_VALUE
         "InvalidArgumentError: ddl %s: op: %s is unknown",  # OP_REQUIRES
-        "XlaRuntimeError: ddl: not initialised: call ddl_jax.init() first",
+        "XlaRuntimeError: ddl: not initialized: call ddl_jax.init() first",
         "Refused: there is no token",
         "Refused: job %s is %s, not %s",
         "Refused: %s streams are open already; close some",  # by a variable

@@ -249,7 +249,7 @@ class World(Generic[Kind]):
     def check(self) -> None:
         """ValueError before `init`."""
         if not self.is_initialized():
-            raise ValueError(f"not initialised: call {self.framework.name}.init() first")
+            raise ValueError(f"not initialized: call {self.framework.name}.init() first")
 
     def process_set(self, number: int) -> Kind:
         """The set of this process_set_id. ValueError if there is none."""

@@ -117,7 +117,7 @@ class Worlds:
             raise errors.InvalidState(
                 "comm: was made before shutdown(); make it anew"
                 if number
-                else "not initialised; call init() first"
+                else "not initialized; call init() first"
             )
         return world
 

@@ -24,7 +24,7 @@ def pin(threads: int) -> None:
 
 def seed(seed: int) -> None:
     """Seed all generators. 64 bits."""
-    # torch.manual_seed formats a stack for CUDA's sake on each call, initialised or not.
+    # torch.manual_seed formats a stack for CUDA's sake on each call, initialized or not.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -28,7 +28,7 @@ def serve(backend: str | None) -> None:
     backend: "gloo", or None: serve no request, the default. DDL_TORCH_SERVE=gloo in the environment
     does the same as serve("gloo"); a call counts more.
 
-    All ranks make the same choice, before torch.distributed is initialised. Raises
+    All ranks make the same choice, before torch.distributed is initialized. Raises
     ddl_core.errors.InvalidArgument for another name, and InvalidState where a group of Gloo exists.
     """
     global _chosen

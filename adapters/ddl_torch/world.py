@@ -39,7 +39,7 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
     The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
     alone (size 1). Makes torch.distributed's default process group with the backend "ddl", where
     there is a GPU of NVIDIA's for its tensors as well: each rank then calls torch.cuda.set_device
-    before. Where torch.distributed is initialised already, with "ddl" for the CPU, its default
+    before. Where torch.distributed is initialized already, with "ddl" for the CPU, its default
     group is used.
 
     timeout: seconds that joining, and later each operation, may take; None: PyTorch's default (30
@@ -66,7 +66,7 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
         name = dist.get_backend()
         if not is_ddl(dist.group.WORLD):
             raise adapter().InvalidState(
-                f"torch.distributed is initialised already, with the backend {name};"
+                f"torch.distributed is initialized already, with the backend {name};"
                 ' initialise it with "ddl", or leave it to ddl_torch.init()'
             )
         _group, _ours = dist.group.WORLD, False

@@ -111,7 +111,7 @@ static bool read_pair(PyObject *send, PyObject *recv, plain *from, plain *to)
 
 /* __enter__: counts this thread in any case; returns whether the comm is open. In C, since Python
  * checks for signals between the entry and the body of a context manager written in Python, and a
- * thread interrupted there would be counted for ever. */
+ * thread interrupted there would be counted forever. */
 static PyObject *enter(PyObject *self, PyObject *none)
 {
     fast_path *path = (fast_path *)self;

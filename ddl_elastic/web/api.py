@@ -141,7 +141,7 @@ async def job_scale(call: Call) -> Response:
 
 @operation("POST", "/v1/jobs/{job}/cancel", {200: "Job"}, role="user")
 async def job_cancel(call: Call) -> Response:
-    """End a job for ever."""
+    """End a job forever."""
     return await _move(call, "cancelled")
 
 

@@ -66,7 +66,7 @@ class Service:
         return record
 
     async def sample(self, seconds: float) -> None:
-        """Record what the running jobs report, for ever."""
+        """Record what the running jobs report, forever."""
         while True:
             running = await self.database.call(lambda store: store.jobs("running"))
             held = await self.database.call(lambda store: store.slots())

@@ -14,6 +14,7 @@ from sphinx.util import logging
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
+import commands_page  # noqa: E402
 import drawings  # noqa: E402
 import messages  # noqa: E402
 import reference  # noqa: E402
@@ -85,6 +86,7 @@ def write_pages(app: Sphinx) -> None:
     folder = ROOT / "docs" / "api" / "generated"
     reference.write(folder)
     variables_page.write(folder)
+    commands_page.write(folder)
     drawings.write(folder)
     changes = (ROOT / "CHANGELOG.md").read_text()
     (folder / "changelog.md").write_text(changes.replace("](docs/", "](../../"))

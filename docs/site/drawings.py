@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of "How it works" as SVGs whose lines have the colour of the page's text."""
+"""Draw the pictures of "How it works" as SVGs whose lines have the color of the page's text."""
 
 from __future__ import annotations
 

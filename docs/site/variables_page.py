@@ -13,7 +13,10 @@ def write(folder: Path) -> None:
     """Write FOLDER/environment.md."""
     groups = runpy.run_path(str(ROOT / "ddl_core" / "variables.py"))["GROUPS"]
     out = ["# Environment variables", ""]
-    out += ["A variable that is set to nothing counts as not set.", ""]
+    out += [
+        "A variable that is set to nothing counts as not set, except `DDL_SECRET`: no secret.",
+        "",
+    ]
     out += ["`ddl_core.init` warns once of a variable that resembles one of these and is none.", ""]
     for title, variables in groups.items():
         out += [f"## {title}", "", "| variable | effect |", "|---|---|"]

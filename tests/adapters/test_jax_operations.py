@@ -172,7 +172,7 @@ ddl.shutdown()
 try:
     step(jnp.ones(3)).block_until_ready()
 except jax.errors.JaxRuntimeError as error:
-    assert "not initialised: call ddl_jax.init() first" in str(error), error
+    assert "not initialized: call ddl_jax.init() first" in str(error), error
 else:
     raise AssertionError
 ddl.init()

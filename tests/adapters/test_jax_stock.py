@@ -158,7 +158,7 @@ os._exit(0)
 """
     aborted, refused, took = ddlrun(2, text, limit=60).lines(0)
     assert "shut down with operations under way" in aborted
-    assert "not initialised, or shut down" in refused
+    assert "not initialized, or shut down" in refused
     assert took == "in time"
 
 

@@ -191,7 +191,7 @@ static void legacy_after(bool waits)
     CU(cu.cuMemcpyDtoH_v2(pinned, words, BYTES));
 }
 
-/* What a destroyed stream has done is seen after the context was synchronised. */
+/* What a destroyed stream has done is seen after the context was synchronized. */
 static void destroyed(bool waits)
 {
     start();

@@ -348,7 +348,7 @@ static XLA_FFI_Error *enter_and_call(const XLA_FFI_CallFrame *frame, const ddl_o
     ddl_comm *comm = enter();
     if (!comm)
         return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
-                      "ddl: not initialised: call ddl_jax.init() first");
+                      "ddl: not initialized: call ddl_jax.init() first");
     XLA_FFI_Error *error = call(comm, frame, options);
     leave();
     return error;

@@ -216,7 +216,7 @@ static ddl_comm *enter_comm(handle comm)
 {
     ddl_comm *all = enter(), *found = comm == WORLD ? all : NULL;
     if (!all) {
-        failed("libddl: not initialised, or shut down: see ddl_jax.initialize()");
+        failed("libddl: not initialized, or shut down: see ddl_jax.initialize()");
         return NULL;
     }
     pthread_mutex_lock(&lock);

@@ -62,7 +62,7 @@ inline absl::Status no_world(const std::string &what, int64_t number, const char
     if (number)
         return absl::FailedPreconditionError("ddl " + what +
                                              ": comm: was made before shutdown(); make it anew");
-    return absl::FailedPreconditionError("ddl " + what + ": not initialised; call init() " + then);
+    return absl::FailedPreconditionError("ddl " + what + ": not initialized; call init() " + then);
 }
 
 // Check that `rows` has a number for each rank, and this rank's own.

@@ -133,7 +133,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => last
 
 for (const action of ["pause", "resume", "cancel"]) {
   byId(action)?.addEventListener("click", () => {
-    if (action !== "cancel" || confirm("Cancel this job for ever?")) ask("POST", `/v1/jobs/${job}/${action}`);
+    if (action !== "cancel" || confirm("Cancel this job forever?")) ask("POST", `/v1/jobs/${job}/${action}`);
   });
 }
 byId("scale")?.addEventListener("input", (event) => { event.target.dataset.touched = "1"; });

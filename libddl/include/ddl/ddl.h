@@ -156,10 +156,10 @@ typedef struct ddl_endpoint_config {
      * else what is in the file $DDL_SECRET_FILE, else "". One that is not "" needs libcrypto. */
     const char *secret;
     const char *host; /* IP address to listen on and to give to peers; NULL: by `interfaces` */
-    /* The network interfaces to listen on and to reach peers by, in order of no importance: names
-     * or beginnings of names, networks, and with "^" those not to be used, as in
-     * "eth,^eth3,10.1.0.0/16"; NULL: $DDL_INTERFACES, else all but those of containers. Peers that
-     * share several networks use all of them at once. Not together with host. */
+    /* The network interfaces to listen on and to reach peers by, in any order: names or beginnings
+     * of names, networks, and with "^" those not to be used, as in "eth,^eth3,10.1.0.0/16"; NULL:
+     * $DDL_INTERFACES, else all but those of containers and virtual machines. Peers that share
+     * several networks use all of them at once. Not together with host. */
     const char *interfaces;
     const char *ports; /* to listen on one of, "20000-20100"; NULL: $DDL_PORTS, else any free one */
     /* What travels over TCP is encrypted: 1; not: negative; 0: $DDL_ENCRYPT, else not. Equal on all
@@ -193,8 +193,8 @@ typedef struct ddl_options {
     uint32_t memory;    /* ddl_memory of both buffers */
     int64_t timeout_ms; /* this operation's own limit; 0: the comm's */
     uint32_t queued;    /* 1: report completion through ddl_comm_completed */
-    /* Of a call with a work that is not queued: wait so long first, as a blocking call. What is
-     * complete by then has no work: *work is NULL, and the call returns its result. 0: do not. */
+    /* Only for a call with a work that is not queued: the call first waits up to so long. If the
+     * operation is complete by then, *work is NULL, and the call returns its result. 0: no wait. */
     uint32_t wait_ms;
     void *user; /* handed back by ddl_comm_completed; never dereferenced */
 
@@ -274,9 +274,9 @@ DDL_API int ddl_comm_local_size(const ddl_comm *comm);
  *   A process that is stopped, or out of reach, is dead after dead_ms without a sign of life. Back
  *   again, its comm is dead as well. Signs of life come from a thread of the library: a program
  *   that computes, or holds an interpreter's lock, is alive.
- *   Who has left by ddl_comm_destroy is not missed, but by operations that it did not begin.
- *   An operation that waits for a second compares what all members have called in its place. What
- *   has ended everywhere although it differs is found by heartbeats, and by ddl_comm_destroy.
+ *   A member that left by ddl_comm_destroy fails only the operations that it had not begun.
+ *   An operation that has waited for a second compares what all members called in its place. If
+ *   different calls have ended on all members, heartbeats or ddl_comm_destroy find the difference.
  * An operation may succeed on some members and fail on others, as when its last data had been sent
  * already. Send buffers are never written, unless they are in place. */
 
@@ -362,9 +362,9 @@ DDL_API ddl_status ddl_comm_abort(ddl_comm *comm, const char *reason);
 /* Leave. Completes all works of the comm first (pending ones with DDL_EABORTED), tells the peers,
  * frees. NULL is fine. Cannot fail. Works stay valid until ddl_work_destroy. Not concurrently with
  * other calls on the same comm.
- *   Members tell their last operation as they leave. If one is known to have called another one
- * than this rank did, and no call has told so, the log and ddl_last_error name both; that is ""
- * otherwise. Of two members, at least the later one knows. */
+ *   Members tell their last operation as they leave. If a member's differs from this rank's, and no
+ * call has reported it, the log and ddl_last_error name both; that is "" otherwise. Of two members,
+ * at least the one that leaves later reports it. */
 DDL_API void ddl_comm_destroy(ddl_comm *comm);
 
 /* --------------------------------------------------------------------------------- operations */
@@ -480,8 +480,8 @@ DDL_API ddl_status ddl_barrier(ddl_comm *comm, const ddl_options *options, ddl_w
  * they are added by one binary tree over the workers: the sum over n workers is that over the first
  * m plus that over the others, where m is the largest power of two below n.
  * A rank adds up the operands of its own workers as far as the tree has it (ddl_add), and brings
- * these sums, its parts. The parts of n workers with consecutive numbers from a multiple of a power
- * of two that is not below n are one. The fewer parts, the less is sent. */
+ * these sums, its parts: the largest nodes of the tree whose workers it owns. The fewer parts, the
+ * less is sent. */
 
 /* owners[v] is the rank, below `ranks`, that brings the operand of worker v; a rank may own none.
  * workers: 1 to 4096. *order is owned by the caller, belongs to no comm, and may be used by several

@@ -180,7 +180,7 @@ enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };
 static const option options[OPTIONS] = {
     [MODE] = {"-mode", 0,
               "a mode such as r:4, one ring of 4 ranks, or d:2x3, 2 ranks on each of 3 "
-              "hosts; there are r (ring), d (direct), t (tree), h (halving) and p "
+              "hosts; there are r (ring), d (hierarchical), t (tree), h (halving) and p "
               "(explore)"},
     [DUMP_ITER] = {"-dump_iter", 1 << 30, "a number of operations"},
     [DBG_LEVEL] = {"-dbg_level", 2, "0, 1 or 2"},
@@ -202,8 +202,8 @@ static ddl_status read_option(ddl__layout *layout, int which, const char *at)
         ddl__log(DDL__WARN, "DDL_OPTIONS: -rebind_iter is ignored: libddl binds no ranks to cores, "
                             "so it rebinds none; -dump_iter tells which rank is slow");
     if (which == DEV_SYNC && number)
-        ddl__log(DDL__WARN, "DDL_OPTIONS: -dev_sync is ignored: buffers are in host memory, so "
-                            "there is no device to wait for");
+        ddl__log(DDL__WARN, "DDL_OPTIONS: -dev_sync is ignored: operations on a GPU follow the "
+                            "order of their stream");
     return DDL_OK;
 }
 

@@ -344,7 +344,7 @@ for part in (
     print("done", part.__name__, flush=True)
 hvd.shutdown()
 assert not hvd.is_initialized()
-refused(ValueError, "not initialised", hvd.rank)
+refused(ValueError, "not initialized", hvd.rank)
 hvd.init()
 same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
 hvd.shutdown()

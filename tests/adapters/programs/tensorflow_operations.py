@@ -43,7 +43,7 @@ rank, size = ddl.rank(), ddl.size()
 total = size * (size + 1) // 2
 assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
 assert not ddl_core.is_initialized()  # the way in is closed again
-refused(InvalidState, f"initialised already, as rank {rank} of {size}", ddl.init)
+refused(InvalidState, f"initialized already, as rank {rank} of {size}", ddl.init)
 
 TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 half bfloat16 float32 float64"
 TYPES += " complex64 complex128"

@@ -37,7 +37,7 @@ assert (rank, size) == (dist.get_rank(), dist.get_world_size())
 assert (ddl.local_rank(), ddl.local_size()) == (rank, size)
 assert dist.get_backend() == "ddl"
 assert not ddl_core.is_initialized()  # the way in is closed again
-refused(InvalidState, f"initialised already, as rank {rank} of {size}", ddl.init)
+refused(InvalidState, f"initialized already, as rank {rank} of {size}", ddl.init)
 
 # ---- operations ----
 
@@ -225,7 +225,7 @@ if "MASTER_ADDR" in __import__("os").environ:
     dist.destroy_process_group()
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-refused(InvalidState, "initialised already, with the backend gloo", ddl.init)
+refused(InvalidState, "initialized already, with the backend gloo", ddl.init)
 dist.destroy_process_group()
 
 # ---- one library ----
