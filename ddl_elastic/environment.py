@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,10 +36,22 @@ def allow_connections() -> None:
 
 
 def runtime_folder() -> Path:
-    """Which only this user can enter. Raises OSError."""
+    """Which only this user can enter, and which may be gone when the user logs out. Raises
+    OSError."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     name = "ddl-elastic" if base else f"ddl-elastic-{os.getuid()}"
-    folder = Path(base or tempfile.gettempdir(), name)
+    return _private(Path(base or tempfile.gettempdir(), name))
+
+
+def state_folder() -> Path:
+    """Of this machine, which only this user can enter, and which stays. Raises OSError."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    shared = Path(base) if base else Path.home() / ".local" / "state"
+    shared.mkdir(parents=True, exist_ok=True)
+    return _private(_private(shared / "ddl-elastic") / socket.gethostname())
+
+
+def _private(folder: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():

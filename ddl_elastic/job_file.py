@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `ddl elastic resume` has to know of a job whose coordinator is gone.
 
-It lies in the folder that only this user can enter, beside the job's secret, as a file of mode
-0600, from the start of the job to its end.
+It lies in a folder that only this user can enter, as a file of mode 0600, from the start of the job
+to its end; also when the user logs out, or the machine starts again, meanwhile.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class JobFile:
         fresh.unlink(missing_ok=True)
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(path)
 
 
@@ -59,8 +61,8 @@ def remove(name: str) -> None:
 
 def names() -> list[str]:
     """Of the jobs that run, or have lost their coordinator."""
-    return sorted(path.stem for path in environment.runtime_folder().glob("*.job"))
+    return sorted(path.stem for path in environment.state_folder().glob("*.job"))
 
 
 def _path(name: str) -> Path:
-    return environment.runtime_folder() / f"{name}.job"
+    return environment.state_folder() / f"{name}.job"

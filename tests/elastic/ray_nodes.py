@@ -168,7 +168,8 @@ def test_the_coordinator_is_killed(
 ) -> None:
     """Another one takes its place; meanwhile the workers of the cluster train on. In the end their
     slots are free again."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
     passes = ["--passes", "200"]
     alone = run_program([*DDL, "-n", "1", PROGRAM, *passes], cwd=tmp_path, limit=LIMIT)
     cluster.add_node(num_cpus=1)

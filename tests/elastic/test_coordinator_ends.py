@@ -4,8 +4,8 @@ nobody does, and the job comes to its end without."""
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +25,7 @@ PAUSE = ["--strike", "pause", "--members"]
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
         assert len(pids) >= 5  # a fork server, two agents of slots, and two workers
         run.kill()
         run.wait()
+        shutil.rmtree(tmp_path / "ddl-elastic")  # as when the user has logged out
         another = resumed(job)
         scale = job.start(0, "scale", "job", 3)
         assert scale.wait(LIMIT) == 0
@@ -98,6 +100,7 @@ def test_another_coordinator_takes_its_place(tmp_path: Path, alone: str) -> None
     report = job.report()
     assert (report["state"], report["steps"]) == ("done", 1250)
     assert not list((tmp_path / "ddl-elastic").iterdir())
+    assert not list(tmp_path.glob("state/ddl-elastic/*/*"))
 
 
 @pytest.mark.slow
@@ -133,8 +136,8 @@ def test_a_job_that_waits_for_nobody(tmp_path: Path) -> None:
 
 
 def test_a_job_that_has_ended_is_no_job(run_program: Any, tmp_path: Path) -> None:
-    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    env = {"XDG_RUNTIME_DIR": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
     done = run_program([*DDL, "resume", "job"], cwd=tmp_path, env=env, limit=LIMIT)
     assert done.code == 2
     assert "job: there is no such job, but: none" in done.err
-    assert os.listdir(tmp_path / "ddl-elastic") == []
+    assert not list(tmp_path.glob("state/ddl-elastic/*/*"))

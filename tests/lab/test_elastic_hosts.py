@@ -72,7 +72,10 @@ def test_given_hosts(slurm: Slurm, alone: str, launcher: str, tmp_path: Path) ->
 @pytest.mark.slow
 def test_the_coordinator_of_given_hosts_is_killed(slurm: Slurm, alone: str, tmp_path: Path) -> None:
     """Its agents and workers stay, and another one takes its place."""
-    env = {**slurm.clean(), "XDG_RUNTIME_DIR": str(tmp_path)}
+    env = {
+        **slurm.clean(),
+        **dict.fromkeys(("XDG_RUNTIME_DIR", "XDG_STATE_HOME"), str(tmp_path)),
+    }
     order = [*DDL.split(), "run", "-H", "h1:1,h2:1", "--name", "job", PROGRAM]
     command = slurm.lab.at("h1", *order, "--strike", "pause", "--members", "0,1")
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:

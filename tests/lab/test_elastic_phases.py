@@ -81,7 +81,8 @@ class Job:
             files = (self._folder / f"{host}.{kind}" for kind in ("out", "err"))
             out, err = (stack.enter_context(file.open("ab")) for file in files)
             command = self._lab.at(host, *DDL, *words)
-            env = {**os.environ, "XDG_RUNTIME_DIR": str(self._folder)}
+            names = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME")
+            env = {**os.environ, **dict.fromkeys(names, str(self._folder))}
             process = subprocess.Popen(command, cwd=self._folder, stdout=out, stderr=err, env=env)
         self._processes.append(process)
         return process
