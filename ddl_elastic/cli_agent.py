@@ -150,6 +150,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if slots < 1 or cores < 1:
         raise CommandError(f"-n {slots} --cores {cores}: both are at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    environment.allow_connections()
     try:
         return dialing.serve(address, token, slots, cores, arguments.wait)
     except Refused as error:

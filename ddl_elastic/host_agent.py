@@ -8,7 +8,6 @@ only from a coordinator that knows the job's token.
 
 from __future__ import annotations
 
-import select
 import socket
 import sys
 import time
@@ -21,6 +20,7 @@ from ddl_elastic.engines import AgentSpec, Handle
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.memory import Memory
 from ddl_elastic.messages import Channel, Message
+from ddl_elastic.waiting import ready
 from ddl_launch import frames
 from ddl_launch.witness import ID
 
@@ -85,10 +85,10 @@ class HostAgent:
         self._control, self._connection = control, connection
         self._guard(self._offer_free)
         while not self._is_over and (self._control or self._reach()):
-            ready = self._select()
-            self._guard(lambda: self._listen(ready))  # noqa: B023
+            found = self._select()
+            self._guard(lambda: self._listen(found))  # noqa: B023
             for place in list(self._places.values()):
-                self._hear_worker(place, ready)
+                self._hear_worker(place, found)
             self._note_ends()
             ended = self._engine.witnessed()
             self._guard(lambda: self._tell_witnessed(ended))  # noqa: B023
@@ -112,16 +112,16 @@ class HostAgent:
             waits_for += [place.link] if place.link else []
             waits_for += [place.handle.channel] if place.is_open else []
         timeout = 0.1 if self._places or not self._control else frames.TICK
-        return select.select(waits_for, [], [], timeout)[0]
+        return ready(waits_for, timeout)
 
     # ---- the coordinator ----
 
-    def _listen(self, ready: list[Any]) -> None:
-        if self._control in ready and self._control:
+    def _listen(self, found: list[Any]) -> None:
+        if self._control in found and self._control:
             for message in self._control.poll():
                 self._take(message)
         for place in list(self._places.values()):
-            if place.link and place.link in ready:
+            if place.link and place.link in found:
                 self._hear_coordinator(place, place.link)
         if self._cut_at and time.monotonic() > self._cut_at + CUT:
             raise EOFError("a connection to it is cut")
@@ -210,8 +210,7 @@ class HostAgent:
         if self._control is None or self._is_over:
             return
         with suppress(OSError, EOFError, ValueError):  # it may have said so
-            ready = select.select([self._control], [], [], 0)[0]
-            if ready:
+            if ready([self._control], 0):
                 self._is_over = any(each.kind == "over" for each in self._control.poll())
         if self._places and not self._is_over:
             print(f"ddl elastic agent: the job's coordinator is gone: {why}", file=sys.stderr)
@@ -281,15 +280,15 @@ class HostAgent:
 
     # ---- the workers ----
 
-    def _hear_worker(self, place: _Place, ready: list[Any] | None) -> None:
-        """What a worker says goes to the coordinator, if there is one. Without `ready`: what is
+    def _hear_worker(self, place: _Place, found: list[Any] | None) -> None:
+        """What a worker says goes to the coordinator, if there is one. Without `found`: what is
         left, since the worker has ended."""
         channel = place.handle.channel
         try:
-            while place.is_open and (channel in (ready or select.select([channel], [], [], 0)[0])):
+            while place.is_open and channel in (found or ready([channel], 0)):
                 for message in channel.poll():
                     self._pass_on(place, message)
-                if ready is not None:
+                if found is not None:
                     return
         except EOFError:
             place.is_open = False

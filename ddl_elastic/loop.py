@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
@@ -257,6 +258,8 @@ class Loop:
 
     def close(self) -> None:
         """Leave the other ranks."""
+        with suppress(OSError):  # the coordinator is gone
+            self.reporter.flush()
         self.group.watch.close()
         self.group.comm.close()
         if self.group.membership:

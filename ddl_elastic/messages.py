@@ -144,9 +144,12 @@ class Channel:
         for begin in range(0, len(data), LARGEST):
             self._connection.sendall(frame(_DATA, bytes(data[begin : begin + LARGEST])))
 
-    def receive(self) -> Message:
-        """The next message; waits for it."""
+    def receive(self, limit: float | None = None) -> Message:
+        """The next message; waits for it. Raises TimeoutError if nothing comes for so many
+        seconds."""
         while not self._received:
+            if limit is not None and not ready([self], limit):
+                raise TimeoutError(f"nothing has come for {limit:.0f} s")
             self._received.extend(self._read())
         return self._received.popleft()
 

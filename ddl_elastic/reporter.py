@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ddl_elastic.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
 REPORTS = 1000  # in a second, of all members together
+LINES = 1000  # that wait for a coordinator that does not keep up, the newest ones
 
 _log = logging.getLogger("ddl_elastic")
 
@@ -29,6 +31,8 @@ class Reporter:
         self._channel, self._traces = channel, traces
         self._jobs = 0  # that are done
         self._reported = 0.0  # when it was told last
+        self._lines: deque[str] = deque()  # to be shown
+        self._dropped = 0  # lines, of those before
         self._shares, self._busy = 0, 0.0
         self.recomputed = 0  # shares of the dead, by all ranks together
 
@@ -59,6 +63,7 @@ class Reporter:
         if now - self._reported >= max(REPORT_EVERY, members / REPORTS):
             self._reported = now
             self._channel.offer("progress", **self._progress(step, loss))
+            self._offer_lines()
 
     def admitted(self, bits: dict[str, Any]) -> None:
         """What the first worker has computed: others have to compute the same. All tell it, so that
@@ -76,10 +81,32 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """What the program wants to have shown."""
-        if self._channel:
-            self._channel.send("line", text=text)
-        else:
+        if not self._channel:
             _log.info(text)
+            return
+        self._lines.append(text)
+        self._offer_lines()
+        if len(self._lines) > LINES:
+            self._lines.popleft()
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """All lines; waits for the coordinator. Raises OSError if it is gone."""
+        while self._channel and self._lines:
+            self._channel.send("line", text=self._next_line())
+            self._lines.popleft()
+            self._dropped = 0
+
+    def _offer_lines(self) -> None:
+        """Those that are not told yet, as far as the coordinator takes them: a pager may hold it
+        up, and no step waits for that."""
+        while self._channel and self._lines and self._channel.offer("line", text=self._next_line()):
+            self._lines.popleft()
+            self._dropped = 0
+
+    def _next_line(self) -> str:
+        lost = f"({self._dropped} lines before this one are lost) " if self._dropped else ""
+        return lost + self._lines[0]
 
     def done(self, steps: int, framework: Framework, comm: Comm) -> None:
         """All of the steps."""
@@ -88,6 +115,7 @@ class Reporter:
         self._jobs += 1
         if self._channel:
             found = digest_parts(framework.state())
+            self.flush()
             self._channel.send("progress", **self._progress(steps - 1, framework.loss))
             told = {"digest": found.whole, "parts": found.parts}
             self._channel.send("done", steps=steps, loss=framework.loss, **told)

@@ -9,7 +9,6 @@ the workers as they are, without being sent, and a worker starts within millisec
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import shutil
 import signal
@@ -27,6 +26,7 @@ from ddl_elastic import agent, environment
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
 from ddl_elastic.engines.logs import follow_log
 from ddl_elastic.messages import Channel
+from ddl_elastic.waiting import ready
 from ddl_launch.witness import ID, Witness
 
 # What a worker does, with its spec and its channel to the job.
@@ -114,8 +114,7 @@ class LocalEngine:
 
     def events(self, timeout: float) -> list[Event]:
         channels = {channel: number for number, channel in self._agents.items()}
-        ready, _, _ = select.select([*channels], [], [], timeout)
-        return [self._ended(channels[channel]) for channel in ready]
+        return [self._ended(channels[channel]) for channel in ready(channels, timeout)]
 
     def _ended(self, number: int) -> Event:
         """An agent tells its worker's code as the last thing. If it is gone without, it was killed,

@@ -313,9 +313,10 @@ class Runner:
         known = (self._told.get("number"), self._told.get("held"))
         if now < self._told_at + TELL_EVERY and known == (self._number, self._engine.held):
             return
-        self._told, self._told_at = self._describe(), now
+        told, self._told_at = self._describe(), now
         with suppress(OSError):  # about to be noticed
-            self._service.send("told", **self._told)
+            if self._service.offer("told", **told):  # else the service does not keep up
+                self._told = told
 
     def _measure(self, now: float) -> None:
         workers = self._job.workers

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl_elastic.messages import FIELDS, Channel
+from ddl_elastic.reporter import Reporter
 from ddl_elastic.training import receive_state
 from ddl_launch.frames import HEAD, LARGEST, Frames, frame
 
@@ -38,6 +42,33 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
     far.close()
     with pytest.raises(EOFError):
         reader.receive()
+
+
+def test_lines_wait_for_no_coordinator(pair: tuple[Channel, socket.socket]) -> None:
+    """As of one whose output goes to a pager. Those that were lost are counted."""
+    reader, far = pair
+    reporter, lines, texts = Reporter(Channel(far)), 5000, list[str]()
+    for number in range(lines):
+        reporter.line(f"line {number} {'.' * 90}")
+
+    def read() -> None:
+        with suppress(EOFError):
+            while True:
+                texts.append(reader.receive().fields["text"])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    reporter.flush()
+    far.close()
+    thread.join(60)
+    assert texts[0].startswith("line 0 ") and texts[-1].startswith(f"line {lines - 1} ")
+    (lost,) = (text for text in texts if "lost" in text)
+    assert re.match(rf"\({lines - len(texts)} lines before this one are lost\) line ", lost), lost
+
+
+def test_what_does_not_come(pair: tuple[Channel, socket.socket]) -> None:
+    with pytest.raises(TimeoutError, match="nothing has come for 0 s"):
+        pair[0].receive(0.05)
 
 
 def test_a_reader_that_is_slow_delays_nobody(pair: tuple[Channel, socket.socket]) -> None:
