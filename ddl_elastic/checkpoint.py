@@ -279,8 +279,8 @@ def clean(storage: Storage, keep: int, saved: int = 0) -> None:
     """Remove all but the newest `keep` checkpoints, and chunks that none of these has. Nothing is
     removed if a manifest cannot be read now.
 
-    saved   steps of the newest checkpoint of this job. Newer ones are of no use: the job could not
-            begin with them
+    saved   steps of the checkpoint that was just written; 0: none was. Newer ones are of no use:
+            the job could not begin with them
     """
     names, kept, chunks = manifests(storage), list[str](), set[str]()
     for name in names:

@@ -200,19 +200,19 @@ class Saver:
     def _write_manifest(self) -> None:
         """Of the parts that all ranks have written; and remove what is not needed any more. If the
         own part is missing, that was told already."""
-        storage = self._policy.storage
+        storage, saved = self._policy.storage, 0
         parts = [self._part.of(rank).name for rank in range(self._part.ranks)]
         try:
             if self._is_written:
                 chunks = self._read_parts(parts)
                 manifest = Manifest(self._part.steps, self._constants, self._tensors, chunks)
                 storage.write(manifest.name, manifest.pack())
-                self.saved = self._part.steps
+                saved = self.saved = self._part.steps
         finally:
             for name in storage.names():
                 if name.startswith("part-") and name <= parts[-1]:
                     storage.remove(name)
-            checkpoint.clean(storage, self._policy.keep, self.saved)
+            checkpoint.clean(storage, self._policy.keep, saved)
 
     def _read_parts(self, names: list[str]) -> list[tuple[str, checkpoint.Chunk]]:
         listed = []

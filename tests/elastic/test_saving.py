@@ -381,6 +381,28 @@ def test_damaged_ones_do_not_count(tmp_path: Path) -> None:
     assert checkpoint.manifests(job.storage) == [f"steps-{EVERY:012}.json"]
 
 
+def test_what_another_rank_has_written_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who writes manifests may change, and change back. Then a checkpoint is abandoned."""
+    before = checkpoint.manifests(saved(tmp_path, 3).storage)
+    job, write = Job(tmp_path, 2), Folder.write
+    job.steps = 3 * EVERY
+    job.savers[0].saved = EVERY
+
+    def fail(folder: Folder, name: str, data: bytes) -> None:
+        if "-0-of-2" in name:
+            raise OSError(28, "No space left on device")
+        write(folder, name, data)
+
+    monkeypatch.setattr(Folder, "write", fail)
+    for _ in range(EVERY + 2):
+        job.step()
+    job.settle()
+    assert job.savers[0].error
+    assert checkpoint.manifests(job.storage) == before
+
+
 def test_a_damaged_chunk_is_written_again(tmp_path: Path) -> None:
     """One that has not changed since, so the new checkpoint has it, too."""
     storage = saved(tmp_path).storage
