@@ -10,11 +10,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddl_elastic import training
 from ddl_elastic.messages import FIELDS, Channel
 from ddl_elastic.reporter import Reporter
 from ddl_elastic.training import receive_state
@@ -167,3 +170,60 @@ def test_a_plan_that_ends_with_the_job(pair: tuple[Channel, socket.socket]) -> N
     writer.send("tensor", name="w", dtype="uint8", shape=[0], bytes=0)
     writer.send("end")
     assert [*receive_state(reader)] == ["w"]
+
+
+# ---- the final state, of workers that hang ----
+
+
+class Worker:
+    """One that has a state, or hangs."""
+
+    def __init__(self, hangs: bool) -> None:
+        self.hangs, self.state = hangs, "running" if hangs else "done"
+        near, self.far = socket.socketpair()
+        self.handle = SimpleNamespace(channel=Channel(near))
+
+
+class Workers:
+    """In the place of a coordinator, whose workers hang as a program cannot be made to."""
+
+    def __init__(self, *hang: bool) -> None:
+        self.workers = [Worker(each) for each in hang]
+        self.causes: list[str] = []
+
+    def require(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.state != "ended"]
+
+    def wait(self) -> None:
+        pass
+
+    def send(self, worker: Worker, kind: str) -> None:
+        if kind == "state" and not worker.hangs:
+            Channel(worker.far).send("end")
+
+    def stop(self, worker: Worker, cause: str) -> None:
+        self.causes.append(cause)
+        worker.state = "ended"
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setattr(training, "LATE", 0.2)
+    monkeypatch.setattr(training, "SILENT", 0.2)
+    made = Workers(True, False)
+    yield made
+    for worker in made.workers:
+        worker.handle.channel.close()
+        worker.far.close()
+
+
+def test_a_worker_that_is_never_done(hanging: Any) -> None:
+    training._wait_for_all(hanging)
+    assert hanging.causes == ["hung: another one was done 0 s before"]
+
+
+def test_a_worker_that_does_not_send_the_state(hanging: Any) -> None:
+    assert training._fetch_state(hanging) == {}
+    assert hanging.causes == [
+        "hung: it was asked for the state, and nothing has come for 0 s",
+    ]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What starts the runs of `ddl serve`: a framework that cannot be imported, or crashes, costs one
+"""`ddl serve` and what starts its runs: a framework that cannot be imported, or crashes, costs one
 order at most; what runs jobs has no connection by which orders come."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from waits import wait_until
 from ddl_elastic import program
 from ddl_elastic.scheduler import runner, starter
 from ddl_elastic.scheduler.runner import Order
+from ddl_elastic.scheduler.service import LOOK_EVERY, Service
 from ddl_elastic.scheduler.starter import Starter, StarterLost
 
 # Runs an order whose program has this text.
@@ -121,3 +123,14 @@ def test_a_starter_that_has_ended(tmp_path: Path) -> None:
         ):
             order = Order(str(tmp_path / "jobs.db"), 1, {}, [], [])
             made.start(order, any_socket.fileno(), any_socket)
+
+
+def test_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service goes on looking at its store."""
+    with Starter() as made, Service(tmp_path / "jobs.db", [], made) as service:
+        service.turn()
+        looked, then = service._looked, time.time() - 3600
+        monkeypatch.setattr(time, "time", lambda: then)
+        time.sleep(LOOK_EVERY)
+        service.turn()
+        assert service._looked > looked

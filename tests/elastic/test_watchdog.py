@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ddl_core import Config
+from ddl_elastic import joining
 from ddl_elastic.watchdog import FIRST, STEPS, Lateness, Watchdog
 
 
@@ -61,3 +64,11 @@ def test_the_limit_grows_with_the_steps(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_number_of_seconds(limit: float) -> None:
     with pytest.raises(ValueError, match="watchdog is"):
         Watchdog(limit)
+
+
+def test_operations_have_no_other_limit() -> None:
+    """libddl's own is 30 minutes, and a watchdog may allow more."""
+    asked: list[Config] = []
+    endpoint = SimpleNamespace(connect=lambda _addresses, _rank, config: asked.append(config))
+    joining.create(endpoint, 0, joining.alone(b"", 0))
+    assert asked[0].operation_timeout and asked[0].operation_timeout > 7 * 24 * 3600
