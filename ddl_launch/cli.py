@@ -19,7 +19,7 @@ from pathlib import Path
 from ddl_launch import placement, sockets, submit, topology
 from ddl_launch.allocation import Allocation, find_allocation
 from ddl_launch.arguments import parse
-from ddl_launch.console import Console
+from ddl_launch.console import Console, open_standard_streams
 from ddl_launch.errors import FAILED, NOT_EXECUTABLE, NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import (
     Host,
@@ -38,6 +38,7 @@ _CHECK = ["-m", "ddl_launch.check"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
+    open_standard_streams()
     console = Console()
     words = list(sys.argv[1:] if argv is None else argv)
     try:

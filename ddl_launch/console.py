@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -63,6 +62,17 @@ class Stream:
         self._console.write(self, lines)
 
 
+def open_standard_streams() -> None:
+    """What was closed when this process began is /dev/null from now on."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
+
+
 class Console:
     """ddlrun's stdout and stderr. On a terminal, an unfinished line of a rank (a progress bar, a
     prompt) stays at the bottom, below the lines of all others."""
@@ -95,14 +105,16 @@ class Console:
 
     def log(self, message: str) -> None:
         """One line of ddlrun's own, to stderr."""
-        self.show([f"ddlrun: {message}".encode()])
+        self.show([f"ddlrun: {message}".encode(errors="surrogateescape")])
 
     def show(self, lines: Sequence[bytes]) -> None:
         """Lines that belong to the message before, to stderr."""
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it
+        try:
             self._erase()
             self._put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()
+        except OSError:  # nobody reads it, or there is no room for it
+            self.abandon(self.err)
 
     def write(self, stream: Stream, lines: list[bytes]) -> None:
         """Write the complete `lines` of a stream, and redraw its unfinished one if the sink allows

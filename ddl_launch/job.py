@@ -150,9 +150,12 @@ class Job(Supervisor):
     def _last_lines(self, rank: int) -> list[bytes]:
         if self._plan.output_dir is None:
             return list(self._outputs[rank].last)
-        with open(self._plan.output_dir / f"rank.{rank}.err", "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read().splitlines()[-20:]
+        try:
+            with open(self._plan.output_dir / f"rank.{rank}.err", "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+                return file.read().splitlines()[-20:]
+        except OSError:  # somebody has removed it
+            return []
 
     def _is_in_sight(self) -> bool:
         return self._plan.output_dir is None
@@ -163,11 +166,12 @@ class Job(Supervisor):
                 os.killpg(self._ranks[rank].pid, number)
 
     def _clean_up(self) -> None:
-        for process in self._ranks:
+        for rank, process in enumerate(self._ranks):
             if self._first is not None or self._running:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if rank not in self._left:
+                process.wait()
         for pipe in list(self._streams):
             self._close(pipe)
         self._witness.close()

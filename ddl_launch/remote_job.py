@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import selectors
 import shlex
@@ -32,7 +33,7 @@ from typing import IO, Any
 
 from ddl_launch import frames, reports, sockets, witness
 from ddl_launch.console import Console
-from ddl_launch.errors import FAILED, LaunchError
+from ddl_launch.errors import FAILED, USAGE, LaunchError
 from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
@@ -111,6 +112,8 @@ def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> 
 
 
 def _wrapped(command: list[str]) -> list[str]:
+    if ":" in command:
+        raise LaunchError(USAGE, 'the argument ":" begins another program for mpirun and srun')
     return [sys.executable, "-I", "-S", str(_REMOTE_RANK), "--", *command]
 
 
@@ -157,6 +160,7 @@ class RemoteJob(Supervisor):
         super().__init__(size, console, plan.grace, plan.output_dir, summary=True)
         self._plan = plan
         self._secret = secrets.token_hex(32)
+        _allow_files(4 * size + 256)  # a connection for each, and two files with --output-dir
         self._listener = socket.create_server(("", 0), backlog=min(size + 8, 4096))
         self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -230,7 +234,10 @@ class RemoteJob(Supervisor):
     # ---- connections ----
 
     def _accept(self) -> None:
-        channel, _ = self._listener.accept()
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:  # it is gone already, or there are too many
+            return
         channel.setblocking(False)
         frames.enable_keepalive(channel)
         connection = _Connection(channel)
@@ -280,6 +287,8 @@ class RemoteJob(Supervisor):
         if self._plan.verbose:
             self._show_map()
         self._started = True
+        self._selector.unregister(self._listener)  # all are there
+        self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
@@ -505,7 +514,7 @@ class RemoteJob(Supervisor):
             self._drop(connection)
         self._listener.close()
         for output in self._outputs:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(OSError):
                 output.out.end()
                 output.err.end()
         for files in self._files:
@@ -515,6 +524,14 @@ class RemoteJob(Supervisor):
             _end_process(self._launcher)
         self._selector.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _allow_files(number: int) -> None:
+    """This process may have so many open, if the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:

@@ -211,8 +211,10 @@ class _Rank:
         )
 
     def run(self, hello: dict[str, Any]) -> int:
-        signal.signal(signal.SIGTERM, self._give_up)  # the launcher ends the job
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._end_program)  # the launcher ends the job
+        signal.signal(
+            signal.SIGINT, lambda *_: None
+        )  # not SIG_IGN, which the program would inherit
         wake, woken = socket.socketpair()
         woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -364,7 +366,14 @@ class _Rank:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
-    def _give_up(self, *_: object) -> NoReturn:
+    def _end_program(self, *_: object) -> None:
+        """The program may still save what it has: the launcher kills this process when its time is
+        over, and the kernel the program with it."""
+        if self._process is None or self._reported:
+            self._give_up()
+        self._signal(signal.SIGTERM)
+
+    def _give_up(self) -> NoReturn:
         """End the program, and this process."""
         self._signal(signal.SIGKILL)
         os._exit(0 if self._reported else 1)

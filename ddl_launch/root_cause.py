@@ -89,22 +89,28 @@ def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
 
 
 def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
-    """In a job without failures, a rank that has ended before a rendezvous in which others wait."""
-    for rank, state in ranks.items():
-        if state.end is not None:
-            waiting = [
-                other
-                for other, e in ranks.items()
-                if e.end is None and e.waits and e.joinings > state.joined
-            ]
-            if waiting:
-                wait = "waits" if len(waiting) == 1 else "wait"
-                why = (
-                    "has ended with exit code 0 before it joined the others:"
-                    f" {list_ranks(waiting)} {wait} for it in ddl_core.init or ddl_rendezvous"
-                )
-                return Failure(rank, 0, FAILED, by_signal=False, lost=why, name=state.end.who)
-    return None
+    """In a job without failures, a rank that has ended before a rendezvous in which others wait.
+
+    A rendezvous that one rank has joined is over for all: reports of the others may be lost, where
+    many come at once.
+    """
+    joined = max((state.joined for state in ranks.values()), default=0)
+    waiting = [
+        rank
+        for rank, state in ranks.items()
+        if state.end is None and state.waits and state.joinings > joined
+    ]
+    absent = next((rank for rank, state in ranks.items() if state.end is not None), None)
+    if not waiting or absent is None:
+        return None
+    wait = "waits" if len(waiting) == 1 else "wait"
+    why = (
+        "has ended with exit code 0 before it joined the others:"
+        f" {list_ranks(waiting)} {wait} for it in ddl_core.init or ddl_rendezvous"
+    )
+    end = ranks[absent].end
+    assert end is not None
+    return Failure(absent, 0, FAILED, by_signal=False, lost=why, name=end.who)
 
 
 def describe(rank: int, ranks: Mapping[int, RankState], name: str) -> Failure:

@@ -12,6 +12,7 @@ with a real one; those of LSF, PBS and Kubernetes follow their documentation and
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shlex
@@ -34,6 +35,7 @@ _SUBMIT = {
 _PACKAGES = {"slurm": "Debian: slurm-client", "k8s": "kubectl"}
 _OWN = ("--submit", "--submitarg", "--image", "--name")  # each with a value
 _LIMIT = 120.0  # seconds for the scheduler to take it
+_MARK = "# written by ddlrun --submit, digest"
 
 
 def submit(
@@ -49,7 +51,8 @@ def submit(
     if kind == "k8s":
         if not arguments.image:
             raise LaunchError(USAGE, "--submit k8s: --image is missing")
-        text, path = manifest(name, arguments.image, hosts, ranks, inner), Path(f"{name}.yaml")
+        text = manifest(name, arguments.image, hosts, ranks, inner)
+        path = Path(f"{name}.mpijob.yaml")
     else:
         text = script(kind, name, hosts, ranks, inner, arguments.submitarg, arguments.image)
         path = Path(f"{name}.{kind}")
@@ -60,19 +63,50 @@ def submit(
     if not shutil.which(program[0]):
         hint = _PACKAGES.get(kind, "the scheduler's own")
         raise LaunchError(NOT_FOUND, f"--submit {kind}: {program[0]} is not in PATH ({hint})")
-    path.write_text(text)
-    done = subprocess.run(
-        program if kind == "lsf" else [*program, str(path)],
-        stdin=path.open() if kind == "lsf" else subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT,
-    )
+    try:
+        _write(path, text)
+        done = subprocess.run(
+            program if kind == "lsf" else [*program, str(path)],
+            stdin=path.open() if kind == "lsf" else subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+        )
+    except OSError as error:
+        raise LaunchError(FAILED, f"--submit {kind}: {path}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchError(
+            FAILED,
+            f"{program[0]} has not answered within {_LIMIT:.0f} s; it may have taken {path}",
+        ) from None
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
         raise LaunchError(FAILED, f"{program[0]} refused {path}: {said}")
     console.log(f"{path}: {said}")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """With a line by which the file is known later, unless somebody has changed it."""
+    if path.exists() and not _is_unchanged(path.read_text(errors="replace")):
+        raise LaunchError(
+            USAGE,
+            f"--submit: {path} is there already, and ddlrun has not written it like that:"
+            " rename it, or give another --name",
+        )
+    first, rest = text.split("\n", 1)
+    path.write_text(f"{first}\n{_MARK} {_digest(text)}\n{rest}")
+
+
+def _is_unchanged(text: str) -> bool:
+    first, _, rest = text.partition("\n")
+    mark, _, rest = rest.partition("\n")
+    whole = "\n".join([first, rest])
+    return mark == f"{_MARK} {_digest(whole)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def script(

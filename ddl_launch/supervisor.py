@@ -20,7 +20,7 @@ from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DRAIN = 1.0  # seconds for output that other processes hold open after all ranks have ended
 CHUNK = 64 * 1024
 _TAIL = 20  # lines of the first rank that failed
@@ -28,6 +28,7 @@ _TAIL = 20  # lines of the first rank that failed
 # a rank that they blame.
 _SETTLE = 0.3
 _LATEST = 2.0
+_LEAVE = 5.0  # seconds at least for SIGKILL to end a rank
 
 
 class Output:
@@ -62,6 +63,8 @@ class Supervisor(ABC):
         self._report_at: float | None = None  # when to report the failures so far
         self._report_latest = 0.0
         self._kill_at: float | None = None  # when the grace is over
+        self._leave_at: float | None = None  # when nothing has helped
+        self._left: set[int] = set()  # ranks that are still there then
         self._asked_to_end = 0
         self._begun = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -146,6 +149,17 @@ class Supervisor(ABC):
                     " killing it"
                 )
             self._send_signal(signal.SIGKILL)
+            self._leave_at = time.monotonic() + max(self._grace, _LEAVE)
+        elif self._leave_at is not None and time.monotonic() >= self._leave_at:
+            self._leave()
+
+    def _leave(self) -> None:
+        """A process that waits in the kernel, as for a file server, does not end by a signal."""
+        self._leave_at = None
+        for rank in sorted(self._running):
+            self._console.log(f"{self._name(rank)} cannot be killed: leaving it")
+        self._left |= self._running
+        self._running.clear()
 
     def _time_left(self) -> float | None:
         deadlines = [deadline for deadline in self._deadlines() if deadline is not None]
@@ -153,7 +167,7 @@ class Supervisor(ABC):
 
     def _deadlines(self) -> list[float | None]:
         """When to act next even if nothing arrives."""
-        return [self._kill_at, None if self._first else self._report_at]
+        return [self._kill_at, self._leave_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
         """Pass on the rest of the output after all ranks have ended. Other processes may hold it
@@ -252,7 +266,9 @@ class Supervisor(ABC):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        numbers = (*FORWARDED, signal.SIGCHLD)
+        numbers = [*FORWARDED, signal.SIGCHLD]
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; the ranks ignore it, too
+            numbers.remove(signal.SIGHUP)
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         try:
@@ -290,6 +306,12 @@ class Supervisor(ABC):
             # As in a pipeline without ddlrun, whose writer gets SIGPIPE.
             self._console.abandon(stream.sink)
             self._reader_has_gone(stream.sink)
+        except OSError as error:  # a full disk, or a terminal that is gone
+            self._console.abandon(stream.sink)
+            self._console.log(f"cannot write output: {error.strerror}; ending all ranks")
+            if self._first is None:
+                self._first = Failure(-1, 0, FAILED, by_signal=False)
+            self._end()
 
     @abstractmethod
     def _reader_has_gone(self, sink: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import clean_environment
 from lab_hosts import Hosts
+from waits import wait_until
 
 import ddl_core
 from ddl_launch.lab import Lab, missing
@@ -379,6 +380,40 @@ def test_cut_network_while_something_is_sent(one: Hosts) -> None:
         one.lab.connect("h2", True)
 
 
+def test_an_interrupt_ends_programs_without_a_handler(one: Hosts) -> None:
+    text = "import time; print('ready', flush=True); time.sleep(60)"
+    process = one.start("-H", "h1,h2", one.program(text))
+    await_ready(process, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert "KeyboardInterrupt" in err
+    assert process.returncode == 128 + signal.SIGINT
+    assert not one.left()
+
+
+def test_the_launcher_s_sigterm_lets_programs_save(one: Hosts) -> None:
+    """As a batch system sends it to the processes of a step, some time before SIGKILL."""
+    text = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    program = one.program(text)
+    process = one.start("-H", "h1,h2", program)
+    await_ready(process, 2)
+    found = subprocess.run(["pgrep", "-f", f"remote_rank.py -- .*{program}"], capture_output=True)
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert sorted(out.splitlines()) == ["[0 h1] saved", "[1 h2] saved"], err
+    assert process.returncode == 0, err
+
+
 def test_ddlrun_killed(hosts: Hosts) -> None:
     process = hosts.start("-H", "h1,h2", hosts.program(SLEEP))
     assert process.stdout
@@ -470,14 +505,23 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
 
 
 def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
+    """While ranks are waited for. Later nobody listens there any more."""
+    slow = one.folder / "slow_rsh"
+    wait = 'while [ ! -e "$(dirname "$0")/go" ]; do sleep 0.01; done'
+    slow.write_text(f'#!/bin/sh\n{wait}\nexec "$DDL_RSH" "$@"\n')
+    slow.chmod(0o755)
     text = "import os; print('ready', flush=True); os.environ['RANK'] == '0' and print(input())"
-    process = one.start("-H", "h2,h3", one.program(text), stdin=subprocess.PIPE)
+    program = one.program(text)
+    process = one.start("-H", "h2,h3", "--rsh", slow, program, stdin=subprocess.PIPE)
     assert process.stdout
     assert process.stdin
-    await_ready(process, 2)
-    listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
-    only = r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$'
-    (port,) = re.findall(only, listening, re.M)
+
+    def ports() -> list[str]:
+        listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
+        return re.findall(r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$', listening, re.M)
+
+    wait_until(lambda: bool(ports()))
+    (port,) = ports()
     raw_client = f"""
 import contextlib, socket
 for said in (b"hello", b"H\\xff\\xff\\xff\\xff", b"H\\0\\0\\0\\x22" + bytes(32) + b"{{}}", b""):
@@ -491,6 +535,9 @@ print("dropped")
 """
     ended = lab.run("h4", [sys.executable, "-c", raw_client], timeout=30)
     assert ended.stdout == "dropped\n", ended.stderr
+    (one.folder / "go").touch()
+    await_ready(process, 2)
+    assert ports() == []
     out, err = process.communicate("well\n", timeout=30)
     assert (process.returncode, out) == (0, "[0 h2] well\n"), err
 

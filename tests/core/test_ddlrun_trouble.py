@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ddlrun with a full disk, closed streams, under nohup, with a rank that does not end, with reports
+that are lost, and with files that are there already."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import clean_environment
+
+from ddl_launch import remote_job, root_cause, submit
+from ddl_launch.errors import LaunchError
+from ddl_launch.failure import Failure
+from ddl_launch.root_cause import RankState
+
+LAUNCH = [sys.executable, "-m", "ddl_launch"]
+
+
+def test_nohup_is_kept(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import time; print('ready', flush=True); time.sleep(60)")
+    with subprocess.Popen(
+        ["nohup", *LAUNCH, "-n", "2", program],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        lines = sorted(process.stdout.readline() for _ in range(2))
+        assert lines == ["[0] ready\n", "[1] ready\n"]
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+# ---- output that cannot be written ----
+
+
+def test_a_full_disk_ends_ranks_as_any_failure(tmp_path: Path) -> None:
+    """They get SIGTERM first, and may save what they have."""
+    program = tmp_path / "program.py"
+    program.write_text("""
+import os, signal, sys, time
+def save(*_):
+    open("saved " + os.environ["DDL_RANK"], "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("ready " + os.environ["DDL_RANK"], "w").close()
+while not (os.path.exists("ready 0") and os.path.exists("ready 1")):
+    time.sleep(0.01)
+while True:
+    print("again", flush=True)
+    time.sleep(0.05)
+""")
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*LAUNCH, "-n", "2", program],
+            cwd=tmp_path,
+            env=clean_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 1
+    assert "cannot write output: No space left on device; ending all ranks" in ended.stderr
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved 0", "saved 1"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams(tmp_path: Path, closed: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('said'); raise SystemExit(3)")
+    command = f"{shlex.join([*LAUNCH, '-n', '1', str(program)])} {closed}"
+    ended = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == 3, ended.stderr
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_folder_of_output(tmp_path: Path, removed: bool) -> None:
+    """Its name is no UTF-8, or it is gone when it is looked at."""
+    program = tmp_path / "program.py"
+    program.write_text(f"import shutil, sys; {removed} and shutil.rmtree(sys.argv[1]); 1 / 0")
+    folder = os.fsencode(tmp_path) + b"/r\\xe9sultats"
+    ended = subprocess.run(
+        [*LAUNCH, "-n", "1", "--output-dir", folder, program, folder],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert b"rank 0 on " in ended.stderr and b"Traceback" not in ended.stderr, ended.stderr
+
+
+def test_a_rank_that_cannot_be_killed(tmp_path: Path) -> None:
+    """As one that waits in the kernel. Here ddlrun does not send the signal."""
+    program, launch = tmp_path / "program.py", tmp_path / "launch.py"
+    program.write_text("""
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(2)
+if os.environ["DDL_RANK"] == "0":
+    raise SystemExit(5)
+time.sleep(60)
+""")
+    launch.write_text("""
+import signal, sys
+from ddl_launch import cli, job, supervisor
+send = job.Job._send_signal
+job.Job._send_signal = lambda self, n: None if n == signal.SIGKILL else send(self, n)
+supervisor._LEAVE = 0.5
+sys.exit(cli.main(sys.argv[1:]))
+""")
+    ended = subprocess.run(
+        [sys.executable, launch, "-n", "2", "--grace", "0.5", program],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert ended.returncode == 5
+    assert "rank 1 on " in ended.stderr and "cannot be killed: leaving it" in ended.stderr
+
+
+def test_lost_reports_name_nobody() -> None:
+    """Many ranks report at once, and the queue for reports is short: rank 1 has joined, and nobody
+    has heard it of rank 0, which goes on, or of rank 2, which has ended."""
+    ended = Failure(2, 100, 0, by_signal=False)
+    ranks = {
+        0: RankState(waits=True, joinings=1),
+        1: RankState(joinings=1, joined=1),
+        2: RankState(ended, 1.0, waits=True, joinings=1),
+    }
+    assert root_cause.find_absent(ranks) is None
+    ranks[1].joined = 0
+    absent = root_cause.find_absent(ranks)
+    assert absent is not None and absent.rank == 2
+
+
+def test_a_colon_is_refused() -> None:
+    with pytest.raises(LaunchError, match='the argument ":" begins another program'):
+        remote_job._wrapped(["train.py", ":", "more"])
+
+
+# ---- batch jobs ----
+
+
+@pytest.fixture
+def submitted(tmp_path: Path) -> list[str]:
+    """The command that submits to a stand-in for qsub, which takes everything."""
+    stand_in = tmp_path / "bin" / "qsub"
+    stand_in.parent.mkdir()
+    stand_in.write_text("#!/bin/sh\necho 1.server\n")
+    stand_in.chmod(0o755)
+    return [*LAUNCH, "--submit", "pbs", "-nodes", "2", "-accelerators", "2", "/bin/true"]
+
+
+def test_files_of_the_user_are_kept(submitted: list[str], tmp_path: Path) -> None:
+    """One that ddlrun has written, and nobody has changed, is written again."""
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        command = [*submitted[:5], *options, *submitted[5:]]
+        return subprocess.run(
+            command, cwd=tmp_path, env=clean_environment({"PATH": path}), **captured
+        )
+
+    captured = {"capture_output": True, "text": True, "timeout": 60}
+    script = tmp_path / "true.pbs"
+    assert run().returncode == run("--submitarg", "-l walltime=1").returncode == 0
+    assert "walltime=1" in script.read_text() and script.read_text().startswith("#!/bin/sh\n")
+    script.write_text(script.read_text() + "# changed\n")
+    refused = run()
+    assert refused.returncode == 2
+    assert "true.pbs is there already" in refused.stderr
+    assert script.read_text().endswith("# changed\n")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "job.pbs").mkdir()
+    with pytest.raises(IsADirectoryError):
+        submit._write(tmp_path / "job.pbs", "#!/bin/sh\n")
