@@ -20,7 +20,7 @@ from ddl_launch.errors import FAILED, LaunchError
 from ddl_launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 DRAIN = 1.0  # seconds for output that other processes hold open after all ranks have ended
 CHUNK = 64 * 1024
 _TAIL = 20  # lines of the first rank that failed
@@ -160,6 +160,7 @@ class Supervisor(ABC):
             self._console.log(f"{self._name(rank)} cannot be killed: leaving it")
         self._left |= self._running
         self._running.clear()
+        self._first = self._first or Failure(-1, 0, FAILED, by_signal=False)
 
     def _time_left(self) -> float | None:
         deadlines = [deadline for deadline in self._deadlines() if deadline is not None]
@@ -284,7 +285,9 @@ class Supervisor(ABC):
         for number in wake.recv(CHUNK):
             if number not in FORWARDED:
                 continue  # SIGCHLD
-            if number in _ENDING:
+            if number == signal.SIGHUP:  # which comes twice when a terminal is closed
+                self._asked_to_end = max(1, self._asked_to_end)
+            elif number in _ENDING:
                 self._asked_to_end += 1
                 if self._asked_to_end == 2:
                     name = signal.Signals(number).name

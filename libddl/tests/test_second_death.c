@@ -108,8 +108,8 @@ static double run_once(uint32_t links)
     return (double)atomic_load(&b->microseconds) * 1e-6;
 }
 
-/* Between its death and the next comm, in seconds: less than the limits of single steps, of which
- * no rank has to wait for one. */
+/* Between its death and the next comm, in seconds. The limits of single steps are longer, and no
+ * rank waits for one. */
 enum { LIMIT = 4 };
 
 int main(int argc, char **argv)
