@@ -38,6 +38,9 @@ static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status
 void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     pthread_mutex_lock(&engine->lock);
+    ddl_status failure = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed);
+    if (status != DDL_OK && failure != DDL_OK)
+        status = failure; /* of which this one may be a consequence */
     group->held = false;
     group->outcome = status;
     bool ends = group->work && !group->left;
