@@ -51,9 +51,11 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         program = tmp_path / "program.py"
         program.write_text(text)
         command = [*LAUNCH, "-n", str(size), *options, str(program)]
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else ignored, where nohup runs this
         process = subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        signal.signal(signal.SIGHUP, before)
         processes.append(process)
         assert process.stdout
         for _ in range(size):
