@@ -92,9 +92,8 @@ class Saver:
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
         self._lock = threading.Lock()
-        self._writes = self._skips = (
-            False  # a thread is under way; its checkpoint is not this rank's
-        )
+        self._writes = False  # a thread is under way
+        self._skips = False  # this rank knows no more of the checkpoint that it writes
         self._began = 0.0  # when
         self.damaged = set[str]()  # chunks whose files have other contents: they are written again
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned

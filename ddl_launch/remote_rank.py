@@ -212,9 +212,8 @@ class _Rank:
 
     def run(self, hello: dict[str, Any]) -> int:
         signal.signal(signal.SIGTERM, self._end_program)  # the launcher ends the job
-        signal.signal(
-            signal.SIGINT, lambda *_: None
-        )  # not SIG_IGN, which the program would inherit
+        # Not SIG_IGN, which the program would inherit.
+        signal.signal(signal.SIGINT, lambda *_: None)
         wake, woken = socket.socketpair()
         woken.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -67,7 +67,7 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
         if not is_ddl(dist.group.WORLD):
             raise adapter().InvalidState(
                 f"torch.distributed is initialized already, with the backend {name};"
-                ' initialise it with "ddl", or leave it to ddl_torch.init()'
+                ' initialize it with "ddl", or leave it to ddl_torch.init()'
             )
         _group, _ours = dist.group.WORLD, False
         _share()

@@ -102,7 +102,8 @@ def _run(
     os.chdir(folder.path)
     path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     with acting_as(user) if user else nullcontext():
-        os.chdir(spec.folder or ".")
+        if spec.folder:  # else the user may not enter where it is, and runs there all the same
+            os.chdir(spec.folder)
         is_there = path.is_file()
     variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
     if not order.slots:

@@ -60,7 +60,7 @@ class Starter:
         text = json.dumps(asdict(order)).encode()
         try:
             socket.send_fds(self._connection, [text], [lock, listener.fileno()])
-        except (BrokenPipeError, ConnectionError) as error:
+        except ConnectionError as error:
             raise StarterLost(
                 "the process that starts jobs has ended: start ddl serve again; jobs that run go on"
             ) from error

@@ -20,7 +20,7 @@ from ddl_core.config import Config
 
 LINKS = ("shm", "tcp")
 BYTES = 1 << 20
-_LIMIT = 30.0  # seconds foreverything
+_LIMIT = 30.0  # seconds for everything
 _ROUNDS = 20
 # Of the job that this process belongs to: not for this one.
 _OTHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DDL_INTERFACES", "DDL_SECRET")

@@ -113,6 +113,16 @@ def test_workers_end_with_their_run(serving: UserServing) -> None:
 
 
 @needs_root
+def test_a_job_without_a_folder(serving: UserServing) -> None:
+    """It runs where only the service may enter."""
+    program = serving.folder / "program" / PROGRAM.name
+    spec: dict[str, Any] = {"command": [str(program), "--steps", "5"], "logical": 12, "max": 1}
+    job = serving.store.job_submit("t", "no folder", spec, time.time())
+    record = serving.wait(job, "done", "failed")
+    assert record.state == "done", serving.folder_of(job).events.read_text()
+
+
+@needs_root
 def test_a_folder_that_the_user_cannot_enter(serving: UserServing) -> None:
     """The service could, and its working directory would let the user in."""
     closed = serving.folder / "closed"
