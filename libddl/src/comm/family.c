@@ -48,17 +48,22 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
     return self;
 }
 
-/* The members of a child. */
+/* A child in creation, for the check of its parent. */
 typedef struct child_members {
     const ddl_comm *parent;
     const int *ranks;
     int size;
 } child_members;
 
-/* The child is not created if a member of it dies meanwhile, which the parent notices. */
-static ddl_status check_members(void *context)
+/* Fail if the parent has failed, or if a member of the child is dead. The first failure of the
+ * parent ends every creation from it: its members go on to shrink it, and the dead or aborting
+ * member need not be one of the child's. */
+static ddl_status check_parent(void *context)
 {
     const child_members *m = context;
+    ddl_status status = ddl__engine_status(m->parent->engine);
+    if (status != DDL_OK || !m->parent->health)
+        return status;
     return ddl__health_check(m->parent->health, m->ranks, m->size);
 }
 
@@ -85,8 +90,8 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
     ddl_comm_config child = inherit(parent, config);
     child_members members = {parent, ranks, size};
     ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
-    if (!own.check && parent->health)
-        own = (ddl__until){own.deadline, check_members, &members};
+    if (!own.check) /* a shrink has its own check: its parent is dead */
+        own = (ddl__until){own.deadline, check_parent, &members};
     return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, &own, comm);
 }
 
