@@ -24,8 +24,8 @@ static void *keep_open(void *argument)
 {
     const fixture *h = argument;
     ddl__comm_slot *slot;
-    ddl__digest comm = {{UINT64_MAX, 0}};
-    REQUIRE(ddl__endpoint_open_slot(h->endpoint, comm, &slot) == DDL_OK, "%s", ddl__message());
+    ddl__comm_id id = {.comm = {{UINT64_MAX, 0}}};
+    REQUIRE(ddl__endpoint_open_slot(h->endpoint, &id, &slot) == DDL_OK, "%s", ddl__message());
     for (;;)
         await_accepted(h->endpoint, slot, ddl__now() + 3600 * 1000000000ll);
     return NULL;
@@ -41,8 +41,9 @@ static fixture *open_fixture(void)
         ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
         REQUIRE(ddl__endpoint_create(&config, DDL_LINK_SHM, &h.endpoint) == DDL_OK, "%s",
                 ddl__message());
-        REQUIRE(ddl__endpoint_open_slot(h.endpoint, h.comm, &h.slot) == DDL_OK, "%s",
-                ddl__message());
+        REQUIRE(ddl__endpoint_open_slot(h.endpoint, &(ddl__comm_id){.comm = h.comm}, &h.slot) ==
+                    DDL_OK,
+                "%s", ddl__message());
         h.arena = ddl__arena_create(1, 4096, 4096);
         REQUIRE(h.arena, "%s", ddl__message());
         REQUIRE(!pthread_create(&keeper, NULL, keep_open, &h), "no thread");

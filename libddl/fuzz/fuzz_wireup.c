@@ -37,7 +37,8 @@ static stage *open_fixture(void)
     ddl_endpoint_config config = {.secret = "secret", .host = "127.0.0.1"};
     REQUIRE(ddl__endpoint_create(&config, DDL_LINK_SHM, &s.endpoint) == DDL_OK, "%s",
             ddl__message());
-    REQUIRE(ddl__endpoint_open_slot(s.endpoint, s.comm, &s.slot) == DDL_OK, "%s", ddl__message());
+    REQUIRE(ddl__endpoint_open_slot(s.endpoint, &(ddl__comm_id){.comm = s.comm}, &s.slot) == DDL_OK,
+            "%s", ddl__message());
     s.own = ddl__arena_create(2, ARENA, ARENA);
     s.theirs = ddl__arena_create(2, ARENA, ARENA);
     s.slots = ddl__slots_create(SLOT, 1);
@@ -118,7 +119,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
     ddl__reason told = {.status = DDL_OK};
     ddl__wireup wireup = {.endpoint = s->endpoint,
                           .slot = s->slot,
-                          .comm = s->comm,
+                          .id = {.comm = s->comm},
                           .addresses = addresses,
                           .rank = rank,
                           .size = 2,

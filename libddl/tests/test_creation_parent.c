@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creations from a comm that fails meanwhile: they end at once, and the survivors shrink it. */
+/* Creations from a comm. If the comm fails meanwhile, they end at once, and the survivors shrink
+ * it. Which creations belong together: those of one comm, whatever failed before. */
 #include <pthread.h>
 
 #include "processes.h"
@@ -95,12 +96,149 @@ static int own_thread_aborts(ddl_comm *comm)
     return shrink_to(comm, SIZE);
 }
 
+typedef struct twin_maker {
+    ddl_comm *from;
+    int value;
+    bool first;
+} twin_maker;
+
+static void *make_twin(void *argument)
+{
+    const twin_maker *t = argument;
+    ddl_comm *twin;
+    int32_t sum = t->value;
+    usleep(t->first ? 0 : SOON_MS * 1000);
+    OK(ddl_comm_duplicate(t->from, NULL, &twin));
+    OK(ddl_allreduce(twin, &sum, &sum, 1, DDL_I32, DDL_SUM, NULL, NULL));
+    CHECK(sum == SIZE * t->value, "%d is the sum of another comm", sum);
+    ddl_comm_destroy(twin);
+    return NULL;
+}
+
+/* Two threads duplicate two comms of the same members, in another order on each rank. */
+static int crossed_threads(ddl_comm *comm)
+{
+    ddl_comm *other;
+    pthread_t threads[2];
+    OK(ddl_comm_duplicate(comm, NULL, &other));
+    start_together(comm);
+    bool odd = ddl_comm_rank(comm) % 2;
+    twin_maker makers[] = {{comm, 1, !odd}, {other, 100, odd}};
+    for (int i = 0; i < 2; i++)
+        CHECK(!pthread_create(&threads[i], NULL, make_twin, &makers[i]), "thread");
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    ddl_comm_destroy(other);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 0 aborts each child as soon as it has it, so that its creation fails on some of the others:
+ * the next one succeeds. */
+static int child_aborted(ddl_comm *comm)
+{
+    double start = start_together(comm);
+    for (int round = 0; round < 30; round++) {
+        ddl_comm *twin = NULL;
+        OK(ddl_barrier(comm, NULL, NULL));
+        ddl_status status = ddl_comm_duplicate(comm, NULL, &twin);
+        CHECK(status == DDL_OK || status == DDL_EABORTED, "%d: %s", status, ddl_last_error());
+        if (ddl_comm_rank(comm) == 0)
+            OK(ddl_comm_abort(twin, "enough"));
+        ddl_comm_destroy(twin);
+    }
+    CHECK(seconds() - start < 10, "after %g s", seconds() - start);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank `early` gives up some creations before the others come. */
+static void give_up_first(ddl_comm *comm, int early)
+{
+    ddl_comm *twin;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = 50};
+    int tries = ddl_comm_rank(comm) == early ? 3 : 0;
+    for (int i = 0; i < tries; i++) {
+        ddl_status status = ddl_comm_duplicate(comm, &hurried, &twin);
+        CHECK(status == DDL_ETIMEDOUT, "%d: %s", status, ddl_last_error());
+    }
+    OK(ddl_barrier(comm, NULL, NULL));
+}
+
+/* Some creations of one rank have timed out. Then all come, this rank or another one last. */
+static int late_members(ddl_comm *comm)
+{
+    static const struct {
+        int early, late;
+    } cases[] = {{0, 2}, {1, 0}, {2, 1}, {2, 2}};
+    start_together(comm);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ddl_comm *twin;
+        give_up_first(comm, cases[i].early);
+        usleep(ddl_comm_rank(comm) == cases[i].late ? 50 * 1000 : 0);
+        double start = seconds();
+        OK(ddl_comm_duplicate(comm, NULL, &twin));
+        CHECK(seconds() - start < 5, "case %u: %g s", i, seconds() - start);
+        OK(ddl_barrier(twin, NULL, NULL));
+        ddl_comm_destroy(twin);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A call with a wrong argument is refused on its rank alone, and changes nothing for the others. */
+static int wrong_argument(ddl_comm *comm)
+{
+    ddl_comm *twin = NULL;
+    int all[SIZE] = {0, 1, 2}, twice[SIZE] = {0, 0, 1};
+    int rank = ddl_comm_rank(comm);
+    ddl_comm_config wrong[] = {
+        {.heartbeat_ms = -1}, {.links = 64}, {.timeout_ms = -1}, {.dead_ms = 1}};
+    double start = start_together(comm);
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        wrong[i].struct_size = sizeof wrong[i];
+        ddl_status status = rank ? DDL_EINVAL : ddl_comm_duplicate(comm, &wrong[i], &twin);
+        CHECK(status == DDL_EINVAL && !twin, "%u: %d: %s", i, status, ddl_last_error());
+        status = rank ? DDL_EINVAL : ddl_comm_subset(comm, all, SIZE, &wrong[i], &twin);
+        CHECK(status == DDL_EINVAL && !twin, "%u: %d: %s", i, status, ddl_last_error());
+        status = rank ? DDL_EINVAL : ddl_comm_subset(comm, twice, SIZE, NULL, &twin);
+        CHECK(status == DDL_EINVAL && !twin, "%u: %d: %s", i, status, ddl_last_error());
+        OK(ddl_comm_duplicate(comm, NULL, &twin));
+        OK(ddl_barrier(twin, NULL, NULL));
+        ddl_comm_destroy(twin);
+        twin = NULL;
+    }
+    CHECK(seconds() - start < 5, "after %g s", seconds() - start);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Who has its child may destroy the parent at once. */
+static int parent_destroyed_at_once(ddl_comm *comm)
+{
+    start_together(comm);
+    for (int round = 0; round < 20; round++) {
+        ddl_comm *twin;
+        OK(ddl_comm_duplicate(comm, NULL, &twin));
+        ddl_comm_destroy(comm);
+        comm = twin;
+    }
+    OK(ddl_barrier(comm, NULL, NULL));
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {
         {"outsider_dies", outsider_dies, 1 << 1, false},
         {"other_rank_aborts", other_rank_aborts, 0, false},
         {"own_thread_aborts", own_thread_aborts, 0, false},
+        {"crossed_threads", crossed_threads, 0, false},
+        {"child_aborted", child_aborted, 0, false},
+        {"late_members", late_members, 0, false},
+        {"wrong_argument", wrong_argument, 0, false},
+        {"parent_destroyed", parent_destroyed_at_once, 0, false},
     };
     run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     return 0;

@@ -36,10 +36,12 @@ ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__hea
 static ddl__digest comm_id(const ddl__address *addresses)
 {
     ddl__digest id = {{0, 0}};
-    uint64_t fields[] = {TAG, 0, 0};
+    uint64_t fields[] = {TAG, 0}; /* and the epoch */
+    uint32_t number = 0;
     for (int i = 0; i < RANKS; i++)
         ddl__digest_add(&id, &addresses[i].endpoint, sizeof addresses[i].endpoint);
     ddl__digest_add(&id, fields, sizeof fields);
+    ddl__digest_add(&id, &number, sizeof number);
     return id;
 }
 

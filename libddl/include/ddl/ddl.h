@@ -172,7 +172,7 @@ typedef struct ddl_endpoint_config {
 typedef struct ddl_comm_config {
     uint32_t struct_size;
     uint32_t links;               /* ddl_link_kind bits, equal on a host; 0: $DDL_LINKS, else all */
-    uint64_t tag;                 /* 0: counts the creations over exactly this address list */
+    uint64_t tag;                 /* 0: the members number the creations over this address list */
     uint64_t epoch;               /* equal on all members */
     int64_t timeout_ms;           /* creation; 0: 5 minutes */
     int64_t operation_timeout_ms; /* each operation's own limit; 0: 30 minutes */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exported: versions, endpoints and comms. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "api/check_object.h"
@@ -72,7 +73,19 @@ void ddl_endpoint_destroy(ddl_endpoint *endpoint)
         ddl__endpoint_destroy(endpoint);
 }
 
-static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *config)
+/* A wrong argument is refused on the rank that gave it, before any other member knows of the call:
+ * nothing has changed, and the rank may call again. Wrong variables of the environment are found
+ * during the creation, which then fails on all members. */
+static ddl_status check_limits(const ddl_comm_config *config)
+{
+    ddl_comm_config completed = *config;
+    bool given = config->heartbeat_ms || config->suspect_ms || config->dead_ms;
+    return given ? ddl__environment_limits(&completed) : DDL_OK;
+}
+
+/* `parent`: the comm of which the new one is a child, or NULL. */
+static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *config,
+                              const ddl_comm *parent)
 {
     ddl_status status = ddl__take_struct(own, sizeof *own, config, "ddl_comm_config");
     if (status != DDL_OK)
@@ -86,7 +99,9 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
     if (own->segment_bytes > 1 << 30)
         return ddl__fail(DDL_EINVAL, "segment_bytes is %llu, at most %d",
                          (unsigned long long)own->segment_bytes, 1 << 30);
-    return DDL_OK;
+    if (parent)
+        *own = ddl__comm_inherit(parent, own);
+    return check_limits(own);
 }
 
 ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
@@ -106,7 +121,7 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
         return ddl__fail(DDL_EINVAL, "rank is %d, size is %d", rank, size);
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
-        status = take_config(&own, config);
+        status = take_config(&own, config, NULL);
     return status == DDL_OK
                ? ddl__comm_create(endpoint, addresses, lengths, rank, size, &own, false, NULL, comm)
                : status;
@@ -120,7 +135,7 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
         return ddl__fail(DDL_EINVAL, "%s is NULL", !endpoint ? "endpoint" : "comm");
     ddl_status status = ddl__check_endpoint(endpoint);
     if (status == DDL_OK)
-        status = take_config(&own, config);
+        status = take_config(&own, config, NULL);
     return status == DDL_OK ? ddl__comm_create_world(endpoint, url, rank, size, &own, comm)
                             : status;
 }
@@ -132,7 +147,7 @@ static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm
     ddl_status status = ddl__check_comm(parent);
     if (status == DDL_OK && !out)
         status = ddl__fail(DDL_EINVAL, "no place for the new comm: the pointer is NULL");
-    return status == DDL_OK ? take_config(own, config) : status;
+    return status == DDL_OK ? take_config(own, config, parent) : status;
 }
 
 /* The same for a parent that must not have failed. */

@@ -8,6 +8,10 @@
 
 enum { DDL__MESSAGE_MAX = 512 };
 
+/* Internal, never returned to a caller: other members have begun a later creation of the family, so
+ * this attempt has to begin again with a higher number (connect/endpoint.h). */
+#define DDL__SUPERSEDED ((ddl_status)-1000)
+
 /* Set the calling thread's message and return `status`. The function that detects an error calls
  * this; its callers only pass the status on. */
 ddl_status ddl__fail(ddl_status status, const char *format, ...)

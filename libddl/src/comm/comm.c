@@ -13,6 +13,7 @@
 #include "comm/explore.h"
 #include "comm/members.h"
 #include "comm/plan_file.h"
+#include "comm/settings.h"
 #include "connect/neighbours.h"
 #include "connect/wireup.h"
 
@@ -23,8 +24,7 @@ enum {
     MESSAGE_MOST = DDL__RING,         /* upper and ... */
     MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
-    SLOTS = 64,
-    COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS
+    SLOTS = 64
 };
 
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
@@ -41,21 +41,29 @@ static size_t message_bytes(size_t size)
     return bytes;
 }
 
-/* The endpoints' ids are random, so no other job has the same list. */
-static ddl__digest digest_list(const ddl__address *addresses, int size)
+/* The id of a comm, but for its number. The endpoints' ids are random, so no other job has the same
+ * list. */
+static ddl__comm_id family_id(const ddl__address *addresses, int size, ddl__digest parent,
+                              const ddl_comm_config *config)
 {
-    ddl__digest list = {{0, 0}};
+    ddl__comm_id id = {.family = parent};
+    uint64_t fields[] = {config->tag, config->epoch};
     for (int i = 0; i < size; i++)
-        ddl__digest_add(&list, &addresses[i].endpoint, sizeof addresses[i].endpoint);
-    return list;
+        ddl__digest_add(&id.family, &addresses[i].endpoint, sizeof addresses[i].endpoint);
+    ddl__digest_add(&id.family, fields, sizeof fields);
+    return id;
 }
 
-/* The id of a comm: a digest of its ordered addresses, tag, number and epoch. */
-static ddl__digest comm_id(ddl__digest list, uint64_t number, const ddl_comm_config *config)
+/* A comm with a tag is unique by that, and has no number. */
+static ddl_status number_creation(ddl_comm *comm, ddl__digest parent)
 {
-    uint64_t fields[] = {config->tag, number, config->epoch};
-    ddl__digest_add(&list, fields, sizeof fields);
-    return list;
+    if (!comm->config.tag)
+        comm->id.number = ddl__endpoint_propose_creation(comm->endpoint, comm->id.family, parent);
+    if (!comm->config.tag && !comm->id.number)
+        return ddl__fail(DDL_ENOMEM, "no memory to count the creations of a comm");
+    comm->id.comm = comm->id.family;
+    ddl__digest_add(&comm->id.comm, &comm->id.number, sizeof comm->id.number);
+    return DDL_OK;
 }
 
 static void need_progress(void *context, ddl__urgency urgency)
@@ -179,179 +187,6 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                                : status;
 }
 
-/* The settings that have to be equal on all members, and with whom the rank shares memory. */
-typedef struct settings {
-    uint64_t segment_bytes;
-    int64_t heartbeat_ms;
-    bool shares; /* it uses shared memory */
-    ddl__layout layout;
-    ddl__sharing sharing;
-} settings;
-
-static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
-                                   const settings *theirs, int rank)
-{
-    const char *name = comm->names[rank];
-    if (theirs->segment_bytes != comm->segment_bytes)
-        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
-                         (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
-                         (unsigned long long)theirs->segment_bytes, name);
-    if (theirs->heartbeat_ms != comm->config.heartbeat_ms)
-        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
-                         (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
-                         (long long)theirs->heartbeat_ms, name);
-    /* Of pairs that are connected later, both ends decide how before. */
-    if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
-        ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
-        return ddl__fail(DDL_EINVAL,
-                         "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
-                         "alike on both, and see their warnings",
-                         own->shares ? comm->names[comm->rank] : name,
-                         own->shares ? name : comm->names[comm->rank]);
-    return ddl__layout_compare(comm, &theirs->layout, name);
-}
-
-static void link_shorten(ddl__link *link)
-{
-    if (link && !link->ops->shared)
-        ddl__tcp_link_shorten(link);
-}
-
-/* Queue less in sockets to members on this machine, which are in other containers or were
- * configured to use TCP. */
-static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
-{
-    for (int i = 0; i < comm->size; i++) {
-        if (i == comm->rank || locations[i].machine != locations[comm->rank].machine)
-            continue;
-        link_shorten(ddl__engine_links(comm->engine)[i]);
-        link_shorten(ddl__engine_message_links(comm->engine)[i]);
-    }
-}
-
-/* Two members that run nothing more to create their comm. */
-static bool comm_is_pair(const ddl_comm *comm)
-{
-    return comm->size == 2 && comm->layout.mode != 'p';
-}
-
-static int64_t left_ms(const ddl__until *until, int64_t least)
-{
-    int64_t left = (until->deadline - ddl__now()) / DDL__MS;
-    return left > least ? left : least;
-}
-
-/* Run an operation of the creation. The comm ends when waiting for it is in vain. */
-static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl__until *until)
-{
-    ddl_work *work;
-    if (!until->check)
-        return ddl__engine_submit(comm->engine, call, NULL);
-    ddl_status status = ddl__engine_submit(comm->engine, call, &work);
-    if (status != DDL_OK)
-        return status;
-    while ((status = ddl__work_wait(work, ddl__now() + DDL__MEMBERS_POLL)) == DDL_INPROGRESS)
-        if ((status = ddl__until_check(until)) != DDL_OK) {
-            ddl__engine_fail(comm->engine, status, ddl__message());
-            status = ddl__work_wait(work, DDL__NEVER);
-            break;
-        }
-    ddl__work_destroy(work);
-    return status;
-}
-
-/* All-gather `rows` in place. In a large comm by trees, whose edges the barrier that follows uses
- * as well: every other pair would have its link opened for this alone. */
-static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
-                              const ddl__until *until)
-{
-    ddl__call call = {.kind = DDL__ALLGATHER,
-                      .dtype = DDL_U8,
-                      .count = (int64_t)row,
-                      .send = rows,
-                      .recv = rows,
-                      .timeout_ms = timeout_ms};
-    if (!ddl__first_use_is_for(comm->size))
-        return run_operation(comm, &call, until);
-    call.kind = DDL__GATHER;
-    call.by = DDL__ALGORITHM_TREE;
-    call.send = (char *)rows + (size_t)comm->rank * row;
-    call.recv = comm->rank == 0 ? rows : NULL;
-    ddl_status status = run_operation(comm, &call, until);
-    if (status != DDL_OK)
-        return status;
-    call.kind = DDL__BROADCAST;
-    call.uncounted = true;
-    call.count = (int64_t)row * comm->size;
-    call.send = call.recv = rows;
-    return run_operation(comm, &call, until);
-}
-
-/* With whom this rank shares memory, and its place among them. */
-static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sharing *sharing)
-{
-    unsigned char *shared = calloc((size_t)comm->size, 1);
-    if (!shared)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
-    for (int i = 0; i < comm->size; i++) {
-        shared[i] = i == comm->rank || (links[i] && links[i]->ops->shared);
-        comm->local_size += shared[i];
-        comm->local_rank += i < comm->rank && shared[i];
-    }
-    *sharing = ddl__sharing_of(shared, comm->rank, comm->size);
-    free(shared);
-    return DDL_OK;
-}
-
-/* All members' settings are here, by rank. */
-static ddl_status apply_settings(ddl_comm *comm, const settings *all, bool *agreed)
-{
-    size_t size = (size_t)comm->size;
-    ddl__location *locations = calloc(size, sizeof *locations);
-    ddl__sharing *sharing = calloc(size, sizeof *sharing);
-    ddl_status status =
-        locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
-    for (size_t i = 0; status == DDL_OK && i < size; i++) {
-        status = settings_compare(comm, &all[comm->rank], &all[i], (int)i);
-        locations[i] = all[i].layout.location;
-        sharing[i] = all[i].sharing;
-    }
-    *agreed = status == DDL_OK;
-    comm->layout.choices = all[0].layout.choices;
-    if (status == DDL_OK)
-        status = ddl__layout_apply(comm, sharing, locations);
-    if (status == DDL_OK)
-        shorten_same_machine(comm, locations);
-    free(locations);
-    free(sharing);
-    return status;
-}
-
-/* Exchange which members share memory, and the settings. This is the first operation of every comm;
- * when it is complete, all members are here. `agreed`: and all have equal settings. */
-static ddl_status exchange_settings(ddl_comm *comm, const ddl__wireup *wireup, bool *agreed)
-{
-    settings *all = calloc((size_t)comm->size, sizeof *all);
-    if (!all)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
-    settings *own = &all[comm->rank];
-    own->segment_bytes = comm->segment_bytes;
-    own->heartbeat_ms = comm->config.heartbeat_ms;
-    own->shares = wireup->kinds & DDL_LINK_SHM;
-    own->layout = comm->layout;
-    ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
-    int64_t left = left_ms(wireup->until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
-    /* A rank that does not come is known to its neighbours only: let them say so before. */
-    if (ddl__is_sparse(comm->size))
-        left += COMMIT_LEAST_MS;
-    if (status == DDL_OK)
-        status = gather_rows(comm, all, sizeof *all, left, wireup->until);
-    if (status == DDL_OK)
-        status = apply_settings(comm, all, agreed);
-    free(all);
-    return status;
-}
-
 static int64_t ms_to_ns(int64_t milliseconds)
 {
     return ddl__deadline_after(0, milliseconds);
@@ -368,7 +203,7 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     ddl__health_config setup = {.endpoint = comm->endpoint,
                                 .slot = comm->slot,
                                 .engine = comm->engine,
-                                .comm = wireup->comm,
+                                .comm = wireup->id.comm,
                                 .addresses = comm->addresses,
                                 .names = comm->names,
                                 .first_use = comm->first_use,
@@ -385,19 +220,6 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
                                 .deadline = until->deadline,
                                 .until = until};
     return ddl__health_connect(&setup, &comm->health);
-}
-
-/* Return only when all members have created the comm. Without this barrier, a member that fails at
- * the very end would count one creation less than the others, as a failed creation does not count.
- * If another member fails, it reports that, and its health is monitored by now. A pair has no third
- * member that one of them may still wait for, so its exchange of settings is as good. */
-static ddl_status commit_creation(ddl_comm *comm, const ddl__until *until)
-{
-    ddl__call call = {.kind = DDL__BARRIER,
-                      .dtype = DDL_U8,
-                      .uncounted = true, /* it is not one of the user's operations */
-                      .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
-    return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_operation(comm, &call, until);
 }
 
 /* This member cannot create the comm: notify the others, so that they do not wait for it. */
@@ -448,24 +270,21 @@ static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
     return status;
 }
 
-static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
-                              const ddl_comm_config *config, const ddl__until *until)
+static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
 {
+    const ddl__address *addresses = comm->addresses;
     if (!(comm->names = ddl__members_name(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
-    ddl__digest list = digest_list(addresses, comm->size);
-    uint64_t number = config->tag ? 0 : ddl__endpoint_count_creation(comm->endpoint, list, 1);
     ddl__reason peer_reason = {.status = DDL_OK};
     int64_t warn_at = DDL__NEVER;
-    bool agreed = false;
     if (ddl__is_sparse(comm->size))
         ddl__find_places(comm->addresses, comm->size);
     ddl__wireup wireup = {.endpoint = comm->endpoint,
-                          .comm = comm_id(list, number, config),
+                          .id = comm->id,
                           .addresses = addresses,
                           .rank = comm->rank,
                           .size = comm->size,
-                          .kinds = config->links,
+                          .kinds = comm->config.links,
                           .begun = ddl__now(),
                           .deadline = until->deadline,
                           .until = until,
@@ -477,7 +296,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         status = ddl__descriptors_provide(comm->endpoint, addresses, comm->rank, comm->size,
                                           wireup.kinds);
     if (status == DDL_OK)
-        status = ddl__endpoint_open_slot(comm->endpoint, wireup.comm, &comm->slot);
+        status = ddl__endpoint_open_slot(comm->endpoint, &comm->id, &comm->slot);
     /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
      * this failure. */
     bool entered = status != DDL_ESTATE;
@@ -489,8 +308,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     if (status == DDL_OK && comm->health)
         status = ddl__health_open(comm->health);
     if (status == DDL_OK)
-        status = exchange_settings(comm, &wireup, &agreed);
-    bool counts = agreed && comm_is_pair(comm); /* the other one's creation has succeeded */
+        status = ddl__exchange_settings(comm, &wireup);
     if (status == DDL_OK)
         ddl__engine_created(comm->engine);
     if (status == DDL_OK && comm->explores)
@@ -499,7 +317,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
         !(comm->times = ddl__operation_times_create(comm, comm->layout.dump_iter)))
         status = ddl__fail(DDL_ENOMEM, "no memory for the times of %d ranks", comm->size);
     if (status == DDL_OK)
-        status = commit_creation(comm, until);
+        status = ddl__creation_commit(comm, until);
     if (status == DDL_OK)
         ddl__health_created(comm->health);
     if (status != DDL_OK && entered)
@@ -507,38 +325,83 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__address *addresses,
     refuse(comm, &wireup, status);        /* their end would come before the reason */
     if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
         ddl__health_abandon(comm->health);
-    if (status != DDL_OK && number && !counts)
-        ddl__endpoint_count_creation(comm->endpoint, list, -1);
     return status;
 }
 
-ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, const ddl__until *until,
-                          ddl_comm **out)
+/* Free the comm, but not its addresses. */
+static ddl_status tear_down(ddl_comm *comm)
+{
+    char difference[DDL__MESSAGE_MAX];
+    ddl__health_close(comm->health, difference);
+    if (comm->slot)
+        ddl__endpoint_close_slot(comm->endpoint, comm->slot);
+    ddl__first_use_stop(comm->first_use);
+    ddl__operation_times_close(comm->times);
+    ddl__device_detach(comm->device);
+    ddl__engine_destroy(comm->engine);
+    ddl__device_destroy(comm->device);
+    ddl__first_use_destroy(comm->first_use);
+    ddl__operation_times_destroy(comm->times);
+    ddl__slots_destroy(comm->slots);
+    ddl__arena_drop(comm->arena);
+    ddl__topology_destroy(comm->topology);
+    free(comm->names);
+    free(comm);
+    return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;
+}
+
+/* One attempt. DDL__SUPERSEDED: other members are at a later one. */
+static ddl_status attempt_creation(const ddl_comm *draft, ddl__digest parent,
+                                   const ddl__until *until, ddl_comm **out)
+{
+    ddl_comm *comm = malloc(sizeof *comm);
+    if (!comm)
+        return ddl__fail(DDL_ENOMEM, "no memory for a comm of %d members", draft->size);
+    *comm = *draft;
+    ddl_status status = number_creation(comm, parent);
+    if (status == DDL_OK)
+        status = comm_set_up(comm, until);
+    if (status == DDL_OK) {
+        *out = comm;
+        return DDL_OK;
+    }
+    char why[DDL__MESSAGE_MAX];
+    snprintf(why, sizeof why, "%s", ddl__message());
+    tear_down(comm);
+    return ddl__fail(status, "%s", why);
+}
+
+ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
+                          int rank, int size, const ddl_comm_config *config, bool is_world,
+                          const ddl__until *until, ddl_comm **out)
 {
     ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
     int64_t limit = ddl__deadline(ddl__comm_creation_ms(config));
     own.deadline = limit < own.deadline ? limit : own.deadline;
-    ddl_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) {
+    ddl__digest parents = parent ? parent->id.comm : (ddl__digest){{0, 0}};
+    int64_t operation_ms = config->operation_timeout_ms;
+    ddl_comm draft = {.endpoint = endpoint,
+                      .generation = ddl__generation(),
+                      .id = family_id(addresses, size, parents, config),
+                      .addresses = addresses,
+                      .config = *config,
+                      .is_world = is_world,
+                      .rank = rank,
+                      .size = size,
+                      .segment_bytes = config->segment_bytes,
+                      .operation_timeout_ms =
+                          operation_ms ? operation_ms : DDL__OPERATION_LIMIT / DDL__MS};
+    ddl_status status;
+    do {
+        status = attempt_creation(&draft, parents, &own, out);
+        if (status == DDL__SUPERSEDED)
+            ddl__log(DDL__INFO, "rank %d on %s begins the creation of a comm again: %s", rank,
+                     addresses[rank].host, ddl__message());
+    } while (status == DDL__SUPERSEDED && ddl__now() < own.deadline);
+    if (status == DDL__SUPERSEDED)
+        status = ddl__fail(DDL_ETIMEDOUT, "the members did not agree on a creation in time");
+    if (status != DDL_OK)
         free(addresses);
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", size);
-    }
-    comm->endpoint = endpoint;
-    comm->generation = ddl__generation();
-    comm->addresses = addresses;
-    comm->config = *config;
-    comm->is_world = is_world;
-    comm->rank = rank;
-    comm->size = size;
-    comm->segment_bytes = config->segment_bytes;
-    comm->operation_timeout_ms = config->operation_timeout_ms ? config->operation_timeout_ms
-                                                              : DDL__OPERATION_LIMIT / DDL__MS;
-    ddl_status status = comm_set_up(comm, addresses, config, &own);
-    if (status == DDL_OK)
-        *out = comm;
-    else
-        ddl__comm_destroy(comm);
     return status;
 }
 
@@ -552,7 +415,7 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
         return DDL_ENOMEM;
     ddl_status status = ddl__members_decode(endpoint, addresses, lengths, rank, size, decoded);
     if (status == DDL_OK)
-        return ddl__comm_join(endpoint, decoded, rank, size, config, is_world, until, out);
+        return ddl__comm_join(endpoint, NULL, decoded, rank, size, config, is_world, until, out);
     free(decoded);
     return status;
 }
@@ -572,24 +435,11 @@ void ddl__comm_abandon(ddl_comm *comm)
 
 ddl_status ddl__comm_destroy(ddl_comm *comm)
 {
-    char difference[DDL__MESSAGE_MAX];
     if (!comm)
         return DDL_OK;
-    ddl__health_close(comm->health, difference);
-    if (comm->slot)
-        ddl__endpoint_close_slot(comm->endpoint, comm->slot);
-    ddl__first_use_stop(comm->first_use);
-    ddl__operation_times_close(comm->times);
-    ddl__device_detach(comm->device);
-    ddl__engine_destroy(comm->engine);
-    ddl__device_destroy(comm->device);
-    ddl__first_use_destroy(comm->first_use);
-    ddl__operation_times_destroy(comm->times);
-    ddl__slots_destroy(comm->slots);
-    ddl__arena_drop(comm->arena);
-    ddl__topology_destroy(comm->topology);
-    free(comm->names);
-    free(comm->addresses);
-    free(comm);
-    return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;
+    ddl__address *addresses = comm->addresses;
+    ddl__endpoint_forget_children(comm->endpoint, comm->id.comm);
+    ddl_status status = tear_down(comm);
+    free(addresses);
+    return status;
 }

@@ -16,6 +16,7 @@ struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
     unsigned generation; /* of the process that created it */
+    ddl__comm_id id;
     ddl__engine *engine;
     _Atomic(ddl__device *) device; /* for buffers on a GPU, from their first use on; or NULL */
     ddl__health *health;           /* NULL in a comm of one rank */
@@ -51,13 +52,16 @@ ddl_status ddl__comm_destroy(ddl_comm *comm);
  */
 void ddl__comm_abandon(ddl_comm *comm);
 
-/* As ddl__comm_create, from decoded addresses, which it takes over in any case. */
-ddl_status ddl__comm_join(ddl_endpoint *endpoint, ddl__address *addresses, int rank, int size,
-                          const ddl_comm_config *config, bool is_world, const ddl__until *until,
-                          ddl_comm **comm);
+/* As ddl__comm_create, from decoded addresses, which it takes over in any case. `parent`: the comm
+ * of which it is a child, or NULL. Children of different comms are never taken for each other. */
+ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
+                          int rank, int size, const ddl_comm_config *config, bool is_world,
+                          const ddl__until *until, ddl_comm **comm);
 
-/* Create a comm from a comm (family.c). Fields of the config that are 0 are taken from the parent.
- */
+/* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
+ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config *config);
+
+/* Create a comm from a comm (family.c), with such a config. */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
                             const ddl_comm_config *config, const ddl__until *until,
                             ddl_comm **comm);

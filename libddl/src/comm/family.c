@@ -7,8 +7,7 @@
 #include "comm/members.h"
 #include "health/agreement.h"
 
-/* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
-static ddl_comm_config inherit(const ddl_comm *parent, const ddl_comm_config *config)
+ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config *config)
 {
     ddl_comm_config child = *config;
     if (!child.links)
@@ -87,12 +86,12 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
         free(addresses);
         return status;
     }
-    ddl_comm_config child = inherit(parent, config);
     child_members members = {parent, ranks, size};
     ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
     if (!own.check) /* a shrink has its own check: its parent is dead */
         own = (ddl__until){own.deadline, check_parent, &members};
-    return ddl__comm_join(parent->endpoint, addresses, self, size, &child, false, &own, comm);
+    return ddl__comm_join(parent->endpoint, parent, addresses, self, size, config, false, &own,
+                          comm);
 }
 
 typedef struct member {
@@ -118,8 +117,7 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                            ddl_comm **comm)
 {
     size_t size = (size_t)parent->size;
-    ddl_comm_config child = inherit(parent, config);
-    ddl__until until = {.deadline = ddl__deadline(ddl__comm_creation_ms(&child))};
+    ddl__until until = {.deadline = ddl__deadline(ddl__comm_creation_ms(config))};
     member *members = calloc(size, sizeof *members);
     int *ranks = calloc(size, sizeof *ranks);
     ddl_status status =
@@ -131,14 +129,14 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                           .count = 2,
                           .send = members,
                           .recv = members,
-                          .timeout_ms = ddl__comm_creation_ms(&child)};
+                          .timeout_ms = ddl__comm_creation_ms(config)};
         status = ddl__engine_submit(parent->engine, &call, NULL);
     }
     if (status == DDL_OK && color < 0)
         *comm = NULL;
     if (status == DDL_OK && color >= 0) {
         int n = select_color(members, parent->size, color, ranks);
-        status = ddl__comm_subset(parent, ranks, n, &child, &until, comm);
+        status = ddl__comm_subset(parent, ranks, n, config, &until, comm);
     }
     free(members);
     free(ranks);
@@ -187,11 +185,10 @@ ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl
 {
     if (!parent->health)
         return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
-    int64_t limit_ms =
-        config->timeout_ms ? config->timeout_ms : ddl__comm_creation_ms(&parent->config);
     next_comm next = {.parent = parent, .config = config};
     ddl__agreement_handlers handlers = {&next, create, abandon};
-    ddl_status status = ddl__agreement_run(parent->health, ddl__deadline(limit_ms), &handlers);
+    ddl_status status =
+        ddl__agreement_run(parent->health, ddl__deadline(ddl__comm_creation_ms(config)), &handlers);
     if (status == DDL_OK)
         *comm = next.comm;
     return status;

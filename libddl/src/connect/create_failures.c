@@ -3,22 +3,20 @@
 
 #include <string.h>
 
-static bool is_known(const ddl__create_failures *failures, ddl__digest comm, int from,
-                     uint32_t attempt)
+static bool is_known(const ddl__create_failures *failures, const ddl__create_failure *notice)
 {
     for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
         const ddl__create_failure *entry = &failures->list[i];
-        if (ddl__digest_equal(entry->comm, comm) && entry->from == from &&
-            entry->attempt == attempt)
+        if (ddl__digest_equal(entry->family, notice->family) && entry->from == notice->from &&
+            entry->attempt == notice->attempt)
             return true;
     }
     return false;
 }
 
-void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, int from,
-                              uint32_t attempt, ddl_status status, const char *text)
+void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_failure *notice)
 {
-    if (is_known(failures, comm, from, attempt))
+    if (is_known(failures, notice))
         return;
     /* Replace the oldest that does not count, else the oldest. */
     unsigned i = failures->next, n = 0;
@@ -27,29 +25,29 @@ void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, 
         n++;
     }
     failures->next = (failures->next + 1) % DDL__CREATE_FAILURES_MAX;
-    ddl__create_failure *entry = &failures->list[i];
-    *entry =
-        (ddl__create_failure){.comm = comm, .from = from, .attempt = attempt, .status = status};
-    memcpy(entry->text, text, strnlen(text, sizeof entry->text - 1));
-    ddl__sanitize_text(entry->text, sizeof entry->text);
+    failures->list[i] = *notice;
+    ddl__sanitize_text(failures->list[i].text, sizeof failures->list[i].text);
 }
 
-void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from)
+void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest family,
+                                 uint32_t creation, int from)
 {
     for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
         ddl__create_failure *entry = &failures->list[i];
-        if (ddl__digest_equal(entry->comm, comm) && (from < 0 || entry->from == from))
+        if (ddl__digest_equal(entry->family, family) && entry->creation <= creation &&
+            (from < 0 || entry->from == from))
             entry->status = DDL_OK;
     }
 }
 
-bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest comm,
-                               ddl__create_failure *failure)
+const ddl__create_failure *ddl__create_failures_find(const ddl__create_failures *failures,
+                                                     ddl__digest family, uint32_t creation)
 {
-    for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++)
-        if (failures->list[i].status != DDL_OK && ddl__digest_equal(failures->list[i].comm, comm)) {
-            *failure = failures->list[i];
-            return true;
-        }
-    return false;
+    for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
+        const ddl__create_failure *entry = &failures->list[i];
+        if (entry->status != DDL_OK && ddl__digest_equal(entry->family, family) &&
+            entry->creation >= creation)
+            return entry;
+    }
+    return NULL;
 }

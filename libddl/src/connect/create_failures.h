@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * An endpoint keeps the notices until a creation asks for them. A notice of one attempt counts
- * once. It may arrive after its receiver has started the next attempt, and it fails that attempt
- * too: nothing tells which attempts belong together, and failing once too often is better than
- * waiting in vain. */
+ * An endpoint keeps the notices until a creation asks for them. A notice counts for the sender's
+ * creation and for all earlier ones of its family: the sender comes to none of these any more. */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 
-#include <stdbool.h>
+#include <stddef.h>
 
 #include "connect/hello.h"
 
 /* A notice. */
 typedef struct ddl__create_failure {
-    ddl__digest comm;
+    ddl__digest family;
+    uint32_t creation; /* its number in the family */
     int from;
     uint32_t attempt;  /* the sender's attempt that failed */
     ddl_status status; /* the reason; DDL_OK: the entry is unused or no longer counts */
@@ -31,14 +30,15 @@ typedef struct ddl__create_failures {
 
 /* Add a notice, unless it is known. With status DDL_OK it does not count: another member has
  * relayed it, and the direct one is ignored when it comes. */
-void ddl__create_failures_add(ddl__create_failures *failures, ddl__digest comm, int from,
-                              uint32_t attempt, ddl_status status, const char *text);
+void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_failure *notice);
 
-/* Discard the notices of a member that tries again, or of all members (from = -1). */
-void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest comm, int from);
+/* Discard the notices about creations of the family up to this number: of a member that tries
+ * again, or of all members (from = -1). */
+void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest family,
+                                 uint32_t creation, int from);
 
-/* Find a notice about this comm; false if there is none. */
-bool ddl__create_failures_find(const ddl__create_failures *failures, ddl__digest comm,
-                               ddl__create_failure *failure);
+/* Find a notice that counts for this creation; NULL if there is none. */
+const ddl__create_failure *ddl__create_failures_find(const ddl__create_failures *failures,
+                                                     ddl__digest family, uint32_t creation);
 
 #endif

@@ -79,12 +79,33 @@ void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
 
 /* ---- endpoint_slots.c ---- */
 
-/* Count one more comm (n = 1) created over exactly this list of members, or one less (-1): the
- * creation failed, and its members will count it again. Returns the count; 0 without memory. */
-uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n);
+/* Creations of one family (hello.h) are told apart by a number on which the members agree while
+ * they connect. Each proposes one above all that it has used or seen, and uses it at most once,
+ * whether the creation succeeds or not. The highest proposal counts: a member that proposed a lower
+ * one is superseded, and begins again. So the members find each other after any failed creation,
+ * whichever of them noticed the failure, even if some of them come too late for it. */
+
+/* Propose a number for a creation of the family. `parent`: the comm of which it is a child, else
+ * all 0. Returns 0 without memory. */
+uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest family,
+                                        ddl__digest parent);
+
+/* A member is at this creation of the family: propose no lower number from now on. */
+void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number);
+
+/* The comm is destroyed: forget the numbers of its children. */
+void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent);
+
+/* Find a later creation of the slot's family, of which a member has connected here that is missing
+ * (`is_missing`) in the slot's. Returns its number, and stores the member; 0: there is none.
+ * Refuses the members that have connected for an earlier one. */
+uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *slot,
+                                  bool (*is_missing)(const void *context, int rank),
+                                  const void *context, int *member);
 
 /* Open a slot for a comm. DDL_ESTATE while a comm with the same id is alive here. */
-ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **slot);
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, const ddl__comm_id *id,
+                                   ddl__comm_slot **slot);
 
 /* Each member on this host has a core: who waits for this slot's connections may stay awake. */
 void ddl__endpoint_grant_cores(ddl_endpoint *endpoint, ddl__comm_slot *slot);
@@ -105,12 +126,13 @@ typedef void ddl__take_fn(void *context, const ddl__accepted *accepted);
 void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t kind,
                           ddl__take_fn *take, void *context);
 
-/* Find a member's notice that it cannot create this comm; false if there is none. */
-bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+/* Take a member's notice that it cannot create this comm, which then no longer counts; false if
+ * there is none. */
+bool ddl__endpoint_take_create_failure(ddl_endpoint *endpoint, const ddl__comm_id *id,
                                        ddl__create_failure *failure);
 
 /* Another member has relayed this notice: ignore the direct one. */
-void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, const ddl__comm_id *id, int from,
                                          uint32_t attempt);
 
 /* This rank's attempt to create a comm has failed; the comm has no slot (NULL) if it failed early.
@@ -119,7 +141,7 @@ void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest com
 uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot);
 
 /* Discard the create-failure notices about this comm. Closing its slot does so as well. */
-void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm);
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, const ddl__comm_id *id);
 
 /* Give the slot its background task, which runs when ddl__endpoint_need_progress asks for it: at
  * once (`now`), or after DDL__PROGRESS_SOON if no caller has driven it by then. */

@@ -10,37 +10,72 @@
 #include "base/thread.h"
 #include "connect/endpoint_state.h"
 
-uint64_t ddl__endpoint_count_creation(ddl_endpoint *endpoint, ddl__digest list, int n)
+static ddl__counter *find_counter(const ddl_endpoint *endpoint, ddl__digest family)
+{
+    ddl__counter *c = endpoint->counters;
+    while (c && !ddl__digest_equal(c->family, family))
+        c = c->next;
+    return c;
+}
+
+uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest family,
+                                        ddl__digest parent)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__counter *c = endpoint->counters;
-    while (c && !ddl__digest_equal(c->list, list))
-        c = c->next;
+    ddl__counter *c = find_counter(endpoint, family);
     if (!c && (c = calloc(1, sizeof *c))) {
-        c->list = list;
+        c->family = family;
+        c->parent = parent;
         c->next = endpoint->counters;
         endpoint->counters = c;
     }
-    uint64_t count = c ? c->count += (uint64_t)(int64_t)n : 0;
+    if (c) {
+        uint32_t seen = ddl__pending_find_creation(endpoint, family, c->used);
+        c->used = seen ? seen : c->used + 1;
+    }
+    uint32_t number = c ? c->used : 0;
     pthread_mutex_unlock(&endpoint->lock);
-    return count;
+    return number;
 }
 
-ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, ddl__digest comm, ddl__comm_slot **out)
+void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__counter *c = find_counter(endpoint, family);
+    if (c && c->used < number - 1)
+        c->used = number - 1;
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    for (ddl__counter **at = &endpoint->counters, *c; (c = *at);)
+        if (ddl__digest_equal(c->parent, parent)) {
+            *at = c->next;
+            free(c);
+        } else {
+            at = &c->next;
+        }
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+ddl_status ddl__endpoint_open_slot(ddl_endpoint *endpoint, const ddl__comm_id *id,
+                                   ddl__comm_slot **out)
 {
     ddl__comm_slot *slot = calloc(1, sizeof *slot);
     if (!slot)
         return ddl__fail(DDL_ENOMEM, "no memory for a comm");
     pthread_mutex_lock(&endpoint->lock);
     for (ddl__comm_slot *s = endpoint->slots; s; s = s->next)
-        if (ddl__digest_equal(s->comm, comm)) {
+        if (ddl__digest_equal(s->id.comm, id->comm)) {
             pthread_mutex_unlock(&endpoint->lock);
             free(slot);
             return ddl__fail(DDL_ESTATE, "a comm of these members with this tag and epoch is alive "
                                          "here already: destroy it or choose another tag");
         }
     slot->serial = endpoint->serial++;
-    slot->comm = comm;
+    slot->id = *id;
     slot->next = endpoint->slots;
     endpoint->slots = slot;
     pthread_mutex_unlock(&endpoint->lock);
@@ -82,20 +117,31 @@ void ddl__endpoint_divert(ddl_endpoint *endpoint, ddl__comm_slot *slot, uint8_t 
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-bool ddl__endpoint_find_create_failure(ddl_endpoint *endpoint, ddl__digest comm,
+bool ddl__endpoint_take_create_failure(ddl_endpoint *endpoint, const ddl__comm_id *id,
                                        ddl__create_failure *failure)
 {
     pthread_mutex_lock(&endpoint->lock);
-    bool found = ddl__create_failures_find(&endpoint->failures, comm, failure);
+    const ddl__create_failure *found =
+        ddl__create_failures_find(&endpoint->failures, id->family, id->number);
+    if (found) {
+        *failure = *found;
+        ddl__create_failures_forget(&endpoint->failures, found->family, found->creation,
+                                    found->from);
+    }
     pthread_mutex_unlock(&endpoint->lock);
     return found;
 }
 
-void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, ddl__digest comm, int from,
+void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, const ddl__comm_id *id, int from,
                                          uint32_t attempt)
 {
+    ddl__create_failure notice = {.family = id->family,
+                                  .creation = id->number,
+                                  .from = from,
+                                  .attempt = attempt,
+                                  .status = DDL_OK};
     pthread_mutex_lock(&endpoint->lock);
-    ddl__create_failures_add(&endpoint->failures, comm, from, attempt, DDL_OK, "");
+    ddl__create_failures_add(&endpoint->failures, &notice);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -109,10 +155,10 @@ uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot
     return (uint32_t)attempt;
 }
 
-void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, ddl__digest comm)
+void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, const ddl__comm_id *id)
 {
     pthread_mutex_lock(&endpoint->lock);
-    ddl__create_failures_forget(&endpoint->failures, comm, -1);
+    ddl__create_failures_forget(&endpoint->failures, id->family, id->number, -1);
     pthread_mutex_unlock(&endpoint->lock);
 }
 
@@ -152,7 +198,7 @@ void ddl__endpoint_close_slot(ddl_endpoint *endpoint, ddl__comm_slot *slot)
             *at = slot->next;
             break;
         }
-    ddl__create_failures_forget(&endpoint->failures, slot->comm, -1);
+    ddl__create_failures_forget(&endpoint->failures, slot->id.family, slot->id.number, -1);
     ddl__pending_drop_slot(endpoint, slot);
     if (slot->task.run)
         epoll_ctl(endpoint->epoll, EPOLL_CTL_DEL, slot->task.fd, NULL);

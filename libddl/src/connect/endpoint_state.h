@@ -60,7 +60,7 @@ typedef struct ddl__taker {
 struct ddl__comm_slot {
     ddl__comm_slot *next;
     uint64_t serial;
-    ddl__digest comm;
+    ddl__comm_id id;
     ddl__background_task task; /* run is NULL while the comm is being created */
     uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
                                   0: it has not failed */
@@ -72,11 +72,11 @@ struct ddl__comm_slot {
     bool busy;                 /* the task is running */
 };
 
-/* How many comms were created over a list of members. */
+/* The highest number that was used for a creation of a family. */
 typedef struct ddl__counter {
     struct ddl__counter *next;
-    ddl__digest list;
-    uint64_t count;
+    ddl__digest family, parent;
+    uint32_t used;
 } ddl__counter;
 
 struct ddl_endpoint {
@@ -165,6 +165,11 @@ static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
            : kind == DDL__CONN_LATE_CONTROL ? &slot->takers[1]
                                             : (ddl__taker *)NULL;
 }
+
+/* The highest number of a creation of the family, above `used` and without a slot here, for which a
+ * member has connected; 0: none. */
+uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest family,
+                                    uint32_t used);
 
 /* Give the slot's connections that have come to its takers. */
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);

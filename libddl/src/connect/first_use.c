@@ -97,7 +97,7 @@ ddl__first_use *ddl__first_use_create(const ddl__wireup *wireup)
     use->shm_buffers = shm_buffers;
     use->wireup = (ddl__wireup){.endpoint = wireup->endpoint,
                                 .slot = wireup->slot,
-                                .comm = wireup->comm,
+                                .id = wireup->id,
                                 .addresses = wireup->addresses,
                                 .arena = wireup->arena,
                                 .rank = wireup->rank,

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(sizeof(ddl__hello) == 256, "equal on every platform");
+_Static_assert(sizeof(ddl__hello) == 280, "equal on every platform");
 
 ddl__hello ddl__hello_answer(const ddl__hello *hello, ddl_status status, const char *text)
 {

@@ -7,7 +7,7 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 11 };
+enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 12 };
 
 /* The purpose of the connection. Over TCP a pair of ranks first opens the link's own connection,
  * then its lanes, if it has any, then the connection for messages and as many lanes of that. In a
@@ -31,6 +31,13 @@ enum {
     DDL__CONN_FIRST_MEMORY = 12  /* both links of a pair that shares memory, when used */
 };
 
+/* What identifies a comm to its members. */
+typedef struct ddl__comm_id {
+    ddl__digest comm;   /* unique: the digest of the other two */
+    ddl__digest family; /* of its parent, its members in their order, tag and epoch; all 0: none */
+    uint32_t number;    /* of its creation in the family, from 1; 0: its tag makes it unique */
+} ddl__comm_id;
+
 /* The sender's settings that have to be equal in the whole job. */
 enum { DDL__HELLO_SECRET = 1, DDL__HELLO_ENCRYPT = 2 };
 
@@ -49,6 +56,9 @@ typedef struct ddl__hello {
     ddl__digest dialer;   /* the endpoint that dials */
     uint64_t number; /* counts the dialer's hellos without a challenge, from 1; 0: challenged */
     ddl__digest comm;
+    ddl__digest family; /* of the comm, while it is created, and in a create-failure notice */
+    uint32_t creation;  /* likewise its number; in an answer, the number of the answering rank */
+    uint32_t reserved;
     uint64_t arena; /* inproc: a pointer to the sender's arena; carries one reference */
     unsigned char nonce[DDL__KEY];
     char text[96]; /* the reason, in a refusal or a create-failure notice */

@@ -98,16 +98,17 @@ static void endpoint_note_refusal(ddl_endpoint *endpoint, const ddl__pending_con
 static ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
 {
     ddl__comm_slot *slot = endpoint->slots;
-    while (slot && !ddl__digest_equal(slot->comm, comm))
+    while (slot && !ddl__digest_equal(slot->id.comm, comm))
         slot = slot->next;
     return slot;
 }
 
-/* Late connections come when all members have the comm, so this one had it and has none now. */
-static void pending_answer_left(const ddl_endpoint *endpoint, ddl__pending_conn *conn)
+/* Refuse a proven connection in place of its comm. `creation`: the number of ours in the family. */
+static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn, ddl_status status,
+                           const char *why, uint32_t creation)
 {
-    ddl__hello answer =
-        ddl__hello_answer(&conn->inbound.received.hello, DDL_ESTATE, "it has left the comm");
+    ddl__hello answer = ddl__hello_answer(&conn->inbound.received.hello, status, why);
+    answer.creation = creation;
     ddl__answer_prove(&endpoint->job, &conn->inbound.session, DDL__AUTH_MEMBER, &answer);
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
@@ -120,8 +121,8 @@ static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     if (!is_late(hello))
         return false;
     ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
-    if (!slot) {
-        pending_answer_left(endpoint, conn);
+    if (!slot) { /* late connections come when all have the comm, so this rank had it */
+        pending_refuse(endpoint, conn, DDL_ESTATE, "it has left the comm", 0);
         return true;
     }
     const ddl__taker *taker = ddl__slot_taker(slot, hello->kind);
@@ -148,12 +149,19 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     conn->proven = true;
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (hello->kind == DDL__CONN_CREATE_FAILURE) {
-        ddl__create_failures_add(&endpoint->failures, hello->comm, (int)hello->from, hello->attempt,
-                                 hello->status < 0 ? (ddl_status)hello->status : DDL_EPEER,
-                                 hello->text);
+        ddl__create_failure notice = {.family = hello->family,
+                                      .creation = hello->creation,
+                                      .from = (int)hello->from,
+                                      .attempt = hello->attempt,
+                                      .status = hello->status < 0 ? (ddl_status)hello->status
+                                                                  : DDL_EPEER};
+        memcpy(notice.text, hello->text, sizeof notice.text);
+        ddl__create_failures_add(&endpoint->failures, &notice);
         return false; /* a notice only: the connection has no other use */
     }
-    ddl__create_failures_forget(&endpoint->failures, hello->comm, (int)hello->from);
+    if (hello->kind != DDL__CONN_CONTROL && !is_late(hello)) /* it tries again */
+        ddl__create_failures_forget(&endpoint->failures, hello->family, hello->creation,
+                                    (int)hello->from);
     if (pending_give(endpoint, conn))
         return false;
     /* From now on only the peer's closing is of interest. */
@@ -398,7 +406,7 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at; at = &(*at)->next) {
         ddl__pending_conn *conn = *at;
-        if (!conn->proven || !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) ||
+        if (!conn->proven || !ddl__digest_equal(conn->inbound.received.hello.comm, slot->id.comm) ||
             (conn->inbound.received.hello.kind == DDL__CONN_CONTROL && !control) ||
             is_late(&conn->inbound.received.hello))
             continue;
@@ -413,11 +421,59 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     return false;
 }
 
+/* Whether a connection is the first one of a member in a creation of the family that has no slot
+ * here. */
+static bool begins_creation(const ddl_endpoint *endpoint, const ddl__pending_conn *conn,
+                            ddl__digest family)
+{
+    const ddl__hello *hello = &conn->inbound.received.hello;
+    bool first = hello->kind == DDL__CONN_TCP || hello->kind == DDL__CONN_PAIR ||
+                 hello->kind == DDL__CONN_SHM || hello->kind == DDL__CONN_INPROC;
+    return conn->proven && first && hello->creation && ddl__digest_equal(hello->family, family) &&
+           !find_slot(endpoint, hello->comm);
+}
+
+uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest family, uint32_t used)
+{
+    uint32_t highest = used;
+    for (const ddl__pending_conn *conn = endpoint->pending; conn; conn = conn->next)
+        if (conn->inbound.received.hello.creation > highest &&
+            begins_creation(endpoint, conn, family))
+            highest = conn->inbound.received.hello.creation;
+    return highest > used ? highest : 0;
+}
+
+uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *slot,
+                                  bool (*is_missing)(const void *context, int rank),
+                                  const void *context, int *member)
+{
+    uint32_t later = 0;
+    pthread_mutex_lock(&endpoint->lock);
+    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
+        ddl__pending_conn *conn = *at;
+        const ddl__hello *hello = &conn->inbound.received.hello;
+        bool begins = begins_creation(endpoint, conn, slot->id.family);
+        if (begins && hello->creation < slot->id.number) {
+            pending_refuse(endpoint, conn, DDL_EREFUSED, "a later creation has begun here",
+                           slot->id.number);
+            pending_drop(endpoint, at);
+            continue;
+        }
+        if (begins && hello->creation > later && is_missing(context, (int)hello->from)) {
+            later = hello->creation;
+            *member = (int)hello->from;
+        }
+        at = &conn->next;
+    }
+    pthread_mutex_unlock(&endpoint->lock);
+    return later;
+}
+
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
-        if (conn->proven && ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm) &&
+        if (conn->proven && ddl__digest_equal(conn->inbound.received.hello.comm, slot->id.comm) &&
             pending_give(endpoint, conn))
             pending_drop(endpoint, at);
         else
@@ -434,7 +490,7 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
         bool parked = !is_late(&conn->inbound.received.hello) && !conn->peer_left;
         if (!conn->proven || (slot->task.run && parked) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
-            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->comm))
+            !ddl__digest_equal(conn->inbound.received.hello.comm, slot->id.comm))
             at = &conn->next;
         else
             pending_drop(endpoint, at);

@@ -258,7 +258,8 @@ ddl_status ddl__rendezvous_follow(ddl__rendezvous_plan *plan, const ddl__rendezv
     ddl_status status = askers_find(&a);
     bool alone = status == DDL_OK && plan->list && !a.n;
     if (status == DDL_OK && !alone)
-        status = ddl__endpoint_open_slot(plan->endpoint, first->rendezvous, &slot);
+        status = ddl__endpoint_open_slot(plan->endpoint, &(ddl__comm_id){.comm = first->rendezvous},
+                                         &slot);
     if (status == DDL_OK && !alone) {
         plan->own.rendezvous = first->rendezvous;
         a.status = status = plan->list ? DDL_OK : get_list(plan, first);

@@ -32,7 +32,7 @@ void ddl__control_dial_close(ddl__control_dial *control);
 typedef struct ddl__wireup {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
-    ddl__digest comm;
+    ddl__comm_id id;
     const ddl__address *addresses; /* by rank */
     int rank, size;
     uint32_t kinds; /* ddl_link_kind bits */
@@ -58,7 +58,7 @@ ddl_status ddl__wireup_run(const ddl__wireup *wireup);
  * stays set. Linked members receive it over their links. The others receive a create-failure notice
  * at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another member has sent is
  * passed on over links only, since that member notifies the others itself. A time-out is not sent
- * to members without a link: they are late, and this rank may try again. */
+ * to members without a link: they are late, and this rank may try again. Nor is DDL__SUPERSEDED. */
 void ddl__wireup_announce_failure(const ddl__wireup *wireup, ddl_status status);
 
 #endif

@@ -23,7 +23,9 @@ ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind)
 {
     ddl__hello hello = ddl__endpoint_begin_hello(w->endpoint, kind, w->rank, peer, w->size);
     hello.endpoint = w->addresses[peer].endpoint;
-    hello.comm = w->comm;
+    hello.comm = w->id.comm;
+    hello.family = w->id.family;
+    hello.creation = w->id.number;
     return hello;
 }
 
@@ -129,6 +131,14 @@ static bool pair_has_ended(const ddl__wireup *w, int peer)
     return fd >= 0 && ddl__has_ended(fd);
 }
 
+static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t later)
+{
+    *w->peer_reason = (ddl__reason){DDL__SUPERSEDED, -1, later, NULL};
+    ddl__endpoint_raise_creation(w->endpoint, w->id.family, later);
+    return ddl__fail(DDL__SUPERSEDED, "rank %d on %s is at creation %u of this comm, rank %d at %u",
+                     member, w->addresses[member].host, later, w->rank, w->id.number);
+}
+
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
 {
     ddl__create_failure failure;
@@ -137,7 +147,7 @@ ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
         *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
         return status;
     }
-    if (ddl__endpoint_find_create_failure(w->endpoint, w->comm, &failure) &&
+    if (ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) &&
         (unsigned)failure.from < (unsigned)w->size) {
         *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
         return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
@@ -146,11 +156,28 @@ ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
     return DDL_OK;
 }
 
+static bool is_missing(const void *context, int rank)
+{
+    const ddl__wireup *w = context;
+    return rank >= 0 && rank < w->size && rank != w->rank && !w->links[rank];
+}
+
+/* A member that has connected for a later creation, and not for this one, never comes to it. */
+static ddl_status check_superseded(const ddl__wireup *w)
+{
+    int member;
+    uint32_t later =
+        w->id.number ? ddl__endpoint_find_later(w->endpoint, w->slot, is_missing, w, &member) : 0;
+    return later ? fail_superseded(w, member, later) : DDL_OK;
+}
+
 ddl_status ddl__wireup_check_members(const ddl__wireup *w)
 {
     ddl__reason reason;
     warn_missing(w);
     ddl_status status = ddl__wireup_check_reasons(w);
+    if (status == DDL_OK)
+        status = check_superseded(w);
     if (status != DDL_OK)
         return status;
     for (int i = 0; i < w->size; i++) {
@@ -161,8 +188,10 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
             link->ops->poll(link);
         if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
             *w->peer_reason = reason;
+            if (reason.status == DDL__SUPERSEDED)
+                ddl__endpoint_raise_creation(w->endpoint, w->id.family, reason.attempt);
             if (reason.from >= 0)
-                ddl__endpoint_ignore_create_failure(w->endpoint, w->comm, reason.from,
+                ddl__endpoint_ignore_create_failure(w->endpoint, &w->id, reason.from,
                                                     reason.attempt);
             return ddl__fail(reason.status, "%s", reason.text);
         }
@@ -222,6 +251,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         snprintf(answer->text, sizeof answer->text, "its answer was altered in transit");
     else if (answer->status == DDL_OK)
         return DDL_OK;
+    else if (answer->creation > w->id.number)
+        return fail_superseded(w, peer, answer->creation);
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }
 

@@ -17,7 +17,9 @@ static bool send_notice_to(const ddl__wireup *w, int peer, const struct sockaddr
     ddl__hello hello = ddl__hello_begin(job, DDL__CONN_CREATE_FAILURE, w->rank, peer, w->size);
     ddl__session session;
     hello.endpoint = w->addresses[peer].endpoint;
-    hello.comm = w->comm;
+    hello.comm = w->id.comm;
+    hello.family = w->id.family;
+    hello.creation = w->id.number;
     hello.status = why->status;
     hello.attempt = why->attempt;
     snprintf(hello.text, sizeof hello.text, "%s", why->text);
@@ -62,10 +64,11 @@ void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
         ddl__link *link = w->links ? w->links[peer] : NULL;
         if (link && link->fd >= 0)
             link->ops->close(link, encoded);
-        else if (peer != w->rank && own && status != DDL_ETIMEDOUT && ddl__now() < end)
+        else if (peer != w->rank && own && status != DDL_ETIMEDOUT && status != DDL__SUPERSEDED &&
+                 ddl__now() < end)
             send_notice(w, peer, &to_unlinked, end);
     }
     if (!w->slot)
-        ddl__endpoint_forget_create_failures(w->endpoint, w->comm);
+        ddl__endpoint_forget_create_failures(w->endpoint, &w->id);
     ddl__fail(status, "%s", text);
 }

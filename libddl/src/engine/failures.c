@@ -52,7 +52,8 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
         va_end(args);
         atomic_store_explicit(&engine->failure, status, memory_order_release);
         ddl__engine_close_links(engine, status, engine->message);
-        ddl__log(status == DDL_EABORTED ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
+        bool is_meant = status == DDL_EABORTED || status == DDL__SUPERSEDED;
+        ddl__log(is_meant ? DDL__INFO : DDL__WARN, "%s: the comm is dead: %s",
                  engine->config.names[engine->config.rank], engine->message);
     }
     status = atomic_load_explicit(&engine->failure, memory_order_relaxed);

@@ -459,7 +459,7 @@ ddl_status ddl__late_create(ddl__health *h)
     late->health = h;
     late->wireup = (ddl__wireup){.endpoint = h->config.endpoint,
                                  .slot = h->config.slot,
-                                 .comm = h->config.comm,
+                                 .id = {.comm = h->config.comm},
                                  .addresses = h->config.addresses,
                                  .rank = h->rank,
                                  .size = h->size};

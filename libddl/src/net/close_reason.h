@@ -14,7 +14,8 @@ enum { DDL__REASON_MAX = 256 }; /* bytes, with the terminating NUL */
 typedef struct ddl__reason {
     ddl_status status;
     /* The rank whose attempt to create the comm has failed, and the number of that attempt at its
-     * endpoint. from -1: the comm was created, or all members had connected. */
+     * endpoint. from -1: the comm was created, or all members had connected. With DDL__SUPERSEDED,
+     * `attempt` is the number of the later creation. */
     int from;
     uint32_t attempt;
     const char *text;

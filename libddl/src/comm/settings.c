@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/settings.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/time_limits.h"
+#include "connect/neighbours.h"
+
+enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
+
+/* The settings that have to be equal on all members, and with whom the rank shares memory. */
+typedef struct settings {
+    uint64_t segment_bytes;
+    int64_t heartbeat_ms;
+    bool shares; /* it uses shared memory */
+    ddl__layout layout;
+    ddl__sharing sharing;
+} settings;
+
+static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
+                                   const settings *theirs, int rank)
+{
+    const char *name = comm->names[rank];
+    if (theirs->segment_bytes != comm->segment_bytes)
+        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu on %s and %llu on %s",
+                         (unsigned long long)comm->segment_bytes, comm->names[comm->rank],
+                         (unsigned long long)theirs->segment_bytes, name);
+    if (theirs->heartbeat_ms != comm->config.heartbeat_ms)
+        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
+                         (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
+                         (long long)theirs->heartbeat_ms, name);
+    /* Of pairs that are connected later, both ends decide how before. */
+    if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
+        ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
+        return ddl__fail(DDL_EINVAL,
+                         "%s uses shared memory and %s does not: set DDL_LINKS or the comm's links "
+                         "alike on both, and see their warnings",
+                         own->shares ? comm->names[comm->rank] : name,
+                         own->shares ? name : comm->names[comm->rank]);
+    return ddl__layout_compare(comm, &theirs->layout, name);
+}
+
+static void link_shorten(ddl__link *link)
+{
+    if (link && !link->ops->shared)
+        ddl__tcp_link_shorten(link);
+}
+
+/* Queue less in sockets to members on this machine, which are in other containers or were
+ * configured to use TCP. */
+static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
+{
+    for (int i = 0; i < comm->size; i++) {
+        if (i == comm->rank || locations[i].machine != locations[comm->rank].machine)
+            continue;
+        link_shorten(ddl__engine_links(comm->engine)[i]);
+        link_shorten(ddl__engine_message_links(comm->engine)[i]);
+    }
+}
+
+/* Two members that run nothing more to create their comm. */
+static bool comm_is_pair(const ddl_comm *comm)
+{
+    return comm->size == 2 && comm->layout.mode != 'p';
+}
+
+static int64_t left_ms(const ddl__until *until, int64_t least)
+{
+    int64_t left = (until->deadline - ddl__now()) / DDL__MS;
+    return left > least ? left : least;
+}
+
+/* Run an operation of the creation. The comm ends when waiting for it is in vain. */
+static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl__until *until)
+{
+    ddl_work *work;
+    if (!until->check)
+        return ddl__engine_submit(comm->engine, call, NULL);
+    ddl_status status = ddl__engine_submit(comm->engine, call, &work);
+    if (status != DDL_OK)
+        return status;
+    while ((status = ddl__work_wait(work, ddl__now() + DDL__MEMBERS_POLL)) == DDL_INPROGRESS)
+        if ((status = ddl__until_check(until)) != DDL_OK) {
+            ddl__engine_fail(comm->engine, status, ddl__message());
+            status = ddl__work_wait(work, DDL__NEVER);
+            break;
+        }
+    ddl__work_destroy(work);
+    return status;
+}
+
+/* All-gather `rows` in place. In a large comm by trees, whose edges the barrier that follows uses
+ * as well: every other pair would have its link opened for this alone. */
+static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
+                              const ddl__until *until)
+{
+    ddl__call call = {.kind = DDL__ALLGATHER,
+                      .dtype = DDL_U8,
+                      .count = (int64_t)row,
+                      .send = rows,
+                      .recv = rows,
+                      .timeout_ms = timeout_ms};
+    if (!ddl__first_use_is_for(comm->size))
+        return run_operation(comm, &call, until);
+    call.kind = DDL__GATHER;
+    call.by = DDL__ALGORITHM_TREE;
+    call.send = (char *)rows + (size_t)comm->rank * row;
+    call.recv = comm->rank == 0 ? rows : NULL;
+    ddl_status status = run_operation(comm, &call, until);
+    if (status != DDL_OK)
+        return status;
+    call.kind = DDL__BROADCAST;
+    call.uncounted = true;
+    call.count = (int64_t)row * comm->size;
+    call.send = call.recv = rows;
+    return run_operation(comm, &call, until);
+}
+
+/* With whom this rank shares memory, and its place among them. */
+static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sharing *sharing)
+{
+    unsigned char *shared = calloc((size_t)comm->size, 1);
+    if (!shared)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+    for (int i = 0; i < comm->size; i++) {
+        shared[i] = i == comm->rank || (links[i] && links[i]->ops->shared);
+        comm->local_size += shared[i];
+        comm->local_rank += i < comm->rank && shared[i];
+    }
+    *sharing = ddl__sharing_of(shared, comm->rank, comm->size);
+    free(shared);
+    return DDL_OK;
+}
+
+/* All members' settings are here, by rank. */
+static ddl_status apply_settings(ddl_comm *comm, const settings *all)
+{
+    size_t size = (size_t)comm->size;
+    ddl__location *locations = calloc(size, sizeof *locations);
+    ddl__sharing *sharing = calloc(size, sizeof *sharing);
+    ddl_status status =
+        locations && sharing ? DDL_OK : ddl__fail(DDL_ENOMEM, "no memory for %zu members", size);
+    for (size_t i = 0; status == DDL_OK && i < size; i++) {
+        status = settings_compare(comm, &all[comm->rank], &all[i], (int)i);
+        locations[i] = all[i].layout.location;
+        sharing[i] = all[i].sharing;
+    }
+    comm->layout.choices = all[0].layout.choices;
+    if (status == DDL_OK)
+        status = ddl__layout_apply(comm, sharing, locations);
+    if (status == DDL_OK)
+        shorten_same_machine(comm, locations);
+    free(locations);
+    free(sharing);
+    return status;
+}
+
+ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup)
+{
+    settings *all = calloc((size_t)comm->size, sizeof *all);
+    if (!all)
+        return ddl__fail(DDL_ENOMEM, "no memory for %d members", comm->size);
+    settings *own = &all[comm->rank];
+    own->segment_bytes = comm->segment_bytes;
+    own->heartbeat_ms = comm->config.heartbeat_ms;
+    own->shares = wireup->kinds & DDL_LINK_SHM;
+    own->layout = comm->layout;
+    ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
+    int64_t left = left_ms(wireup->until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
+    /* A rank that does not come is known to its neighbours only: let them say so before. */
+    if (ddl__is_sparse(comm->size))
+        left += COMMIT_LEAST_MS;
+    if (status == DDL_OK)
+        status = gather_rows(comm, all, sizeof *all, left, wireup->until);
+    if (status == DDL_OK)
+        status = apply_settings(comm, all);
+    free(all);
+    return status;
+}
+
+ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until)
+{
+    ddl__call call = {.kind = DDL__BARRIER,
+                      .dtype = DDL_U8,
+                      .uncounted = true, /* it is not one of the user's operations */
+                      .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
+    return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_operation(comm, &call, until);
+}
