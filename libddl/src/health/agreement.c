@@ -28,7 +28,6 @@
  */
 #include "health/agreement.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -50,21 +49,7 @@ static void set_add(unsigned char *set, int rank)
     set[rank / 8] |= (unsigned char)(1 << rank % 8);
 }
 
-static size_t set_bytes(const ddl__health *h)
-{
-    return ((size_t)h->size + 7) / 8;
-}
-
 /* ------------------------------------------------------------------------------------- messages */
-
-static bool store_set(const ddl__health *h, unsigned char **set, const unsigned char *content)
-{
-    if (!*set)
-        *set = malloc(set_bytes(h));
-    if (*set)
-        memcpy(*set, content, set_bytes(h));
-    return *set;
-}
 
 /* Send it to one member, or to all (-1). */
 static void tell(ddl__health *h, int to, ddl__control_msg message, uint32_t attempt, uint32_t value,
@@ -72,7 +57,7 @@ static void tell(ddl__health *h, int to, ddl__control_msg message, uint32_t atte
 {
     agreement_head head = {attempt, value};
     unsigned char content[sizeof head + DDL__CONTROL_MSG_MAX / 2];
-    size_t sets = set ? set_bytes(h) : 0;
+    size_t sets = set ? ddl__set_bytes(h) : 0;
     memcpy(content, &head, sizeof head);
     if (sets)
         memcpy(content + sizeof head, set, sets);
@@ -104,14 +89,16 @@ void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
     ddl__member *member = &h->members[from];
     agreement_head head;
     size_t sets = bytes - sizeof head;
-    if (bytes < sizeof head || (message != DDL__DONE && sets != set_bytes(h)))
+    if (bytes < sizeof head || (message != DDL__DONE && sets != ddl__set_bytes(h)))
         return;
     memcpy(&head, content, sizeof head);
     content += sizeof head;
-    if (message == DDL__JOIN && store_set(h, &member->accused, content)) {
+    if (message == DDL__JOIN) {
+        memcpy(member->accused, content, sets);
         member->joined = head.attempt;
         member->leader = (int)head.leader;
-    } else if (message == DDL__VERDICT && store_set(h, &member->verdict, content)) {
+    } else if (message == DDL__VERDICT) {
+        memcpy(member->verdict, content, sets);
         member->decided = head.attempt;
     } else if (message == DDL__DONE) {
         member->done = head.attempt;
@@ -126,7 +113,7 @@ void ddl__agreement_receive(ddl__health *h, int from, ddl__control_msg message,
 void ddl__agreement_tell_standing(ddl__health *h, int rank)
 {
     const ddl__member *self = &h->members[h->rank];
-    if (h->shrinking && self->joined && self->accused)
+    if (h->shrinking && self->joined)
         tell(h, rank, DDL__JOIN, self->joined, (uint32_t)self->leader, self->accused);
     if (self->done)
         tell(h, rank, DDL__DONE, self->done, 0, NULL);
@@ -162,7 +149,7 @@ static bool is_majority(const ddl__health *h, const unsigned char *live)
 /* The ranks that count as dead by this rank's own evidence. */
 static void find_dead(const ddl__health *h, unsigned char *dead)
 {
-    memset(dead, 0, set_bytes(h));
+    memset(dead, 0, ddl__set_bytes(h));
     for (int rank = 0; rank < h->size; rank++)
         if (!is_alive(h, rank) && !h->members[rank].by_report)
             set_add(dead, rank);
@@ -183,7 +170,7 @@ static int not_joined(const ddl__health *h, uint32_t attempt)
 /* The leader's verdict, once all have joined. */
 static void leader_decide(const ddl__health *h, unsigned char *live)
 {
-    memset(live, 0, set_bytes(h));
+    memset(live, 0, ddl__set_bytes(h));
     for (int rank = 0; rank < h->size; rank++) {
         bool accused =
             !is_alive(h, rank) || (rank != h->rank && h->members[rank].leader != h->rank);
@@ -269,13 +256,14 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
         find_dead(h, dead);
         if (is_committed(h, created_attempt))
             return DDL_INPROGRESS;
-        if (sent_attempt != *attempt || memcmp(dead, sent_dead, set_bytes(h)) != 0) {
+        if (sent_attempt != *attempt || memcmp(dead, sent_dead, ddl__set_bytes(h)) != 0) {
             broadcast(h, DDL__JOIN, *attempt, (uint32_t)leader, dead);
-            memcpy(sent_dead, dead, set_bytes(h));
+            memcpy(sent_dead, dead, ddl__set_bytes(h));
             sent_attempt = *attempt;
             h->members[h->rank].joined = *attempt; /* for the report, and ... */
             h->members[h->rank].leader = leader;
-            store_set(h, &h->members[h->rank].accused, dead); /* ... for those who connect later */
+            memcpy(h->members[h->rank].accused, dead,
+                   ddl__set_bytes(h)); /* ... for members that connect late */
         }
         if (h->members[h->rank].expelled)
             return fail_as_minority(h, "it was ", h->members[h->rank].cause);
@@ -290,13 +278,13 @@ static ddl_status agree_on_survivors(ddl__health *h, uint32_t *attempt, uint32_t
             }
             if (waited) {
                 memset(live, 0,
-                       set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
+                       ddl__set_bytes(h)); /* an empty list, so that no rank waits for a verdict */
                 broadcast(h, DDL__VERDICT, *attempt, 0, live);
                 return fail_as_minority(h, "most ranks that may be alive are out of reach", "");
             }
         }
         if (leader != h->rank && leading->decided == *attempt) {
-            memcpy(live, leading->verdict, set_bytes(h));
+            memcpy(live, leading->verdict, ddl__set_bytes(h));
             return set_has(live, h->rank)
                        ? DDL_OK
                        : fail_as_minority(h, "the survivors have left it out", "");
@@ -324,7 +312,7 @@ static int lost_member(const ddl__health *h, const unsigned char *live, uint32_t
         /* Of one that is lost to others only, the leader decides. */
         bool dead = !is_alive(h, rank) && !member->by_report;
         bool lost = member->joined > attempt || (dead && !has_done(h, rank, attempt));
-        for (size_t i = 0; i < set_bytes(h) && member->joined == attempt; i++)
+        for (size_t i = 0; i < ddl__set_bytes(h) && member->joined == attempt; i++)
             lost = lost || live[i] & member->accused[i];
         if (lost)
             return rank;
@@ -387,17 +375,13 @@ static ddl_status creation_check(void *context)
 static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *next,
                               const unsigned char *live, uint32_t attempt, int64_t deadline)
 {
-    int *ranks = calloc((size_t)h->size, sizeof *ranks), n = 0;
-    if (!ranks)
-        return ddl__fail(DDL_ENOMEM, "no memory for %d members", h->size);
+    int n = 0;
     for (int rank = 0; rank < h->size; rank++)
         if (set_has(live, rank))
-            ranks[n++] = rank;
+            h->survivors[n++] = rank;
     creation c = {h, live, attempt};
     ddl__until until = {deadline, creation_check, &c};
-    ddl_status status = next->create(next->context, ranks, n, attempt, &until);
-    free(ranks);
-    return status;
+    return next->create(next->context, h->survivors, n, attempt, &until);
 }
 
 /* Under the lock, which is released while a comm is created. */

@@ -212,18 +212,40 @@ static void send_last(ddl__member *member, ddl__control_msg message, const void 
 
 static void health_free(ddl__health *h)
 {
-    for (int i = 0; i < h->size && h->members; i++) {
+    for (int i = 0; i < h->size && h->members; i++)
         ddl__control_conn_close(&h->members[i].conn);
-        free(h->members[i].accused);
-        free(h->members[i].verdict);
-    }
     ddl__controls_destroy(h->dials, h->size);
     ddl__close_guarded(h->arrivals);
     free(h->gone);
     free(h->trace_dir);
     free(h->members);
     free(h->causes);
+    free(h->sets);
+    free(h->survivors);
     free(h);
+}
+
+/* All memory that a failure may need: without it, the survivors would wait for this rank. */
+static bool health_allocate(ddl__health *h)
+{
+    size_t size = (size_t)h->size, set = ddl__set_bytes(h);
+    h->members = calloc(size, sizeof *h->members);
+    h->causes = calloc(size, DDL__CAUSE);
+    h->sets = calloc(size, 2 * set);
+    h->survivors = calloc(size, sizeof *h->survivors);
+    if (!h->members || !h->causes || !h->sets || !h->survivors) {
+        free(h->members);
+        h->members = NULL;
+        return false;
+    }
+    for (size_t i = 0; i < size; i++) {
+        ddl__member *member = &h->members[i];
+        member->conn.fd = -1;
+        member->cause = h->causes + i * DDL__CAUSE;
+        member->accused = h->sets + 2 * i * set;
+        member->verdict = member->accused + set;
+    }
+    return true;
 }
 
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **out)
@@ -232,30 +254,27 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     ddl__detector *detector =
         ddl__endpoint_attach(config->endpoint, DDL__ATTACHED_DETECTOR, ddl__detector_create,
                              config->witness, ddl__detector_destroy);
-    bool complete = h && detector &&
-                    (h->members = calloc((size_t)config->size, sizeof *h->members)) &&
-                    (h->causes = calloc((size_t)config->size, DDL__CAUSE));
-    if (!complete) {
+    if (h) {
+        h->size = config->size;
+        h->arrivals = -1;
+    }
+    if (!h || !detector || !health_allocate(h)) {
         ddl__controls_destroy(config->controls, config->size);
-        free(h ? h->members : NULL);
-        free(h);
+        if (h)
+            health_free(h);
         return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
                         : DDL_ESYSTEM;
     }
     h->detector = detector;
     h->config = *config;
     h->dials = config->controls;
-    h->arrivals = -1;
     h->engine = config->engine;
     h->rank = config->rank;
-    h->size = config->size;
     h->names = config->names;
     h->limits = config->limits;
     h->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
     for (int i = 0; i < h->size; i++) {
         ddl__control_dial *dial = &h->dials[i];
-        h->members[i].conn.fd = -1;
-        h->members[i].cause = h->causes + (size_t)i * DDL__CAUSE;
         if (dial->open) {
             ddl__control_conn_open(&h->members[i].conn, dial->fd, dial->seal);
             dial->fd = -1;

@@ -108,7 +108,7 @@ typedef struct ddl__member {
      * the survivors that it has decided on. */
     uint32_t joined, decided, done, committed;
     int leader;
-    unsigned char *accused, *verdict; /* sets of ranks */
+    unsigned char *accused, *verdict; /* sets of ranks, in `sets` of the health */
 } ddl__member;
 
 /* The content of DDL__DEAD: a status and its reason. The text is sent without its NUL. */
@@ -140,6 +140,8 @@ struct ddl__health {
     ddl__limits limits;
     ddl__member *members;     /* by rank; our own has no connection */
     char *causes;             /* of the members */
+    unsigned char *sets;      /* of the members: two sets of ranks each */
+    int *survivors;           /* room for the ranks of a verdict */
     ddl__control_dial *dials; /* by rank, while the comm is created */
     bool monitored;           /* the detector's thread monitors the comm */
 
@@ -193,6 +195,12 @@ typedef struct ddl__detector {
     ddl__health *comms;
     struct ddl__witness *witness; /* or NULL */
 } ddl__detector;
+
+/* The bytes of a set of ranks. */
+static inline size_t ddl__set_bytes(const ddl__health *health)
+{
+    return ((size_t)health->size + 7) / 8;
+}
 
 /* Under the lock: send a message to all members that are alive. */
 static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg message,

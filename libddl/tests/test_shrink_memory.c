@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rank 0 has no memory at one place of a shrink: no rank waits for its limit. */
+#include "processes.h"
+
+enum { SIZE = 3, PLACES = 24 };
+
+static atomic_int allocations_left = -1; /* until one fails; -1: none fails */
+
+static bool fails_now(void)
+{
+    return atomic_load(&allocations_left) >= 0 && !atomic_fetch_sub(&allocations_left, 1);
+}
+
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__real_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+    return fails_now() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t n, size_t bytes)
+{
+    return fails_now() ? NULL : __real_calloc(n, bytes);
+}
+
+static int place;
+
+static int shrink_without_memory(ddl_comm *comm)
+{
+    ddl_comm *next = NULL;
+    int rank = ddl_comm_rank(comm);
+    double start = start_together(comm);
+    if (rank == SIZE - 1)
+        raise(SIGKILL);
+    while (ddl_comm_status(comm) == DDL_OK)
+        CHECK(seconds() - start < 20, "the death was not noticed");
+    if (rank == 0)
+        atomic_store(&allocations_left, place);
+    start = seconds();
+    ddl_status status = ddl_comm_shrink(comm, NULL, &next);
+    CHECK(seconds() - start < 5, "place %d: %g s: %d: %s", place, seconds() - start, status,
+          ddl_last_error());
+    atomic_store(&allocations_left, -1);
+    ddl_comm_destroy(next);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+int main(void)
+{
+    int status[PROCESSES_MAX];
+    setenv("DDL_LOG", "off", 0);
+    for (place = 0; place < PLACES; place++) {
+        run_processes(SIZE, place % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, shrink_without_memory, 60,
+                      status);
+        for (int rank = 0; rank < SIZE - 1; rank++)
+            CHECK(!status[rank], "place %d: rank %d ended with %x", place, rank,
+                  (unsigned)status[rank]);
+    }
+    return 0;
+}
