@@ -99,13 +99,44 @@ static int alltoall(ddl_comm *comm)
     return 0;
 }
 
-/* One rank has called one operation more, which the other never calls. */
-static int one_more(ddl_comm *comm)
+/* One rank has called one operation more, which is complete there, and which the other never calls.
+ * Rank `late` leaves last, and reports it; the other one may. */
+static void leave_after_more(ddl_comm *comm, int late, const char *call)
+{
+    const char *const words[] = {call, "as operation 2", "is number 1"};
+    int rank = ddl_comm_rank(comm);
+    for (double end = seconds() + 20; rank == late && !atomic_load(&all->left);)
+        CHECK(seconds() < end, "the other rank does not leave");
+    CHECK(leave(comm, words) || rank != late, "rank %d does not know", rank);
+}
+
+static int one_more_of_first(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == 0)
+        OK(ddl_broadcast(comm, data, 4, DDL_F32, 0, NULL, NULL));
+    leave_after_more(comm, 1, "broadcast(f32, 4, root 0)");
+    return 0;
+}
+
+static int one_more_of_last(ddl_comm *comm)
+{
+    OK(ddl_barrier(comm, NULL, NULL));
+    if (ddl_comm_rank(comm) == 1)
+        OK(ddl_reduce(comm, data, more, 4, DDL_F32, DDL_SUM, 0, NULL, NULL));
+    leave_after_more(comm, 1, "reduce(f32, 4, sum, root 0)");
+    return 0;
+}
+
+/* The operation has failed, or its rank knows why it cannot end: nothing is left to report. */
+static int one_more_fails(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     OK(ddl_barrier(comm, NULL, NULL));
-    if (rank == 0)
-        OK(ddl_broadcast(comm, data, 4, DDL_F32, 0, NULL, NULL));
+    if (rank == 0) {
+        ddl_status status = ddl_barrier(comm, NULL, NULL);
+        CHECK(status == DDL_EPEER, "%d: %s", status, ddl_last_error());
+    }
     CHECK(!leave(comm, roots), "rank %d", rank);
     return 0;
 }
@@ -122,7 +153,9 @@ static const last_case cases[] = {
     {{"not_reported", not_reported, 0, false}, 1, 2},
     {{"gather", gather, 0, false}, 0, 0},
     {{"alltoall", alltoall, 0, false}, 0, 0},
-    {{"one_more", one_more, 0, false}, 0, 0},
+    {{"one_more_of_first", one_more_of_first, 0, false}, 1, 2},
+    {{"one_more_of_last", one_more_of_last, 0, false}, 1, 2},
+    {{"one_more_fails", one_more_fails, 0, false}, 0, 0},
 };
 
 int main(int argc, char **argv)

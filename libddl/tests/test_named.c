@@ -354,7 +354,7 @@ static void missing(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
     CHECK(status == DDL_EEXPIRED, "%d: %s", status, ddl_last_error());
     char who[64];
-    snprintf(who, sizeof who, "not called by rank %d", size - 1);
+    snprintf(who, sizeof who, "rank %d not there yet", size - 1);
     CHECK(strstr(ddl_last_error(), "\"lonely\"") && strstr(ddl_last_error(), who), "%s",
           ddl_last_error());
 }

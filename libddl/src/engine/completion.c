@@ -80,6 +80,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         if (work->call.queued)
             engine->queued--;
         free(work);
+        ddl__engine_release(engine); /* not the last one: the comm has its own */
         return;
     }
     if (status != DDL_OK) {
@@ -140,11 +141,18 @@ ddl_status ddl__work_wait(ddl_work *work, int64_t deadline)
     return ddl__work_test(work);
 }
 
+static void work_free(ddl_work *work)
+{
+    ddl__engine *engine = work->engine;
+    free(work->message);
+    free(work);
+    ddl__engine_release(engine);
+}
+
 void ddl__work_destroy(ddl_work *work)
 {
     if (ddl__is_complete(work) && !ddl__in_list(work)) {
-        free(work->message);
-        free(work);
+        work_free(work);
         return;
     }
     ddl__engine *engine = work->engine;
@@ -165,8 +173,7 @@ void ddl__work_destroy(ddl_work *work)
             break;
         }
     pthread_mutex_unlock(&engine->lock);
-    free(work->message);
-    free(work);
+    work_free(work);
 }
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,

@@ -74,7 +74,9 @@ void ddl__wake_driver(ddl__engine *engine)
 static int64_t earlier(const ddl__stream *stream, int64_t deadline)
 {
     const ddl_work *first = ddl__stream_first(stream);
-    return first && first->deadline < deadline ? first->deadline : deadline;
+    int64_t queued = atomic_load_explicit(&stream->queue_limit, memory_order_relaxed);
+    deadline = first && first->deadline < deadline ? first->deadline : deadline;
+    return queued < deadline ? queued : deadline;
 }
 
 /* The timeout of a sleep: up to the next limit or the deadline. */

@@ -48,6 +48,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
         return NULL;
     }
     engine->config = *config;
+    atomic_init(&engine->references, 1);
     engine->wait_policy.sharing = config->sharing_cores;
     /* The members that the first operations wait for are still connecting, and need the cores. */
     if (config->sharing_cores)
@@ -65,7 +66,9 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     engine->named.deadline = DDL__NEVER;
     engine->last = &engine->completed;
     engine->epoll = engine->wake = engine->report = -1;
+    engine->ordered.queue_limit = engine->named.stream.queue_limit = DDL__NEVER;
     pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->explaining, NULL);
     ddl__cond_init(&engine->changed);
     engine->messages = ddl__messages_create(config->rank, config->size, config->messages,
                                             config->names, &engine->lock, &engine->names_unsent);
@@ -193,16 +196,39 @@ const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine)
     return &engine->recorder;
 }
 
+void ddl__engine_release(ddl__engine *engine)
+{
+    if (atomic_fetch_sub_explicit(&engine->references, 1, memory_order_acq_rel) > 1)
+        return;
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->explaining);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
+/* Threads that wait for a work, one of which may drive, leave now that all works are complete. */
+static void await_leaving(ddl__engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed); /* to be woken */
+    while (engine->driven || atomic_load_explicit(&engine->waiters, memory_order_relaxed) > 1)
+        pthread_cond_wait(&engine->changed, &engine->lock);
+    for (ddl_work *work = engine->completed, *next; work; work = next) {
+        next = work->next;
+        ddl__leave_list(work);
+    }
+    engine->completed = NULL;
+    atomic_fetch_sub_explicit(&engine->waiters, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&engine->lock);
+}
+
 void ddl__engine_destroy(ddl__engine *engine)
 {
     if (!engine)
         return;
     if (ddl__pending(engine))
         ddl__engine_abort(engine, "ddl_comm_destroy while operations were pending");
-    for (ddl_work *work = engine->completed, *next; work; work = next) {
-        next = work->next;
-        ddl__leave_list(work);
-    }
+    await_leaving(engine);
     ddl__messages_destroy(engine->messages);
     ddl__links_destroy(engine->config.messages, (size_t)engine->config.size);
     ddl__links_destroy(engine->config.links, (size_t)engine->config.size);
@@ -214,7 +240,5 @@ void ddl__engine_destroy(ddl__engine *engine)
     ddl__close_guarded(engine->epoll);
     ddl__close_guarded(engine->wake);
     ddl__close_guarded(engine->report);
-    pthread_cond_destroy(&engine->changed);
-    pthread_mutex_destroy(&engine->lock);
-    free(engine);
+    ddl__engine_release(engine);
 }

@@ -94,6 +94,16 @@ void ddl__engine_abort(ddl__engine *engine, const char *reason);
  * wins. Any thread; does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
+/* Append why this rank still waits, as ": rank 1 not there yet; ...", or nothing: for an operation
+ * by order, or (NULL) for the one with this name. Called by the driver without the engine's lock.
+ */
+typedef void ddl__explain_fn(void *context, const ddl__signature *operation, const char *name,
+                             char *text, size_t size);
+
+/* Explain by this function from now on; NULL: not. When this returns, no call of the earlier
+ * function runs. Any thread. */
+void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context);
+
 /* The comm is created, and its failure detector runs. Before that, a lost link soon ends the comm
  * even if nothing waits for it. */
 void ddl__engine_created(ddl__engine *engine);
@@ -135,7 +145,7 @@ ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);
 typedef struct ddl__waiting {
     char name[DDL_NAME_MAX];
     ddl__signature signature;
-    int64_t submitted;
+    int64_t submitted, deadline;
 } ddl__waiting;
 
 enum { DDL__WAITING_MAX = 32 };

@@ -148,6 +148,23 @@ static void drain_last_spans(ddl__engine *engine)
         ;
 }
 
+void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context)
+{
+    pthread_mutex_lock(&engine->explaining);
+    engine->explain = explain;
+    engine->explain_context = context;
+    pthread_mutex_unlock(&engine->explaining);
+}
+
+void ddl__engine_explain(ddl__engine *engine, const ddl__signature *operation, const char *name,
+                         char *text, size_t size)
+{
+    pthread_mutex_lock(&engine->explaining);
+    if (engine->explain)
+        engine->explain(engine->explain_context, operation, name, text, size);
+    pthread_mutex_unlock(&engine->explaining);
+}
+
 void ddl__abort_execute(ddl__engine *engine)
 {
     if (engine->abort_after_spans)

@@ -192,6 +192,7 @@ bool ddl__named_advance(ddl__engine *engine)
 static ddl__waiting describe_waiting(const ddl_work *work)
 {
     ddl__waiting w = {.submitted = work->submitted,
+                      .deadline = work->deadline,
                       .signature = work->whole_of ? ddl__signature_of_group(work->whole_of)
                                                   : ddl__signature_of(&work->call, 0)};
     snprintf(w.name, sizeof w.name, "%s", work->name);
@@ -273,7 +274,7 @@ static bool find_urgent(ddl__engine *engine, char *name, int64_t *deadline, int6
 
 void ddl__named_check_limits(ddl__engine *engine)
 {
-    char name[DDL_NAME_MAX], missing[128] = "";
+    char name[DDL_NAME_MAX], why[DDL__MESSAGE_MAX / 2] = "";
     int64_t deadline, limit_ms;
     if (engine->named.deadline == DDL__NEVER || ddl__now() <= engine->named.deadline)
         return;
@@ -284,12 +285,10 @@ void ddl__named_check_limits(ddl__engine *engine)
         engine->named.deadline = deadline;
         return;
     }
-    ddl__announcements_missing(&engine->named.announcements, name, missing, sizeof missing);
+    ddl__engine_explain(engine, NULL, name, why, sizeof why);
     ddl__fail_all(engine, DDL_EEXPIRED,
-                  "%s: the operation named \"%s\" ran past its limit of %lld ms: it was not called "
-                  "by %s%s",
-                  rank_name(engine, engine->config.rank), name, (long long)limit_ms,
-                  missing[0] ? "rank " : "all ranks", missing);
+                  "%s: the operation named \"%s\" ran past its limit of %lld ms%s",
+                  rank_name(engine, engine->config.rank), name, (long long)limit_ms, why);
 }
 
 /* Rank 0 fails if a rank has left before announcing; the others, if rank 0 has left. */

@@ -116,22 +116,6 @@ ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, i
     return DDL__COMPLETE;
 }
 
-void ddl__announcements_missing(const ddl__announcements *announcements, const char *name,
-                                char *text, size_t size)
-{
-    const ddl__entry *entry = *find(announcements, name, strlen(name));
-    size_t n = 0;
-    int left = entry ? announcements->size - entry->announced : 0;
-    text[0] = 0;
-    for (int rank = 0; left > 0 && n < size; rank++) {
-        if (entry->by[rank])
-            continue;
-        const char *before = n == 0 ? "" : left == 1 ? " and " : ", ";
-        n += (size_t)snprintf(text + n, size - n, "%s%d", before, rank);
-        left--;
-    }
-}
-
 bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank)
 {
     const ddl__entry *entry = *find(announcements, name, strlen(name));

@@ -47,11 +47,6 @@ ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, i
                                             const ddl__signature *signature, int *first,
                                             ddl__signature *theirs);
 
-/* Write the ranks that have not announced the name, as "1, 3 and 4"; "" when it is not in the
- * table. */
-void ddl__announcements_missing(const ddl__announcements *announcements, const char *name,
-                                char *text, size_t size);
-
 /* Whether that rank has announced the name; false when it is not in the table. */
 bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank);
 

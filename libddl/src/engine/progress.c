@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One pass of the driver: messages, then named operations, then ordered ones. After a pass that
  * moved nothing: whether to go on waiting. */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "engine/describe.h"
 #include "engine/state.h"
@@ -157,21 +160,55 @@ bool ddl__advance(ddl__engine *engine)
     return advance_stream(engine, &engine->ordered) || moved;
 }
 
-/* Fail if the current operation of the stream has run past its limit, or the next one that waits
- * for a device. */
-static void check_stream_limit(ddl__engine *engine, const ddl__stream *stream)
+/* The work of the stream that has run past its limit: the current one, the next one, which waits
+ * for a device, or a queued one. Copied, since a queued one may be destroyed. */
+static bool find_expired(ddl__engine *engine, ddl__stream *stream, ddl__call *call,
+                         ddl__signature *signature)
 {
+    int64_t now = ddl__now();
     const ddl_work *work = ddl__stream_first(stream);
-    if (!work || ddl__now() <= work->deadline)
+    if (work && now > work->deadline) {
+        *call = work->call;
+        *signature = work == stream->current ? work->signature
+                                             : ddl__signature_of(&work->call, work->sequence);
+        return true;
+    }
+    if (now <= atomic_load_explicit(&stream->queue_limit, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&engine->lock);
+    work = ddl__stream_most_urgent(stream);
+    bool expired = work && now > work->deadline;
+    if (expired) {
+        *call = work->call;
+        *signature = ddl__signature_of(&work->call, work->sequence);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return expired;
+}
+
+/* Fail if a work of the stream has run past its limit. */
+static void check_stream_limit(ddl__engine *engine, ddl__stream *stream)
+{
+    ddl__call call;
+    ddl__signature signature;
+    if (!ddl__stream_pending(stream) || !find_expired(engine, stream, &call, &signature))
         return;
-    char text[DDL__CALL_MAX];
-    bool runs = work == stream->current;
-    ddl__signature signature =
-        runs ? work->signature : ddl__signature_of(&work->call, work->sequence);
+    char text[DDL__CALL_MAX], before[DDL__CALL_MAX + 32] = "", why[DDL__MESSAGE_MAX / 2] = "";
+    const ddl_work *current = stream->current;
+    bool runs = current && !memcmp(&signature, &current->signature, sizeof signature);
     ddl__describe_signature(text, sizeof text, &signature);
-    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms%s",
-                  engine->config.names[engine->config.rank], text, (long long)work->call.timeout_ms,
-                  runs ? "" : ": the GPU has not come to it");
+    if (current && !runs) {
+        char other[DDL__CALL_MAX];
+        ddl__describe_signature(other, sizeof other, &current->signature);
+        snprintf(before, sizeof before, ": it waited for %s", other);
+    }
+    if (current)
+        ddl__engine_explain(engine, &current->signature, NULL, why, sizeof why);
+    else
+        snprintf(why, sizeof why, ": the GPU has not come to it");
+    ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms%s%s",
+                  engine->config.names[engine->config.rank], text, (long long)call.timeout_ms,
+                  before, why);
 }
 
 void ddl__check_limits(ddl__engine *engine)

@@ -30,6 +30,10 @@
  * were sent before. These have arrived by then, so the driver first runs what can run, and fails
  * only what is blocked.
  *
+ * A caller's work keeps the engine's memory and lock (`references`), since a thread may come to
+ * wait for it while another one destroys the comm. ddl__engine_destroy completes all works, and
+ * waits until the driver and all waiters have left.
+ *
  * A sleeping driver is woken by the descriptors of its links, and by `wake` for aborts and
  * takeovers; all are in `epoll`. A thread that queues something looks at `asleep` afterwards. The
  * driver sets `asleep` before its last look at the queues. */
@@ -55,6 +59,7 @@ typedef struct ddl__loss {
 
 struct ddl__engine {
     ddl__engine_config config;
+    atomic_uint references; /* the comm's, and one for each work that a caller has */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
@@ -90,7 +95,17 @@ struct ddl__engine {
     ddl__loss *losses;         /* by rank */
     int64_t unconfirmed_until; /* when to believe a lost link; 0: none is in doubt */
     int epoll, wake;
+
+    pthread_mutex_t explaining; /* held during a call of `explain`; before the detector's lock */
+    ddl__explain_fn *explain;   /* or NULL */
+    void *explain_context;
 };
+
+/* ---- engine.c ---- */
+
+/* Drop a reference. The last one frees the lock, which a thread that waits for a work may still
+ * want when the comm is destroyed. */
+void ddl__engine_release(ddl__engine *engine);
 
 /* ---- completion.c ---- */
 
@@ -181,6 +196,10 @@ void ddl__fail_all(ddl__engine *engine, ddl_status status, const char *format, .
 
 /* As ddl__check_blocked, when a link has ended. */
 void ddl__check_ended(ddl__engine *engine);
+
+/* Call the explainer, if there is one. */
+void ddl__engine_explain(ddl__engine *engine, const ddl__signature *operation, const char *name,
+                         char *text, size_t size);
 
 /* Carry out a requested abort. */
 void ddl__abort_execute(ddl__engine *engine);

@@ -156,6 +156,20 @@ void ddl__stream_push(ddl__stream *stream, ddl_work *work)
     work->next = NULL;
     *stream->tail = work;
     stream->tail = &work->next;
+    if (work->deadline &&
+        work->deadline < atomic_load_explicit(&stream->queue_limit, memory_order_relaxed))
+        atomic_store_explicit(&stream->queue_limit, work->deadline, memory_order_relaxed);
+}
+
+const ddl_work *ddl__stream_most_urgent(ddl__stream *stream)
+{
+    const ddl_work *urgent = NULL;
+    for (const ddl_work *work = stream->head; work; work = work->next)
+        if (work->deadline && (!urgent || work->deadline < urgent->deadline))
+            urgent = work;
+    atomic_store_explicit(&stream->queue_limit, urgent ? urgent->deadline : DDL__NEVER,
+                          memory_order_relaxed);
+    return urgent;
 }
 
 ddl_work *ddl__stream_pop(ddl__stream *stream)

@@ -27,6 +27,7 @@ typedef struct ddl__stream {
     /* Under the engine's lock. */
     ddl_work *head, **tail;       /* submitted, not started */
     uint32_t sequence, sequences; /* of the next work, modulo `sequences` (0: 2^32) */
+    atomic_llong queue_limit;     /* no queued work has an earlier limit; read without the lock */
 
     /* Used by the driver only. */
     ddl_work *next; /* taken from the queue, to be started next */
@@ -53,6 +54,10 @@ void ddl__stream_close(ddl__stream *stream);
 /* Under the engine's lock: queue a work; take the oldest one, or NULL. */
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
+
+/* Under the engine's lock: the queued work with the nearest limit; NULL: none has one. Updates
+ * queue_limit. */
+const ddl_work *ddl__stream_most_urgent(ddl__stream *stream);
 
 /* Called by the driver under the lock: take the next work from the queue unless one is under way.
  */

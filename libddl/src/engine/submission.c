@@ -141,6 +141,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
         free(work);
         return status;
     }
+    atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed);
     if (engine->driven)
         ddl__wake_sleeper(engine);
     ddl__wait_locked(engine, work, ddl__deadline(what->call->wait_ms));
@@ -180,6 +181,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         free(work);
         return status;
     }
+    atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed);
     *out = work; /* before any thread can complete it and hand it out */
     if (engine->driven) {
         ddl__wake_sleeper(engine);

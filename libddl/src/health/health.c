@@ -286,6 +286,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
             dial_peer(h, i); /* a failed dial is repeated in join_lower */
         }
     }
+    ddl__engine_set_explainer(h->engine, ddl__operations_explain, h);
     *out = h;
     return DDL_OK;
 }
@@ -371,6 +372,7 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     difference[0] = 0;
     if (!h)
         return;
+    ddl__engine_set_explainer(h->engine, NULL, NULL);
     ddl__late_destroy(h);
     if (h->monitored && h->n_late)
         poll_all(h);
@@ -378,7 +380,8 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
         ddl__detector_remove(h);
     send_leave(h);
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
-    if (h->monitored && ddl__operations_compare_last(h, difference))
+    if (h->monitored && (ddl__operations_compare_last(h, difference) ||
+                         (!h->abandoned && ddl__operations_compare_numbers(h, difference))))
         ddl__log(DDL__WARN, "%s: the last operations differ: %s", h->names[h->rank], difference);
     else if (h->monitored && snapshot.status == DDL_EMISMATCH && !snapshot.told)
         memcpy(difference, snapshot.text, sizeof snapshot.text);

@@ -76,7 +76,7 @@ typedef struct ddl__stall {
     bool warned;
 } ddl__stall;
 
-enum { DDL__CAUSE = 288 };
+enum { DDL__CAUSE = 288, DDL__NAME_STATE = 1000 };
 
 typedef struct ddl__member {
     ddl__control_conn conn;
@@ -171,6 +171,8 @@ struct ddl__health {
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
+    int64_t asked_of;  /* likewise of the one about which rank 0 was last asked, and ... */
+    char name_state[DDL__NAME_STATE]; /* ... its answer; "": none yet */
 
     pthread_t writer; /* of the flight record */
     bool writing;
@@ -327,6 +329,14 @@ void ddl__operations_check(ddl__health *health, int64_t now);
  * one differs and the comm is not dead: `text` describes both calls. */
 bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
+/* Explain an operation that has run past its limit: a ddl__explain_fn, not under the lock. */
+void ddl__operations_explain(void *health, const ddl__signature *operation, const char *name,
+                             char *text, size_t size);
+
+/* This rank leaves: compare the numbers of operations with those of members that have left, and of
+ * members that have completed more. True if they differ; `text` describes the surplus operation. */
+bool ddl__operations_compare_numbers(ddl__health *health, char text[DDL__MESSAGE_MAX]);
+
 /* A member has sent ASK, or ANSWER. */
 void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned char *content,
                                  size_t bytes);
@@ -345,6 +355,10 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 /* With every heartbeat: check the named operations that wait. Warns once about the oldest one; the
  * others mostly wait for the same ranks. */
 void ddl__names_check(ddl__health *health, int64_t now);
+
+/* Describe who has not called the oldest named operation that waits, ": rank 1 not there yet; ...";
+ * "" if rank 0 has not answered yet. */
+void ddl__names_explain(const ddl__health *health, const char *name, char *text, size_t size);
 
 /* A member has sent ASK_NAME to rank 0, or rank 0 has sent ANSWER_NAME. */
 void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *content,

@@ -246,6 +246,43 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
     return false;
 }
 
+/* Describe the operation after the last one of two ranks' common ones, which only one has called.
+ */
+static void describe_surplus(const ddl__health *h, int more, const ddl__signature *called, int less,
+                             uint32_t last, char text[DDL__MESSAGE_MAX])
+{
+    char call[DDL__CALL_MAX];
+    ddl__describe_whole(call, sizeof call, called);
+    snprintf(text, DDL__MESSAGE_MAX,
+             "%s called %s as operation %u; the last operation of %s is number %u", h->names[more],
+             call, sequence_of(called), h->names[less], last);
+}
+
+bool ddl__operations_compare_numbers(ddl__health *h, char text[DDL__MESSAGE_MAX])
+{
+    ddl__record last, surplus;
+    if (ddl__engine_snapshot(h->engine).status != DDL_OK ||
+        !ddl__record_last(ddl__engine_recorder(h->engine), &last) || !last.ended)
+        return false;
+    uint32_t own = sequence_of(&last.signature);
+    for (int rank = 0; rank < h->size; rank++) {
+        const ddl__position *position = &h->members[rank].position;
+        uint32_t theirs = sequence_of(&position->last);
+        if (rank == h->rank || !position->last.words[0])
+            continue;
+        if (h->members[rank].fate == DDL__LEFT && sequence_before(theirs, own) &&
+            find_own(h, &last, theirs + 1, &surplus)) {
+            describe_surplus(h, h->rank, &surplus.signature, rank, theirs, text);
+            return true;
+        }
+        if (position->ended && sequence_before(own, theirs)) {
+            describe_surplus(h, rank, &position->last, h->rank, own, text);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* --------------------------------------------------------------------------------------- stalls */
 
 bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *own)
@@ -258,6 +295,7 @@ bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *o
 typedef struct lateness {
     const ddl__health *health;
     const ddl__signature *own;
+    int64_t since; /* when it started */
 } lateness;
 
 static bool is_late_rank(const void *context, int rank)
@@ -285,7 +323,7 @@ static void describe_late(const lateness *l, char *text, size_t size)
 
 static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_t now)
 {
-    lateness late = {h, &record->signature};
+    lateness late = {h, &record->signature, 0};
     char ranks[200], what[600], operation[DDL__CALL_MAX];
     int n = ddl__list_ranks(ranks, sizeof ranks, h->size, is_late_rank, &late);
     describe_late(&late, what, sizeof what);
@@ -299,6 +337,32 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
              : h->n_late ? " is known to be late"
                          : " have called it",
              what);
+}
+
+/* The member's position is known as it was after our operation had started. */
+static bool is_missing_since(const void *context, int rank)
+{
+    const lateness *l = context;
+    return is_late_rank(l, rank) && l->health->members[rank].position_at > l->since;
+}
+
+void ddl__operations_explain(void *health, const ddl__signature *operation, const char *name,
+                             char *text, size_t size)
+{
+    ddl__health *h = health;
+    ddl__record record;
+    char ranks[200], what[300];
+    pthread_mutex_lock(&h->detector->lock);
+    if (!operation) {
+        ddl__names_explain(h, name, text, size);
+    } else if (ddl__record_find(ddl__engine_recorder(h->engine), sequence_of(operation), &record)) {
+        lateness late = {h, operation, record.started};
+        if (ddl__list_ranks(ranks, sizeof ranks, h->size, is_missing_since, &late)) {
+            describe_late(&late, what, sizeof what);
+            snprintf(text, size, ": %s not there yet%s", ranks, what);
+        }
+    }
+    pthread_mutex_unlock(&h->detector->lock);
 }
 
 void ddl__operations_check(ddl__health *h, int64_t now)

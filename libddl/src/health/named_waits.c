@@ -7,12 +7,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/time_limits.h"
 #include "connect/hello.h"
 #include "connect/neighbours.h"
 #include "engine/describe.h"
 #include "health/health_state.h"
 
-enum { ANSWER_MAX = 1000 };
+/* Rank 0 is asked about an operation so long before its limit: the answer takes two heartbeats. */
+#define ASK_BEFORE (500 * DDL__MS)
 
 typedef struct question {
     const ddl__health *health;
@@ -23,7 +25,7 @@ typedef struct question {
  * is lost, and with it a warning, if a rank on the way is gone. */
 static void route(ddl__health *h, int to, ddl__control_msg message, int asking, const char *text)
 {
-    unsigned char content[sizeof(int32_t) + ANSWER_MAX];
+    unsigned char content[sizeof(int32_t) + DDL__NAME_STATE];
     int32_t head = asking;
     size_t bytes = strlen(text);
     int next = h->members[to].conn.fd >= 0 ? to : ddl__next_hop(h->rank, to);
@@ -75,18 +77,18 @@ static size_t describe_last(const question *q, int rank, char *text, size_t size
 
 /* At rank 0: list the ranks that have not called the name, and their last operations, as far as
  * there is room. */
-static void describe_missing(const ddl__health *h, const char *name, char text[ANSWER_MAX])
+static void describe_missing(const ddl__health *h, const char *name, char text[DDL__NAME_STATE])
 {
     question q = {h, name};
     char ranks[200];
     if (!ddl__list_ranks(ranks, sizeof ranks, h->size, is_missing, &q)) {
-        snprintf(text, ANSWER_MAX, "all have called it");
+        snprintf(text, DDL__NAME_STATE, "all have called it");
         return;
     }
-    size_t at = (size_t)snprintf(text, ANSWER_MAX, "%s not there yet", ranks);
-    for (int rank = 0; rank < h->size && at + 1 < ANSWER_MAX; rank++)
+    size_t at = (size_t)snprintf(text, DDL__NAME_STATE, "%s not there yet", ranks);
+    for (int rank = 0; rank < h->size && at + 1 < DDL__NAME_STATE; rank++)
         if (is_missing(&q, rank))
-            at += describe_last(&q, rank, text + at, ANSWER_MAX - at);
+            at += describe_last(&q, rank, text + at, DDL__NAME_STATE - at);
 }
 
 static void warn_waiting(const ddl__health *h, const ddl__waiting *w, const char *state)
@@ -97,25 +99,40 @@ static void warn_waiting(const ddl__health *h, const ddl__waiting *w, const char
              operation, w->name, (double)(ddl__now() - w->submitted) * 1e-9, state);
 }
 
+void ddl__names_explain(const ddl__health *h, const char *name, char *text, size_t size)
+{
+    char state[DDL__NAME_STATE] = "";
+    if (h->rank)
+        snprintf(state, sizeof state, "%s", h->name_state);
+    else
+        describe_missing(h, name, state);
+    if (state[0])
+        snprintf(text, size, ": %s", state);
+}
+
 void ddl__names_check(ddl__health *h, int64_t now)
 {
     ddl__waiting oldest;
-    char state[ANSWER_MAX];
-    if (h->announced || !ddl__engine_waiting(h->engine, &oldest, 1) ||
-        now - oldest.submitted < h->limits.stall || oldest.submitted <= h->warned_of)
+    char state[DDL__NAME_STATE];
+    if (h->announced || !ddl__engine_waiting(h->engine, &oldest, 1))
         return;
-    h->warned_of = oldest.submitted;
-    if (h->rank) {
+    bool stalls = now - oldest.submitted >= h->limits.stall && oldest.submitted > h->warned_of;
+    bool expires = oldest.deadline - now < ASK_BEFORE;
+    if (h->rank && (stalls || (expires && oldest.submitted > h->asked_of))) {
+        h->asked_of = oldest.submitted;
+        h->name_state[0] = 0;
         route(h, 0, DDL__ASK_NAME, h->rank, oldest.name);
-        return;
+    } else if (stalls) {
+        describe_missing(h, oldest.name, state);
+        warn_waiting(h, &oldest, state);
     }
-    describe_missing(h, oldest.name, state);
-    warn_waiting(h, &oldest, state);
+    if (stalls)
+        h->warned_of = oldest.submitted;
 }
 
 void ddl__names_receive_ask(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
-    char name[DDL_NAME_MAX], state[ANSWER_MAX];
+    char name[DDL_NAME_MAX], state[DDL__NAME_STATE];
     int asking;
     if (!routed_read(h, content, bytes, &asking, name, sizeof name))
         return;
@@ -131,7 +148,7 @@ void ddl__names_receive_ask(ddl__health *h, int from, const unsigned char *conte
 void ddl__names_receive_answer(ddl__health *h, int from, const unsigned char *content, size_t bytes)
 {
     ddl__waiting oldest;
-    char state[ANSWER_MAX];
+    char state[DDL__NAME_STATE];
     int asking;
     if (!routed_read(h, content, bytes, &asking, state, sizeof state))
         return;
@@ -140,8 +157,10 @@ void ddl__names_receive_answer(ddl__health *h, int from, const unsigned char *co
             route(h, asking, DDL__ANSWER_NAME, asking, state);
         return;
     }
-    if (!ddl__engine_waiting(h->engine, &oldest, 1) || oldest.submitted != h->warned_of)
+    if (!ddl__engine_waiting(h->engine, &oldest, 1) || oldest.submitted != h->asked_of)
         return;
     ddl__sanitize_text(state, sizeof state);
-    warn_waiting(h, &oldest, state);
+    memcpy(h->name_state, state, sizeof state);
+    if (oldest.submitted == h->warned_of)
+        warn_waiting(h, &oldest, state);
 }
