@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import queue
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -88,6 +89,7 @@ class Executor:
         self._members = members
         self._pending: set[str] = set()
         self._lock = threading.Lock()
+        self._joined: set[int] = set()  # members, in the last exchange
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ddl_horovod", daemon=True)
         self._thread.start()
@@ -140,18 +142,25 @@ class Executor:
             self._pending.discard(call.name)
 
     def _join(self, call: Call) -> int:
-        """Take part with zeros until all members have joined. Returns the last one."""
-        before: set[int] = set()
+        """Take part with zeros until all members have joined. Return the one that joined last."""
+        began = perf_counter()
         while True:
-            calls = self._exchange(call)
-            joined = {number for number, each in enumerate(calls) if each.kind == JOIN}
-            if len(joined) == len(calls):
-                return max(joined - before or joined)
-            before = joined
+            earlier, calls = self._joined, self._exchange(call)
+            if len(self._joined) == len(calls):
+                return self._last(self._joined - earlier, perf_counter() - began)
             try:
                 self._members.take_part(_check(calls), calls)
             except HorovodInternalError:
                 continue  # the callers get the error
+
+    def _last(self, candidates: set[int], waited: float) -> int:
+        """Return the member that joined last: of those that joined in one exchange, the one that
+        has waited for the shortest time. Clocks of hosts differ, but not times of waiting."""
+        self._joined = set()
+        waits = [
+            struct.unpack("<d", each)[0] for each in self._gather(struct.pack("<d", waited), 8)
+        ]
+        return min(candidates, key=waits.__getitem__)
 
     def _exchange(self, call: Call) -> list[Call]:
         text = json.dumps(asdict(call)).encode()
@@ -162,7 +171,9 @@ class Executor:
         if max(lengths) > held:
             rest = self._gather(text[held:], max(lengths) - held)
             texts = [first + more for first, more in zip(texts, rest, strict=True)]
-        return [Call(**json.loads(each[:n])) for each, n in zip(texts, lengths, strict=True)]
+        calls = [Call(**json.loads(each[:n])) for each, n in zip(texts, lengths, strict=True)]
+        self._joined = {number for number, each in enumerate(calls) if each.kind == JOIN}
+        return calls
 
     def _gather(self, text: bytes, length: int) -> list[bytes]:
         return self._members.gather(text[:length].ljust(length, b"\0"))
@@ -178,9 +189,13 @@ def _check(calls: list[Call]) -> Call:
                 f"members {calls.index(active[0])} and {calls.index(each)} of {len(calls)} call"
                 f" different things: {active[0]}, and {each}"
             )
-    if len(active) < len(calls) and active[0].kind not in _WITH_JOIN:
+    if len(active) < len(calls) and not _allows_join(active[0]):
         raise HorovodInternalError(f"{active[0]}: a member has joined, which this does not allow")
     return active[0]
 
 
-_WITH_JOIN = {"allreduce", "allgather", "barrier"}
+def _allows_join(call: Call) -> bool:
+    """Whether zeros, or no rows, of the members that have joined do not change the result."""
+    if call.kind == "allreduce":
+        return call.equal[0] in ("Average", "Sum", "Adasum")
+    return call.kind in ("allgather", "barrier")

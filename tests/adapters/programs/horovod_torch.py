@@ -5,6 +5,7 @@ ranks. Prints "done NAME" for each part."""
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 
@@ -320,12 +321,22 @@ def join():
         same(hvd.allgather(own(1)), [rank + 1 for rank in takers])
     assert hvd.join() == SIZE - 1
     same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
+    for _ in range(SIZE - RANK):  # rank 0 has the most
+        hvd.allreduce(own(), op=hvd.Sum)
+    assert hvd.join() == 0
     if RANK == 0:
-        assert hvd.join() in range(SIZE)
-    else:
+        time.sleep(0.5)  # the last one has called nothing meanwhile
+    assert hvd.join() == 0
+    if RANK > 0:
         text = "a member has joined"
         refused(hvd.HorovodInternalError, text, lambda: hvd.broadcast(own(), 1))
-        hvd.join()
+        for op in (hvd.Min, hvd.Max, hvd.Product):
+            call = lambda op=op: hvd.allreduce(own(), op=op)  # noqa: E731
+            refused(hvd.HorovodInternalError, text, call)
+        if SIZE == 2:
+            same(hvd.allreduce(own(), op=hvd.Adasum), own())
+    last = hvd.join()
+    assert last > 0 and hvd.allgather_object(last) == [last] * SIZE
 
 
 def adasum():
