@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ddl_horovod.executor import Call, Perform
+from ddl_horovod.objects import check, packed, unpacked
 from ddl_horovod.tensorflow import performers
 from ddl_horovod.tensorflow.operations import broadcast_, run_arrays
 from ddl_horovod.tensorflow.performers import Array
@@ -40,11 +40,15 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object, on all members. It is pickled, so use it only among ranks that trust each
-    other. session is not needed."""
+    other. TypeError on all members if it cannot be pickled. session is not needed."""
     members = process_set.members()
     own = members[process_set.rank()] == root_rank
-    content = _gathered(pickle.dumps(obj) if own else b"", name, process_set)
-    return obj if own else pickle.loads(content[members.index(root_rank)])
+    data = packed(obj, root_rank) if own else b""
+    content = _gathered(data, name, process_set)
+    if own:
+        check(data)
+        return obj
+    return unpacked(content[members.index(root_rank)])
 
 
 def broadcast_object_fn(
@@ -68,7 +72,8 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """All members' objects. Pickled as for `broadcast_object`."""
-    return [pickle.loads(each) for each in _gathered(pickle.dumps(obj), name, process_set)]
+    data = packed(obj, process_set.members()[process_set.rank()])
+    return [unpacked(each) for each in _gathered(data, name, process_set)]
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -5,6 +5,7 @@ ranks. Prints "done NAME" for each part."""
 from __future__ import annotations
 
 import json
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -251,6 +252,15 @@ def state():
     assert "momentum_buffer" in optimizer.state[model.weight]
     assert hvd.broadcast_object({"rank": RANK}, root_rank=1) == {"rank": 1}
     assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
+    assert hvd.broadcast_object((lambda x: x + 1) if RANK == 1 else None, root_rank=1)(2) == 3
+
+    class Local:
+        rank = RANK
+
+    assert [each.rank for each in hvd.allgather_object(Local())] == list(range(SIZE))
+    text, lock = "the object of rank 1 cannot be pickled: ", threading.Lock()
+    refused(TypeError, text, lambda: hvd.broadcast_object(lock if RANK == 1 else 0, 1))
+    refused(TypeError, text, lambda: hvd.allgather_object(lock if RANK == 1 else 0))
     lbfgs = torch.optim.LBFGS(model.parameters())
     refused(ValueError, "LBFGS", lambda: hvd.broadcast_optimizer_state(lbfgs, 0))
     refused(ValueError, "neither a dict", lambda: hvd.broadcast_parameters(3, 0))
