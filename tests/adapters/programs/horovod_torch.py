@@ -4,7 +4,9 @@ ranks. Prints "done NAME" for each part."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import threading
 import time
 import warnings
@@ -311,6 +313,7 @@ def optimizer():
     with chosen.skip_synchronize(), warnings.catch_warnings():
         warnings.simplefilter("error")
         chosen.step()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
     named = [("w", model.weight), ("w", model.bias)]
     refused(ValueError, "repeat: w", lambda: hvd.DistributedOptimizer(plain, named))
     refused(ValueError, "have no name", lambda: hvd.DistributedOptimizer(plain, named[:1]))
@@ -321,6 +324,103 @@ def optimizer():
     chosen.synchronize()
     assert embedding.weight.grad.is_sparse
     same(embedding.weight.grad.to_dense(), [[1.0, 1.0]] * SIZE)
+
+
+def line(kind=torch.optim.SGD, inputs=2, **options):
+    """A model that is equal on all ranks, and its optimizer."""
+    model = torch.nn.Linear(inputs, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    return model, kind(model.parameters(), lr=1.0, **options)
+
+
+def steps():
+    """What comes between backward() and step(), and before DistributedOptimizer."""
+    mine = torch.full((1, 2), RANK + 1.0)
+    model, chosen = line()
+    scheduler = torch.optim.lr_scheduler.StepLR(chosen, 1, 0.5)
+    chosen = hvd.DistributedOptimizer(chosen, op=hvd.Sum)
+    weight = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(3):
+            model(mine).sum().backward()
+            chosen.step()
+            scheduler.step()
+            chosen.zero_grad()
+            weight -= TOTAL * 0.5**step
+            same(model.weight.detach(), [[weight] * 2])
+    # Loss scaling leaves out a step.
+    model, chosen = line()
+    chosen = hvd.DistributedOptimizer(chosen, op=hvd.Sum)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(3):
+        chosen.zero_grad()
+        loss = model(torch.full((1, 2), torch.inf) if step == 1 and RANK == 0 else mine).sum()
+        scaler.scale(loss).backward()
+        chosen.synchronize()
+        with chosen.skip_synchronize():
+            scaler.step(chosen)
+        scaler.update()
+    same(model.weight.detach(), [[1 - 2 * TOTAL] * 2])
+    refused(ValueError, "step(closure) computes", lambda: chosen.step(lambda: 0.0))
+    model(mine).sum().backward()
+    with chosen.skip_synchronize():
+        refused(AssertionError, "came before synchronize()", chosen.step)
+    chosen.synchronize()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        refused(TypeError, "cannot be copied", lambda copied=copied: copied(chosen))
+    refused(ValueError, "already", lambda: hvd.DistributedOptimizer(chosen))
+
+
+def branches():
+    """Each rank uses other parameters, in another order."""
+    for options in ({}, {"groups": 2}, {"backward_passes_per_step": 2}):
+        parts = torch.nn.ModuleList([torch.nn.Linear(1, 1, bias=False) for _ in range(SIZE + 1)])
+        for part in parts:
+            torch.nn.init.ones_(part.weight)
+        chosen = torch.optim.SGD(parts.parameters(), lr=1.0)
+        chosen = hvd.DistributedOptimizer(chosen, parts.named_parameters(), op=hvd.Sum, **options)
+        for step in range(2):
+            for _ in range(options.get("backward_passes_per_step", 1)):
+                used = (RANK + step) % SIZE  # the last one is used by nobody
+                (parts[used](torch.ones(1, 1)) * (RANK + 1)).sum().backward()
+            chosen.step()
+            chosen.zero_grad()
+        weights = torch.stack([part.weight.detach().flatten() for part in parts])
+        passes = options.get("backward_passes_per_step", 1)
+        left = [1 - passes * (n + 1 + (n - 1) % SIZE + 1) for n in range(SIZE)]
+        same(weights.flatten(), [*left, 1.0])
+    # Ranks outside of the process set train alone.
+    members = hvd.add_process_set([1])
+    model, chosen = line()
+    chosen = hvd.DistributedOptimizer(chosen, process_set=members)
+    model(torch.full((1, 2), RANK + 1.0)).sum().backward()
+    chosen.step()
+    same(model.weight.detach(), [[-float(RANK)] * 2])
+    hvd.remove_process_set(members)
+
+
+def sparse():
+    """A rank that has not used the table in this step, and an optimizer for sparse gradients."""
+    for as_dense in (False, True):
+        table = torch.nn.Embedding(SIZE + 1, 2, sparse=True)
+        torch.nn.init.ones_(table.weight)
+        chosen = torch.optim.SparseAdam(list(table.parameters()), lr=0.5)
+        chosen = hvd.DistributedOptimizer(chosen, sparse_as_dense=as_dense)
+        for step in range(2):
+            if step == 0 or RANK == 0:
+                table(torch.tensor([RANK])).sum().backward()
+            chosen.synchronize()
+            assert table.weight.grad.is_sparse
+            expected = torch.ones(SIZE + 1, 2) / SIZE
+            expected[SIZE if step == 0 else 1 :] = 0
+            torch.testing.assert_close(table.weight.grad.to_dense(), expected)
+            with chosen.skip_synchronize():
+                chosen.step()
+            chosen.zero_grad()
+        assert (table.weight[:SIZE] < 1).all() and (table.weight[SIZE] == 1).all()
+        everyone = hvd.allgather(table.weight.detach()[None])
+        assert all(torch.equal(each, everyone[0]) for each in everyone)
 
 
 def join():
@@ -360,7 +460,7 @@ def adasum():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, asynchronous, errors),
-    *(process_sets, state, optimizer, batch_norm, join, adasum, timeline),
+    *(process_sets, state, optimizer, steps, branches, sparse, batch_norm, join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)
