@@ -143,6 +143,7 @@ def alltoall():
     result.backward(result.detach() * 2)
     same(tensor.grad, [2 * (RANK + 1)] * len(tensor))
     refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
+    refused(ValueError, "are not integers", lambda: hvd.alltoall(own(), torch.full((SIZE,), 0.5)))
 
 
 def reducescatter():
@@ -160,7 +161,8 @@ def reducescatter():
     pair = hvd.grouped_reducescatter([tensor.detach(), own(SIZE)], op=hvd.Sum)
     same(pair[0], [SIZE * each for each in mine])
     same(pair[1], [TOTAL])
-    refused(ValueError, "Min is neither", lambda: hvd.reducescatter(own(), op=hvd.Min))
+    text = "Min is neither"
+    refused(hvd.HorovodInternalError, text, lambda: hvd.reducescatter(own(), op=hvd.Min))
 
 
 def asynchronous():
@@ -204,6 +206,8 @@ def asynchronous():
     sparse = torch.sparse_coo_tensor([[0, RANK]], [1.0, 1.0], (SIZE,))
     dense = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
     same(dense, [SIZE + 1] + [1] * (SIZE - 1))
+    text = "Max is neither"
+    refused(ValueError, text, lambda: hvd.sparse_allreduce_async(sparse, "sparse", hvd.Max))
 
 
 def errors():
