@@ -65,6 +65,7 @@ def DistributedOptimizer(
     optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
     optimizer.__getstate__ = refuse_copy  # type: ignore[method-assign]
     optimizer.register_step_pre_hook(reducer.before_step)
+    optimizer.register_step_post_hook(reducer.after_step)
     return optimizer
 
 
@@ -147,6 +148,9 @@ class _Reducer:
             raise _state("step(closure) computes gradients itself, which would not be reduced")
         if not self._synchronized:
             self.synchronize()
+
+    def after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        # Not before: the step() of a derived class may call that of its base, with the same hooks.
         self._synchronized = False
 
     def _accumulated(self, parameter: Tensor) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 
 import numpy as np
@@ -199,6 +201,48 @@ state = {"weights": torch.full((2, 2), rank).t(), "epoch": 3 + rank}
 ddl.broadcast_parameters(state)
 assert state["weights"].sum() == 0
 assert state["epoch"] == 3 + rank
+
+# ---- optimizers ----
+
+# A step that is left out, by loss scaling and by the program.
+model = nn.Linear(2, 1, bias=False)
+nn.init.ones_(model.weight)
+optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+for step in range(3):
+    optimizer.zero_grad()
+    factor = torch.inf if step == 1 and rank == 0 else 1.0
+    scaler.scale(model(torch.full((1, 2), factor)).sum()).backward()
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+assert model.weight.tolist() == [[-1.0, -1.0]]
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2) * step).sum().backward()
+    optimizer.synchronize()
+    if nn.utils.get_total_norm([model.weight.grad]) > 2:
+        continue
+    optimizer.step()
+assert model.weight.tolist() == [[-2.0, -2.0]]
+
+
+class Derived(torch.optim.SGD):  # PyTorch calls the hooks of both classes
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+optimizer = ddl.DistributedOptimizer(Derived(model.parameters(), lr=1.0), op="sum")
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()
+assert model.weight.item() == 1 - size
+
+# A copy would step on its own gradients.
+for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+    refused(TypeError, "cannot be copied or pickled", copied, optimizer)
 
 # ---- leaving and coming back, and torch.distributed on its own ----
 
