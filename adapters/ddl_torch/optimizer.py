@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
 from ddl_torch.world import adapter, group
@@ -16,6 +18,7 @@ from ddl_torch.world import adapter, group
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
 
+_hooks: Any = WeakTensorKeyDictionary()  # by parameter
 _COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -42,7 +45,8 @@ def DistributedOptimizer(
                  halves or quarters the bytes and costs precision
     bucket_bytes gradients are reduced in groups of about this size
 
-    All ranks do this with the same parameters in the same order. A parameter without a gradient on
+    All ranks do this with the same parameters in the same order. Parameters may be added, or begin
+    to require gradients, later. A parameter without a gradient on
     this rank counts as zero, since other ranks may have one. To change the gradients before the
     step, as clipping and GradScaler.unscale_() do, call optimizer.synchronize() first; step() then
     does not wait again, and may also be left out. The optimizer cannot be copied or pickled.
@@ -75,6 +79,14 @@ def refuse_copy() -> NoReturn:
         "a DistributedOptimizer cannot be copied or pickled, since the copy would not reduce"
         " gradients: copy its state_dict(), and make another for the parameters of the copy"
     )
+
+
+def call_with_gradients(parameter: Tensor, function: Callable[[Tensor], None]) -> None:
+    """Call the function after each gradient of the parameter, in place of the function of an
+    earlier optimizer, which would reduce the gradient as well."""
+    if parameter in _hooks:
+        _hooks[parameter].remove()
+    _hooks[parameter] = parameter.register_post_accumulate_grad_hook(function)
 
 
 def gradient(parameter: Tensor, sparse: dict[Tensor, int]) -> Tensor:
@@ -119,18 +131,27 @@ class _Reducer:
         self._op = op
         self._passes = passes
         self._compressed = compressed
-        # backward() reaches the last parameters first.
-        every = [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
-        self._buckets = list(_buckets(every[::-1], bucket_bytes))
-        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._bucket_bytes = bucket_bytes
+        self._optimizer = weakref.ref(optimizer)
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[Tensor, _Bucket] = {}
         self._sparse: dict[Tensor, int] = {}
         self._started = 0  # buckets
         self._synchronized = False
-        for parameter in every:
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self._add_parameters()
+
+    def _add_parameters(self) -> None:
+        """Make buckets for the parameters that the optimizer did not have, or did not train."""
+        new = [p for p in trained(self._optimizer()) if p not in self._bucket_of]
+        for bucket in _buckets(new[::-1], self._bucket_bytes):  # backward() begins with the last
+            self._buckets.append(bucket)
+            for parameter in bucket.parameters:
+                self._bucket_of[parameter] = bucket
+                call_with_gradients(parameter, self._accumulated)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced."""
+        self._add_parameters()
         while self._started < len(self._buckets):  # those with unused parameters
             self._start(self._buckets[self._started])
         for bucket in self._buckets:
@@ -185,6 +206,11 @@ class _Reducer:
             bucket.works.append(allreduce_async(dense[0], self._op, out=dense[0]))
         elif dense:
             bucket.works.append(grouped_allreduce_async(dense, self._op, out=dense))
+
+
+def trained(optimizer: Any) -> list[Tensor]:
+    """Return the parameters that the optimizer trains now."""
+    return [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
 
 
 def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:

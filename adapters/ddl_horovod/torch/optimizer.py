@@ -21,7 +21,7 @@ from ddl_horovod.torch.operations import (
 )
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet
-from ddl_torch.optimizer import gradient, refuse_copy
+from ddl_torch.optimizer import call_with_gradients, gradient, refuse_copy, trained
 
 
 def DistributedOptimizer(
@@ -53,8 +53,9 @@ def DistributedOptimizer(
                                together. By default each travels when it is there
     sparse_as_dense            make sparse gradients dense while they travel
 
-    All members do this with the same parameters in the same order. ValueError for names that
-    repeat, parameters without a name, and options that conflict.
+    All members do this with the same parameters in the same order. Parameters may be added, or
+    begin to require gradients, later. ValueError for names that repeat, parameters without a name,
+    and options that conflict.
     """
     if isinstance(optimizer, _Distributed):
         raise ValueError("optimizer: is a DistributedOptimizer already")
@@ -68,7 +69,7 @@ def DistributedOptimizer(
         warnings.warn("num_groups is a former name of groups", DeprecationWarning, stacklevel=2)
         groups = num_groups
     named = _named(optimizer, named_parameters)
-    groups_of_members = _grouped(named, groups)
+    together = _grouped(named, groups)
     kind = type(optimizer)
     # A scheduler that was made before has put a wrapper of the class's step() there.
     optimizer.__dict__.pop("step", None)
@@ -76,9 +77,10 @@ def DistributedOptimizer(
     assert isinstance(optimizer, _Distributed)
     optimizer._parameter_names = named
     optimizer._ddl = _Reducer(
-        *(named, groups_of_members if process_set.included() else [], compression),
-        *(backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense, process_set),
+        *(named, compression, backward_passes_per_step, op),
+        *(gradient_predivide_factor, sparse_as_dense, process_set),
     )
+    optimizer._ddl.add(together)
     return optimizer
 
 
@@ -93,7 +95,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Wait until all gradients are combined."""
-        self._ddl.synchronize()
+        self._ddl.synchronize(trained(self))
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -151,7 +153,6 @@ class _Reducer:
     def __init__(
         self,
         named: dict[Tensor, str],
-        groups: list[list[Tensor]],
         compression: Any,
         passes: int,
         op: Reduction,
@@ -162,14 +163,27 @@ class _Reducer:
         self.passes, self.skips, self.synchronized = passes, False, False
         self.works: list[Callable[[], None]] = []  # of the first groups
         self.calls = Counter[Tensor]()  # of backward(), since the last synchronize()
-        self._named, self._groups, self._compression = named, groups, compression
+        self._named, self._compression = named, compression
         self._op, self._predivide = op, predivide
         self._sparse_as_dense, self._process_set = sparse_as_dense, process_set
         self._sparse: dict[Tensor, int] = {}
-        for parameter in (parameter for group in groups for parameter in group):
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self._groups: list[list[Tensor]] = []
+        self._known: set[Tensor] = set()
 
-    def synchronize(self) -> None:
+    def add(self, groups: list[list[Tensor]]) -> None:
+        """Combine the gradients of these parameters, too. A rank outside of the process set trains
+        alone."""
+        if self._process_set.included():
+            self._groups += groups
+            for parameter in (each for group in groups for each in group):
+                self._known.add(parameter)
+                self._named.setdefault(parameter, f"added.{len(self._named)}")
+                call_with_gradients(parameter, self._accumulated)
+
+    def synchronize(self, parameters: list[Tensor]) -> None:
+        """Wait until the gradients of the parameters are combined, also of those that the optimizer
+        did not have, or did not train, before."""
+        self.add([[each] for each in reversed(parameters) if each not in self._known])
         while len(self.works) < len(self._groups):  # those with unused parameters
             self._start()
         for finish in self.works:

@@ -371,6 +371,20 @@ def steps():
     with chosen.skip_synchronize():
         refused(AssertionError, "came before synchronize()", chosen.step)
     chosen.synchronize()
+    # Parameters that are added or trained later, and another optimizer for the same ones.
+    parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    parts[1].requires_grad_(False)
+    first = hvd.DistributedOptimizer(torch.optim.SGD(parts[:2], lr=1.0), op=hvd.Sum)
+    for number, chosen in enumerate((first, first, None)):
+        if number == 1:
+            parts[1].requires_grad_(True)
+            first.add_param_group({"params": parts[2:]})
+        chosen = chosen or hvd.DistributedOptimizer(torch.optim.SGD(parts, lr=1.0), op=hvd.Sum)
+        for _ in range(2):
+            chosen.zero_grad()
+            sum(each * (RANK + 1) for each in parts).backward()
+            chosen.step()
+    same(torch.cat(parts), [1 - 6 * TOTAL, 1 - 4 * TOTAL, 1 - 4 * TOTAL])
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         refused(TypeError, "cannot be copied", lambda copied=copied: copied(chosen))
     refused(ValueError, "already", lambda: hvd.DistributedOptimizer(chosen))

@@ -227,6 +227,28 @@ for step in range(3):
     optimizer.step()
 assert model.weight.tolist() == [[-2.0, -2.0]]
 
+# Parameters that are added or trained later, and another optimizer for the same ones.
+parts = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+parts[1].requires_grad_(False)
+optimizer = ddl.DistributedOptimizer(torch.optim.SGD(parts[:2], lr=1.0), op="sum")
+for step in range(2):
+    if step == 1:
+        parts[1].requires_grad_(True)
+        optimizer.add_param_group({"params": parts[2:]})
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum(each * (rank + 1) for each in parts).backward()
+        optimizer.step()
+total = size * (size + 1) / 2
+assert [each.item() for each in parts] == [1 - 4 * total, 1 - 2 * total, 1 - 2 * total]
+ddl.DistributedOptimizer(torch.optim.SGD(parts, lr=0.0))
+again = ddl.DistributedOptimizer(torch.optim.SGD(parts, lr=1.0), op="sum")
+for _ in range(2):
+    again.zero_grad()
+    sum(each * (rank + 1) for each in parts).backward()
+    again.step()
+assert [each.item() for each in parts] == [1 - 6 * total, 1 - 4 * total, 1 - 4 * total]
+
 
 class Derived(torch.optim.SGD):  # PyTorch calls the hooks of both classes
     def step(self, closure=None):
