@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ddl_core.adapter_objects import check, packed, unpacked
 from ddl_horovod.executor import Call, Perform
-from ddl_horovod.objects import check, packed, unpacked
 from ddl_horovod.tensorflow import performers
 from ddl_horovod.tensorflow.operations import broadcast_, run_arrays
 from ddl_horovod.tensorflow.performers import Array

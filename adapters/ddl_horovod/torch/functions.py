@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddl_horovod.objects import check, packed, unpacked
+from ddl_core.adapter_objects import check, packed, unpacked
 from ddl_horovod.torch.operations import allgather, broadcast_, broadcast_async_, synchronize
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -163,6 +164,13 @@ for wrong in ({"op": "max"}, {"compression": "f8"}):
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
+for move in (lambda each: ddl.broadcast_object(each, size - 1), ddl.allgather_object):
+    try:
+        move(threading.Lock() if rank == size - 1 else None)
+    except TypeError as error:
+        assert f"the object of rank {size - 1} cannot be pickled" in str(error), error
+    else:
+        raise AssertionError("a lock was sent")
 averages = ddl.average_metrics({"loss": rank, "accuracy": tf.constant(0.5)}, weight=rank + 1)
 loss = sum(of * (of + 1) for of in range(size)) / total
 assert abs(averages["loss"] - loss) < 1e-12 and averages["accuracy"] == 0.5

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+import threading
 
 import numpy as np
 import torch
@@ -168,6 +169,11 @@ assert ddl.allreduce(torch.tensor([rank == 0, True])).tolist() == [True, True]
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast_object, 1, -1)
+assert ddl.broadcast_object((lambda x: x + 1) if rank == 0 else None)(1) == 2
+what, lock = f"the object of rank {size - 1} cannot be pickled", threading.Lock()
+last = lock if rank == size - 1 else None
+refused(TypeError, what, ddl.broadcast_object, last, size - 1)
+refused(TypeError, what, ddl.allgather_object, last)
 
 works = [
     ddl.reduce_scatter_async(torch.ones(size)),

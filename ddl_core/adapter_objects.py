@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as bytes. If an object cannot be pickled, the bytes say so, and all members raise."""
+"""Objects as bytes. If an object cannot be pickled, the bytes say so, and all ranks raise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def packed(value: Any, rank: int) -> bytes:
         except (pickle.PicklingError, AttributeError, TypeError):
             import cloudpickle
 
-            return _PICKLED + cloudpickle.dumps(value)
+            by_value: bytes = cloudpickle.dumps(value)
+            return _PICKLED + by_value
     except ImportError:
         text = (
             "pickle cannot send it; install cloudpickle, which can send lambdas and local classes"
         )
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-    return _FAILED + f"the object of rank {rank} cannot be pickled: {text}".encode()
+    return _FAILED + f"the object of rank {rank} cannot be pickled: {text}".encode(errors="replace")
 
 
 def check(data: bytes) -> None:
