@@ -10,10 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from ddl_core.adapter_objects import check, packed, unpacked
-from ddl_horovod.executor import Call, Perform
-from ddl_horovod.tensorflow import performers
-from ddl_horovod.tensorflow.operations import broadcast_, run_arrays
-from ddl_horovod.tensorflow.performers import Array
+from ddl_horovod.executor import Call
+from ddl_horovod.tensorflow.operations import Operation, broadcast_, submit
 from ddl_horovod.tensorflow.world import WORLD, global_process_set
 from ddl_horovod.world import ProcessSet
 
@@ -151,17 +149,13 @@ def _number(read: Callable[[], int], name: str | None) -> tf.Tensor:
 
 
 def _gathered(text: bytes, name: str | None, process_set: ProcessSet) -> Sequence[bytes]:
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        call = Call("allgather", "", ["uint8"], [list(arrays[0].shape)], [], True)
-        gather = performers.allgather(arrays)
-
-        def perform(comm: Any, calls: list[Call]) -> list[bytes]:
-            ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
-            parts = np.split(gather(comm, calls)[0], ends[:-1])
-            return [each.tobytes() for each in parts]
-
-        return call, perform
-
     own = np.frombuffer(text, np.uint8)
-    parts: Any = run_arrays(process_set, name, build, [own])
+    call, gather = Operation("allgather", (), process_set).prepare([own])
+
+    def perform(comm: Any, calls: list[Call]) -> list[bytes]:
+        ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
+        parts = np.split(gather(comm, calls)[0], ends[:-1])
+        return [each.tobytes() for each in parts]
+
+    parts: list[bytes] = submit(process_set, name, call, perform).result()
     return parts
