@@ -213,7 +213,8 @@ def _python(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None)
         results = calls.start(node.call, name or "", inputs).result()
     except Exception as error:
         code, message = calls.failure(error)
-        raise tf.errors.exception_type_from_error_code(code)(None, None, message) from error
+        kind = tf.compat.v1.errors.exception_type_from_error_code(code)
+        raise kind(None, None, message) from error
     for index, result in enumerate(results):
         call.output(index, result.shape, result.dtype)[...] = result
 

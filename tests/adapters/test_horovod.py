@@ -125,6 +125,44 @@ def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
         assert served <= names, f"{module}: {sorted(served - names)}"
 
 
+WITHOUT_COMPILER = """
+import tensorflow as tf
+import ddl_horovod.tensorflow as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+own = tf.range(2 * size) + 100 * rank
+@tf.function
+def graph():
+    return hvd.allreduce(own, op=hvd.Sum), hvd.alltoall(own), hvd.allgather(own[:rank])
+total, moved, gathered = graph()
+assert total.numpy().tolist() == [size * each + 50 * size * (size - 1) for each in range(2 * size)]
+assert moved.numpy().tolist() == [100 * r + 2 * rank + i for r in range(size) for i in (0, 1)]
+assert gathered.numpy().tolist() == [100 * r + i for r in range(size) for i in range(r)]
+@tf.function
+def other_roots():
+    hvd.broadcast(own, min(rank, 1))
+@tf.function
+def wrong_rows():
+    hvd.alltoall(tf.ones([size + 1]))
+for wrong, kind in (
+    (other_roots, tf.errors.FailedPreconditionError), (wrong_rows, tf.errors.InvalidArgumentError)
+):
+    try:
+        wrong()
+    except kind:
+        continue
+    raise AssertionError(kind)
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_graphs_without_compiler_work(ddlrun: Run, tmp_path: Path) -> None:
+    env = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    ended = ddlrun(2, WITHOUT_COMPILER, env=env, limit=120).expect_success()
+    assert [ended.lines(rank)[-1] for rank in range(2)] == ["done", "done"]
+
+
 class Threads:
     """Members of a process set that are threads of this process."""
 

@@ -58,6 +58,10 @@ class Reducer:
                 " make another DistributedOptimizer"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        self.check_copy()
+        return vars(self)
+
     def is_local(self, variable: Any) -> bool:
         """Whether it was registered."""
         return _key(variable) in self._local

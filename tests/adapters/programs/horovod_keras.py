@@ -122,6 +122,8 @@ def optimizer():
     refused(ValueError, "Adasum", lambda: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum))
     scaled = keras.optimizers.LossScaleOptimizer(sgd())
     refused(ValueError, "loss scaling", lambda: hvd.DistributedOptimizer(scaled))
+    wrap = lambda: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(sgd()))  # noqa: E731
+    refused(ValueError, "another optimizer wraps", wrap)
     conflict = {"op": hvd.Sum, "gradient_predivide_factor": 2.0}
     refused(ValueError, "only Average", lambda: hvd.DistributedOptimizer(sgd(), **conflict))
 

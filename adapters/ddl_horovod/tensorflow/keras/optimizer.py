@@ -60,8 +60,6 @@ def DistributedOptimizer(
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if scaled or keras.config.dtype_policy().name == "mixed_float16":
         raise ValueError("optimizer: with loss scaling use ddl_keras.DistributedOptimizer")
-    if any(hasattr(each, "_reducer") for each in getattr(optimizer, "optimizers", ())):
-        raise ValueError("optimizer: has DistributedOptimizers in it; only wrap the outer one")
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step: {backward_passes_per_step} is below 1")
     reducer = Reducer(
@@ -118,6 +116,18 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
 
     class Distributed(base):  # type: ignore[misc]
         _original, _reducer, _factor = base, reducer, factor
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # An optimizer that wraps this one disables its own scaling so. Model.compile wraps it
+            # for a model of dtype mixed_float16, and ranks would skip steps alone.
+            resets = name == "loss_scale_factor" and value is None
+            if resets and {name, f"_{name}"} & {*vars(self)}:
+                raise ValueError(
+                    "optimizer: another optimizer wraps this DistributedOptimizer; wrap the"
+                    " MultiOptimizer instead, or for loss scaling use"
+                    " ddl_keras.DistributedOptimizer"
+                )
+            super().__setattr__(name, value)
 
         def register_local_var(self, var: Any) -> None:
             reducer.register_local(var)
