@@ -260,6 +260,12 @@ for wrong in ({"op": "max"}, {"compression": "f8"}):
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
+try:
+    ddl.average_metrics({"a": 1.0, "c" if rank else "b": 2.0})
+except InvalidArgument as error:
+    assert "others on another rank" in str(error)
+else:
+    raise AssertionError("averages of other metrics")
 averages = ddl.average_metrics({"loss": rank, "accuracy": tf.constant(0.5)}, weight=rank + 1)
 loss = sum(of * (of + 1) for of in range(size)) / total
 assert abs(averages["loss"] - loss) < 1e-12 and averages["accuracy"] == 0.5
