@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,23 +16,62 @@ from ddl_keras.optimizer import refuse_scaled
 
 
 def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
-    """Give all ranks, or those of the communicator comm, the root's variables of a model and of its
-    optimizer.
+    """Give all ranks, or those of the communicator comm, the root's weights of a model and the
+    variables of its optimizer. The seeds of random layers, such as Dropout, stay those of the rank.
 
-    All ranks call it, with models of the same layers, whose optimizers are all built or all not.
-    Raises what the adapter's broadcast does, and InvalidArgument for a LossScaleOptimizer around a
-    DistributedOptimizer.
+    All ranks call it, with models of the same layers. The optimizer is built if it is not. Raises
+    what the adapter's broadcast does, and on all ranks InvalidArgument if the model is not built on
+    one of them, or if they have other numbers of variables.
     """
-    synchronize(model)
-    optimizer = getattr(model, "optimizer", None)
-    refuse_scaled(optimizer)
+    if not broadcast_built(model, root, comm):
+        here = "built" if model.built else "not built"
+        raise InvalidArgument(
+            f"model: has no variables on some rank, because it is not built there (here it is"
+            f" {here}); call it on a batch, or model.build, or use callbacks.BroadcastModel"
+        )
+
+
+def broadcast_built(
+    model: keras.Model, root: int, comm: Any, values: Sequence[Any] | None = None
+) -> bool:
+    """Broadcast as `broadcast_model`, or return False if the model is not built on some rank.
+
+    values  for the root to send instead of its present ones
+    """
     options = among(comm)
-    for variable in [*model.variables, *(optimizer.variables if optimizer else [])]:
-        value = keras.ops.convert_to_numpy(variable.value)
-        if value.dtype.kind in "OSU":  # strings of a lookup layer
-            continue
-        moved = _moved(value, lambda tensor: adapter.broadcast(tensor, root, **options))
-        variable.assign(moved.reshape(value.shape))
+    synchronize(model)
+    refuse_scaled(getattr(model, "optimizer", None))
+    variables = variables_of(model) if model.built else []
+    own = np.array([model.built, len(variables), -len(variables)], np.int32)
+    built, fewest, most = _moved(own, lambda tensor: adapter.allreduce(tensor, "min", **options))
+    if not built:
+        return False
+    if fewest != -most:
+        raise InvalidArgument(
+            f"model: has {len(variables)} variables here, with those of its optimizer, and on all"
+            f" ranks {fewest} to {-most}; give all ranks the same layers and the same optimizer"
+        )
+    for variable, value in zip(variables, values or read(variables), strict=True):
+        if value.dtype.kind not in "OSU":  # not the strings of a lookup layer
+            moved = _moved(value, lambda tensor: adapter.broadcast(tensor, root, **options))
+            variable.assign(moved.reshape(value.shape))
+    return True
+
+
+def variables_of(model: keras.Model) -> list[Any]:
+    """Return the weights of a model that is built and the variables of its optimizer, which is
+    built if it is not."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return list(model.weights)
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    return [*model.weights, *optimizer.variables]
+
+
+def read(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return copies of the values of variables."""
+    return [np.array(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
 
 
 def average_metrics(
