@@ -12,7 +12,6 @@ import numpy as np
 from ddl_core.adapter import average_metrics as average
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter, among
-from ddl_keras.optimizer import refuse_scaled
 
 
 def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
@@ -40,7 +39,6 @@ def broadcast_built(
     """
     options = among(comm)
     synchronize(model)
-    refuse_scaled(getattr(model, "optimizer", None))
     variables = variables_of(model) if model.built else []
     own = np.array([model.built, len(variables), -len(variables)], np.int32)
     built, fewest, most = _moved(own, lambda tensor: adapter.allreduce(tensor, "min", **options))

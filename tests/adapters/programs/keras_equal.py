@@ -7,6 +7,9 @@ and has other samples, and all must end with equal weights. Prints "done NAME" f
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -147,6 +150,103 @@ def root_checkpoint():
             assert iterations(model.optimizer) == 16
 
 
+def delegating():
+    def multi(**options):
+        return KO.MultiOptimizer(
+            KO.OptimizerMap(KO.SGD(0.1, **options), {".*bias": KO.Adam(0.01, **options)})
+        )
+
+    for passes in (None, 2):
+        optimizer = ddl.DistributedOptimizer(multi(), backward_passes_per_step=passes)
+        assert_equal(fit(network(), optimizer, BroadcastModel()), f"multi {passes}")
+        assert {each.gradient_accumulation_steps for each in optimizer.optimizers} == {passes}
+    inner = ddl.DistributedOptimizer(KO.SGD(0.1)), ddl.DistributedOptimizer(KO.Adam(0.01))
+    outer = KO.MultiOptimizer(KO.OptimizerMap(inner[0], {".*bias": inner[1]}))
+    assert_equal(fit(network(), outer, BroadcastModel()), "inside")
+    refused(InvalidArgument, "already", ddl.DistributedOptimizer, outer)
+    by_function = KO.MultiOptimizer(lambda variable: KO.SGD(0.1))
+    refused(
+        *(InvalidArgument, "gradient_accumulation_steps=2", ddl.DistributedOptimizer, by_function),
+        backward_passes_per_step=2,
+    )
+    scaled = KO.LossScaleOptimizer(multi())
+    optimizer = ddl.DistributedOptimizer(scaled, backward_passes_per_step=2)
+    assert_equal(fit(network(), optimizer, BroadcastModel()), "scaled multi")
+
+    class Own(KO.SGD):
+        """Delegates to itself."""
+
+        def apply(self, grads, trainable_variables=None):
+            super().apply([2 * each for each in grads], trainable_variables)
+
+    for passes in (None, 2):
+        optimizer = ddl.DistributedOptimizer(Own(0.01), backward_passes_per_step=passes)
+        assert_equal(fit(network(), optimizer, BroadcastModel()), f"own {passes}")
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda each: pickle.loads(pickle.dumps(each)),
+    "class and config": lambda each: type(each).from_config(each.get_config()),
+    "serialize": lambda each: KO.deserialize(copy.deepcopy(KO.serialize(each))),
+    "get": lambda each: KO.get(keras.saving.serialize_keras_object(each)),
+}
+
+
+def copies():
+    by_sum = ddl.DistributedOptimizer(KO.SGD(0.5), op="sum")  # another one of the same class
+    assert by_sum
+    for name, copied in COPIES.items():
+        made = {
+            "plain": ddl.DistributedOptimizer(KO.Adam(0.01), compression="bf16"),
+            "passes": ddl.DistributedOptimizer(KO.SGD(0.01), backward_passes_per_step=2),
+            "scaled": ddl.DistributedOptimizer(KO.LossScaleOptimizer(KO.SGD(0.01))),
+            "multi": ddl.DistributedOptimizer(KO.MultiOptimizer(KO.OptimizerMap(KO.SGD(0.01)))),
+        }
+        for kind, original in made.items():
+            another = copied(original)
+            assert another is not original and type(another).__name__ == type(original).__name__
+            assert another._ddl_settings == original._ddl_settings, (name, kind)
+            again = copied(another)
+            if kind == "plain" or name == "deepcopy":
+                assert_equal(fit(network(), again, BroadcastModel(), epochs=1), (name, kind))
+    serialized = KO.serialize(made["plain"])
+    refused(InvalidArgument, "pickle the optimizer", pickle.dumps, serialized)
+    # A file has the original optimizer.
+    plain = KO.deserialize(json.loads(json.dumps(serialized)))
+    assert not hasattr(plain, "_ddl_settings") and isinstance(plain, KO.Adam)
+    model = fit(network(), made["plain"], BroadcastModel())
+    for suffix in ("keras", "h5"):
+        file = FOLDER / f"saved-{RANK}.{suffix}"
+        model.save(file)
+        loaded = keras.models.load_model(file).optimizer
+        assert not hasattr(loaded, "_ddl_settings") and isinstance(loaded, KO.Adam)
+        assert iterations(loaded) == iterations(model.optimizer)
+
+
+def scaled():
+    """A model of dtype mixed_float16 under a float32 policy. The last rank alone has infinities,
+    in the second of four batches."""
+    inputs = INPUTS.copy()
+    if RANK == SIZE - 1:
+        inputs[5] = np.inf
+    for passes in (1, 3):
+        optimizer = ddl.DistributedOptimizer(KO.SGD(0.01), backward_passes_per_step=passes)
+        for _ in range(2):  # compile wraps the same one again
+            model = Subclassed(dtype="mixed_float16")
+            model.compile(copy.deepcopy(optimizer), "mse")
+            assert isinstance(model.optimizer, KO.LossScaleOptimizer)
+            model.compile(model.optimizer.inner_optimizer, "mse")
+            fit(model, None, BroadcastModel(), inputs=inputs, epochs=1)
+            assert_equal(model, "mixed")
+            # On TensorFlow the variables come with the first batch.
+            assert iterations(model.optimizer) == 3 // passes
+    by_hand = KO.LossScaleOptimizer(ddl.DistributedOptimizer(KO.SGD(0.01)))
+    assert_equal(fit(network(), by_hand, BroadcastModel(), inputs=inputs), "by hand")
+    assert iterations(by_hand) == 6
+
+
 class Draws(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         drawn = self.model.layers[0](keras.ops.ones((1, 64)), training=True)
@@ -195,7 +295,7 @@ def metrics():
     assert ddl.average_metrics({"a": 1.0}) == {"a": 1.0}
 
 
-for part in (unbuilt, root_checkpoint, masks, metrics):
+for part in (unbuilt, root_checkpoint, delegating, copies, scaled, masks, metrics):
     part()
     print("done", part.__name__, flush=True)
 ddl.shutdown()
