@@ -29,11 +29,13 @@ from ddl_horovod.tensorflow.performers import Array
 from ddl_horovod.tensorflow.world import Refused, global_process_set
 from ddl_horovod.world import ProcessSet
 from ddl_tensorflow import calls as python_calls
-from ddl_tensorflow.collectives import in_xla, match
+from ddl_tensorflow.collectives import in_xla
+from ddl_tensorflow.naming import match
 
 How = tuple[Reduction, float, float]  # and the factors before and after
 Named = tuple[str | None, bool]  # the name given, and whether to ignore the graph's scope
 _UNNAMED: Named = (None, False)
+_AVERAGE: How = (Average, 1.0, 1.0)
 _as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
 
 
@@ -129,12 +131,12 @@ def broadcast(
 
     operation = Operation("broadcast", (root_rank,), process_set)
     given = tf.convert_to_tensor(tensor)
-    matched = _matched("broadcast", (name, ignore_name_scope), [given])
+    matched = _matched("broadcast", (name, ignore_name_scope), [given], process_set)
 
     @tf.custom_gradient
     def moved(own: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            total = allreduce(upstream, op=Average, process_set=process_set)
+            (total,) = _allreduce([upstream], _of_gradient(matched), _AVERAGE, process_set)
             return total if members[process_set.rank()] == root_rank else total * 0
 
         return _run(operation, matched, [own], [own])[0], gradient
@@ -173,27 +175,11 @@ def alltoall(
     returned as well. Has a gradient, which travels back.
     """
 
-    operation = Operation("alltoall", (), process_set)
-    given = tf.convert_to_tensor(tensor)
-    matched = _matched("alltoall", (name, ignore_name_scope), [given])
-
-    @tf.custom_gradient
-    def moved(own: tf.Tensor, sent: tf.Tensor) -> Any:
-        shape = tf.TensorShape([None, *own.shape[1:]])
-        outputs = tf.TensorSpec(shape, own.dtype), tf.TensorSpec([process_set.size()], tf.int32)
-        result, received = _run(operation, matched, [own, sent], outputs)
-
-        def gradient(upstream: tf.Tensor, _: Any = None) -> Any:
-            back, _ = alltoall(upstream, received, process_set=process_set)
-            unsent = tf.shape(own)[0] - tf.shape(back)[0]
-            return tf.pad(back, [[0, unsent], *[[0, 0]] * (len(own.shape) - 1)]), None
-
-        return (result, received), gradient
-
     sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
     if not sent.dtype.is_integer:
         raise Refused(None, None, f"splits: are of {sent.dtype.name}, but must be integers")
-    result, received = moved(given, tf.cast(sent, tf.int64))
+    named = name, ignore_name_scope
+    result, received = _alltoall(tf.convert_to_tensor(tensor), sent, named, process_set)
     return result if splits is None else (result, received)
 
 
@@ -312,7 +298,14 @@ def _run(
     return python_calls.call(operation, name, tensors, outputs)
 
 
-def _matched(kind: str, named: Named, tensors: Sequence[tf.Tensor]) -> str | None:
+def _of_gradient(matched: str | None) -> Named:
+    """Name the gradient after its operation. Eager ones match by their order."""
+    return (None if matched is None or tf.executing_eagerly() else f"{matched}_gradient", True)
+
+
+def _matched(
+    kind: str, named: Named, tensors: Sequence[tf.Tensor], process_set: ProcessSet
+) -> str | None:
     """The name that an operation on these tensors is matched by; no other of its graph has it."""
     name, ignores_scope = named
     if tf.executing_eagerly():
@@ -328,7 +321,7 @@ def _matched(kind: str, named: Named, tensors: Sequence[tf.Tensor]) -> str | Non
         name, ignores_scope = "_".join([kind, tensors[0].name, tensors[-1].name]), True
     outer = tf.compat.v1.name_scope(None) if ignores_scope else nullcontext()
     with outer, tf.name_scope(re.sub(r"[^\w.\-]", "_", name)) as scope:
-        return match(None, scope)
+        return match(None, scope, process_set.process_set_id or 0)
 
 
 def _how(
@@ -352,12 +345,12 @@ def _allreduce(
     if in_xla() and process_set is global_process_set and how[0] in (Average, Sum):
         return _native(tensors, how)
     operation = Operation("allreduce", (how[0].name, *how[1:]), process_set)
-    matched = _matched("allreduce", named, tensors)
+    matched = _matched("allreduce", named, tensors, process_set)
 
     @tf.custom_gradient
     def combined(*own: tf.Tensor) -> Any:
         def gradient(*upstream: tf.Tensor) -> Any:
-            return _allreduce(upstream, _UNNAMED, how, process_set)
+            return _allreduce(upstream, _of_gradient(matched), how, process_set)
 
         return tuple(_run(operation, matched, own, own)), gradient
 
@@ -387,15 +380,16 @@ def _allgather(tensors: Sequence[Any], named: Named, process_set: ProcessSet) ->
     if not rows:
         return []
     operation = Operation("allgather", (), process_set)
-    matched = _matched("allgather", named, rows)
+    matched = _matched("allgather", named, rows, process_set)
 
     @tf.custom_gradient
     def gathered(*own: tf.Tensor) -> Any:
         outputs = [tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in own]
 
         def gradient(*upstream: tf.Tensor) -> Any:
-            counts = _allgather([tf.shape(each)[:1] for each in own], _UNNAMED, process_set)
-            totals = grouped_allreduce(upstream, op=Average, process_set=process_set)
+            named = _of_gradient(matched)
+            counts = _allgather([tf.shape(each)[:1] for each in own], named, process_set)
+            totals = _allreduce(upstream, named, _AVERAGE, process_set)
             number = process_set.rank()
             return [
                 tf.split(total, rows, num=process_set.size())[number]
@@ -407,6 +401,29 @@ def _allgather(tensors: Sequence[Any], named: Named, process_set: ProcessSet) ->
     return list(gathered(*[r if r.shape.rank != 0 else tf.reshape(r, [1]) for r in rows]))
 
 
+def _alltoall(
+    tensor: tf.Tensor, splits: tf.Tensor, named: Named, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    operation = Operation("alltoall", (), process_set)
+    matched = _matched("alltoall", named, [tensor], process_set)
+
+    @tf.custom_gradient
+    def moved(own: tf.Tensor, sent: tf.Tensor) -> Any:
+        shape = tf.TensorShape([None, *own.shape[1:]])
+        outputs = tf.TensorSpec(shape, own.dtype), tf.TensorSpec([process_set.size()], tf.int32)
+        result, received = _run(operation, matched, [own, sent], outputs)
+
+        def gradient(upstream: tf.Tensor, _: Any = None) -> Any:
+            back, _ = _alltoall(upstream, received, _of_gradient(matched), process_set)
+            unsent = tf.shape(own)[0] - tf.shape(back)[0]
+            return tf.pad(back, [[0, unsent], *[[0, 0]] * (len(own.shape) - 1)]), None
+
+        return (result, received), gradient
+
+    result, received = moved(tensor, tf.cast(splits, tf.int64))
+    return result, received
+
+
 def _reducescatter(
     tensors: Sequence[tf.Tensor], named: Named, how: How, process_set: ProcessSet
 ) -> list[tf.Tensor]:
@@ -416,7 +433,7 @@ def _reducescatter(
     if any(each.shape.rank == 0 for each in tensors):
         raise Refused(None, None, "tensor: a scalar has no rows")
     operation = Operation("reducescatter", (op.name, prescale, postscale), process_set)
-    matched = _matched("reducescatter", named, tensors)
+    matched = _matched("reducescatter", named, tensors, process_set)
 
     @tf.custom_gradient
     def scattered(*own: tf.Tensor) -> Any:
@@ -425,7 +442,7 @@ def _reducescatter(
 
         def gradient(*upstream: tf.Tensor) -> Any:
             scaled = [_scaled(each, factor) for each in upstream]
-            return _allgather(scaled, _UNNAMED, process_set)
+            return _allgather(scaled, _of_gradient(matched), process_set)
 
         return tuple(_run(operation, matched, own, outputs)), gradient
 
