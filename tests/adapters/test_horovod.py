@@ -105,8 +105,8 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> No
     [
         pytest.param("torch", 18, 2, marks=pytest.mark.slow),
         ("torch", 18, 3),
-        pytest.param("tensorflow", 16, 2, marks=pytest.mark.slow),
-        pytest.param("tensorflow", 16, 3, marks=pytest.mark.slow),
+        pytest.param("tensorflow", 17, 2, marks=pytest.mark.slow),
+        pytest.param("tensorflow", 17, 3, marks=pytest.mark.slow),
         pytest.param("keras", 11, 2, marks=pytest.mark.slow),
         pytest.param("keras", 11, 3, marks=pytest.mark.slow),
     ],

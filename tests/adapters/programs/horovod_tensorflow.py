@@ -5,6 +5,7 @@ any number of ranks, eagerly and in tf.function. Prints "done NAME" for each par
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -364,6 +365,33 @@ def gradients_of_functions():
         same(found[1], [TOTAL + 9 * SIZE] * 3)
 
 
+def functions_of_one_name():
+    """Two threads use them, on each rank in another order."""
+
+    def make(factor):
+        @tf.function
+        def step(tensor):
+            return hvd.allreduce(tensor * factor, op=hvd.Sum)
+
+        return step
+
+    steps = {factor: make(factor) for factor in (1.0, 10.0)}
+    found = {factor: [step(own())] for factor, step in steps.items()}  # traced in one thread
+
+    def use(factor):
+        for _ in range(20):
+            found[factor].append(steps[factor](own()))
+
+    threads = [threading.Thread(target=use, args=[factor]) for factor in steps]
+    for thread in threads if RANK else reversed(threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for factor, results in found.items():
+        for result in results:
+            same(result, [factor * TOTAL] * 4)
+
+
 def batch_norm():
     layer = hvd.SyncBatchNormalization(momentum=0.0, epsilon=0.0)
     rows = tf.constant([[float(RANK)], [float(RANK + 1)]] + [[0.5]] * RANK)
@@ -405,7 +433,8 @@ def timeline():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, errors, process_sets),
-    *(objects, tape, sessions, gradients_of_functions, batch_norm, join, adasum, timeline),
+    *(objects, tape, sessions, gradients_of_functions, functions_of_one_name, batch_norm),
+    *(join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)
