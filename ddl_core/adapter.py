@@ -11,6 +11,7 @@ import operator
 import os
 import socket
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -251,11 +252,21 @@ def check_compression(compression: str | None) -> None:
 def average_metrics(
     metrics: Mapping[str, Any], weight: float, allreduce: Callable[[list[float]], Sequence[float]]
 ) -> dict[str, float]:
-    """The ranks' average of each metric, weighted; `allreduce` sums lists of numbers."""
+    """Return the ranks' weighted average of each metric; `allreduce` sums lists of float64.
+
+    Raises InvalidArgument if another rank has other names, or the same in another order.
+    """
     if not weight >= 0:
         raise InvalidArgument(f"weight: {weight} is negative")
+    names = ", ".join(map(str, metrics))
+    digest = float(zlib.crc32(names.encode()))
     own = [float(value) * weight for value in metrics.values()]
-    *sums, total = allreduce([*own, weight])
+    *sums, total, ranks, digests = allreduce([*own, weight, 1.0, digest])
+    if digests != ranks * digest:
+        raise InvalidArgument(
+            f"metrics: are {names} here, and others on another rank; give all ranks the same names"
+            " in the same order"
+        )
     return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
 
 

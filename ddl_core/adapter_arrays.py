@@ -7,13 +7,12 @@ with them needs. docs/adapters.md lists those that are written so.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddl_core import adapter
+from ddl_core import adapter, adapter_objects
 from ddl_core.comm import Comm
 from ddl_core.errors import InvalidArgument
 
@@ -195,29 +194,39 @@ def allreduce_together(comm: Comm, arrays: Sequence[Array], op: Op) -> list[Arra
 
 
 def broadcast_object(comm: Comm, value: Any, root: int) -> Any:
-    """The root's object on all ranks."""
-    text = pickled(value) if comm.rank == root else np.empty(0, np.uint8)
+    """The root's object on all ranks. TypeError on all of them if it cannot be pickled."""
+    text = pickled(value, root) if comm.rank == root else np.empty(0, np.uint8)
     length = comm.broadcast(np.array([len(text)]), root)
     if comm.rank != root:
         text = np.empty(length[0], np.uint8)
     received = comm.broadcast(text, root)
-    return value if comm.rank == root else unpickled(received)
+    if comm.rank == root:
+        check(received)
+        return value
+    return unpickled(received)
 
 
 def allgather_object(comm: Comm, value: Any) -> list[Any]:
-    """All ranks' objects, in the order of ranks."""
-    text = pickled(value)
+    """All ranks' objects, in the order of ranks. TypeError on all ranks if one of them cannot be
+    pickled."""
+    text = pickled(value, comm.rank)
     lengths = comm.allgather(np.array([len(text)]), np.empty(comm.size, np.int64)).tolist()
     received = comm.allgatherv(text, np.empty(sum(lengths), np.uint8), counts=lengths)
     ends = np.cumsum(lengths)
     return [unpickled(part) for part in np.split(received, ends[:-1])]
 
 
-def pickled(value: Any) -> Array:
-    """The bytes of an object, as an array that may be received into."""
-    return np.frombuffer(bytearray(pickle.dumps(value)), np.uint8)
+def pickled(value: Any, rank: int) -> Array:
+    """The bytes of the rank's object, as an array that may be received into. They hold the error
+    if it cannot be pickled."""
+    return np.frombuffer(bytearray(adapter_objects.packed(value, rank)), np.uint8)
+
+
+def check(text: Array) -> None:
+    """TypeError if `pickled` could not pickle the object of these bytes."""
+    adapter_objects.check(text.tobytes())
 
 
 def unpickled(text: Array) -> Any:
-    """The object of which `pickled` gave these bytes."""
-    return pickle.loads(text.tobytes())
+    """The object of which `pickled` gave these bytes. TypeError if it could not pickle it."""
+    return adapter_objects.unpacked(text.tobytes())

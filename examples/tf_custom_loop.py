@@ -48,7 +48,7 @@ def main() -> int:
     optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # (2) start from the same weights
-    ddl.broadcast_parameters([*model.variables, *optimizer.variables])
+    ddl.broadcast_parameters([*model.weights, *optimizer.variables])
 
     @tf.function(jit_compile=arguments.jit)
     def step(inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

@@ -130,9 +130,10 @@ class Communicator(chainermn.CommunicatorBase):
 
     def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object to a rank that calls `recv_obj` with this tag."""
-        text = adapter_arrays.pickled(obj)
+        text = adapter_arrays.pickled(obj, self.rank)
         self._comm.send(np.array([len(text)]), dest, tag=tag)
         self._comm.send(text, dest, tag=tag)
+        adapter_arrays.check(text)
 
     def recv_obj(self, source: int, status: Any = None, tag: int = 0) -> Any:
         """What `send_obj` of that rank gave, with the same tag. `status` is ignored."""

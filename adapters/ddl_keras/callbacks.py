@@ -26,17 +26,44 @@ __all__ = [
 
 
 class BroadcastModel(keras.callbacks.Callback):
-    """Gives all ranks the root's model and optimizer when training begins, so that they start with
-    equal weights, even if only the root has loaded a checkpoint. comm: a communicator, whose ranks
-    are meant instead of all."""
+    """Gives all ranks the root's weights and optimizer when training begins, so that they start
+    equal, even if only the root has loaded a checkpoint. See ddl_keras.broadcast_model.
+
+    If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the
+    root's after the first batch: those from before it, if the root's model was built.
+
+    comm  a communicator: its ranks take part, instead of all
+    """
 
     def __init__(self, root: int = 0, *, comm: Any = None) -> None:
         super().__init__()
         self._root = root
         self._comm = comm
+        self._is_pending = False
+        self._values: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        state.broadcast_model(self.model, self._root, comm=self._comm)
+        self._is_pending = True
+        self._broadcast()
+        if self._is_pending and self.model.built:
+            self._values = state.read(state.variables_of(self.model))
+
+    # Whichever comes first after a batch. `on_train_batch_end` would have Keras wait for each
+    # batch.
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._broadcast()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._broadcast()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        if self._is_pending and state.broadcast_built(
+            self.model, self._root, self._comm, self._values
+        ):
+            self._is_pending, self._values = False, None
 
 
 class AverageMetrics(keras.callbacks.Callback):
@@ -49,15 +76,21 @@ class AverageMetrics(keras.callbacks.Callback):
         self._comm = comm
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._average(logs)
+        if logs is not None:
+            logs.update(self._averaged(logs))
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        self._average(logs)
+    def on_test_begin(self, logs: Any = None) -> None:
+        # Callbacks get a copy of what `evaluate` returns, so it must be averaged where it is made.
+        self.on_test_end()
+        own = self.model._get_metrics_result_or_logs
+        self.model._get_metrics_result_or_logs = lambda logs: self._averaged(_flat(own(logs)))
 
-    def _average(self, logs: dict[str, Any] | None) -> None:
-        numbers = {name: value for name, value in (logs or {}).items() if _is_number(value)}
-        if logs is not None and numbers:
-            logs.update(state.average_metrics(numbers, comm=self._comm))
+    def on_test_end(self, logs: Any = None) -> None:
+        vars(self.model).pop("_get_metrics_result_or_logs", None)
+
+    def _averaged(self, logs: dict[str, Any]) -> dict[str, Any]:
+        numbers = {name: value for name, value in logs.items() if _is_number(value)}
+        return logs | (state.average_metrics(numbers, comm=self._comm) if numbers else {})
 
 
 class LearningRateSchedule(keras.callbacks.Callback):
@@ -205,6 +238,14 @@ class Timeline(keras.callbacks.Callback):
 
 
 _SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
+
+
+def _flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics without the dicts of those that consist of several."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _is_number(value: Any) -> bool:

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from io import BytesIO
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,8 +21,13 @@ if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
 
 _COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
-_SETTINGS = "_ddl_settings"
+_SETTINGS = "_ddl_settings"  # of the class of a DistributedOptimizer
+_OPTIMIZER = keras.optimizers.Optimizer
 _SCALING = keras.optimizers.LossScaleOptimizer
+# True while an optimizer applies gradients that are reduced already. Optimizers that it delegates
+# to do not reduce them again.
+_is_reduced: ContextVar[bool] = ContextVar("_is_reduced", default=False)
+_numbers = count()
 
 
 def DistributedOptimizer(
@@ -41,28 +51,32 @@ def DistributedOptimizer(
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
     backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
                      applies their average; sets its gradient_accumulation_steps (with loss scaling
-                     that of the inner_optimizer)
+                     and a MultiOptimizer that of the inner optimizers)
     comm             of `split` or `subset`: the ranks whose gradients are applied; None: all. On
                      TensorFlow and JAX
 
     All ranks do the same number of steps. Gradients are reduced as one group per step, before
     clipping; with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With
     loss scaling they are reduced for every batch, so that all ranks find the same batches finite;
-    only those are accumulated and count for backward_passes_per_step. A saved model has the
-    original optimizer, so it loads without libddl; `DistributedOptimizer(model.optimizer)` then
-    continues from its state.
+    only those are accumulated and count for backward_passes_per_step. A MultiOptimizer, too, has
+    them reduced for every batch.
+
+    Copies of the optimizer reduce gradients as it does: by copy, by pickle, by its class and its
+    config. A saved model, or a config in a file, has the original optimizer, so it loads without
+    libddl; `DistributedOptimizer(model.optimizer)` then continues from its state.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range; later the training function
     raises what the adapter's grouped_allreduce does.
     """
     check_gradients(op, compression)
     optimizer = keras.optimizers.get(optimizer)
-    if hasattr(optimizer, _SETTINGS) or hasattr(_innermost(optimizer), _SETTINGS):
+    appliers = _appliers(optimizer)
+    if any(hasattr(each, _SETTINGS) for each in (optimizer, *appliers)):
         raise InvalidArgument("optimizer: is a DistributedOptimizer already")
     if backward_passes_per_step is not None:
-        _accumulate(_innermost(optimizer), backward_passes_per_step)
+        _accumulate(appliers, backward_passes_per_step)
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
-        # Model.compile would wrap ours in one, which would skip steps on one rank alone.
+        # As Model.compile would, but here a custom training loop has its scale_loss, too.
         optimizer = _SCALING(optimizer, name="loss_scale_optimizer")
     settings = {
         "op": op,
@@ -70,22 +84,7 @@ def DistributedOptimizer(
         "sparse_as_dense": sparse_as_dense,
         "options": among(comm),
     }
-    # A trained optimizer keeps its state: only its class changes.
-    optimizer.__class__ = _distributed(type(optimizer))
-    object.__setattr__(optimizer, _SETTINGS, settings)
-    return optimizer
-
-
-def refuse_scaled(optimizer: keras.optimizers.Optimizer | None) -> None:
-    """InvalidArgument for a DistributedOptimizer in a LossScaleOptimizer, which looks for
-    infinities in the rank's own gradients, and so would skip steps in which others wait."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if hasattr(inner, _SETTINGS) and not hasattr(optimizer, _SETTINGS):
-        raise InvalidArgument(
-            "optimizer: is a LossScaleOptimizer around a DistributedOptimizer, but must be a"
-            " DistributedOptimizer around a LossScaleOptimizer (for a model of dtype mixed_float16,"
-            " compile it with DistributedOptimizer(LossScaleOptimizer(...)))"
-        )
+    return _distribute(optimizer, settings)
 
 
 def reduce_gradients(
@@ -122,53 +121,147 @@ def reduce_gradients(
     return result
 
 
-def _innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer that accumulates and applies gradients: the inner one of a
-    LossScaleOptimizer."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+def _appliers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Return the optimizers that accumulate and apply gradients, to which others delegate."""
+    if isinstance(optimizer, _SCALING):
+        return _appliers(optimizer.inner_optimizer)
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return list(optimizer.optimizers)
+    return [optimizer]
 
 
 def _mixed_float16() -> bool:
     return bool(keras.config.dtype_policy().name == "mixed_float16")
 
 
-def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
+def _accumulate(optimizers: Sequence[keras.optimizers.Optimizer], passes: int) -> None:
     if passes < 1:
         raise InvalidArgument(f"backward_passes_per_step: {passes} is below 1")
-    if optimizer.built:
-        raise InvalidArgument("backward_passes_per_step: the optimizer is built already")
-    if optimizer.gradient_accumulation_steps not in (None, passes):
+    if not optimizers:
         raise InvalidArgument(
-            f"backward_passes_per_step: is {passes}, but the optimizer's"
-            f" gradient_accumulation_steps is {optimizer.gradient_accumulation_steps}"
+            "backward_passes_per_step: the MultiOptimizer has a function that makes its optimizers"
+            f" later; make them with gradient_accumulation_steps={passes} there"
         )
-    optimizer.gradient_accumulation_steps = passes if passes > 1 else None
+    for optimizer in optimizers:
+        if optimizer.built:
+            raise InvalidArgument("backward_passes_per_step: the optimizer is built already")
+        if optimizer.gradient_accumulation_steps not in (None, passes):
+            raise InvalidArgument(
+                f"backward_passes_per_step: is {passes}, but the optimizer's"
+                f" gradient_accumulation_steps is {optimizer.gradient_accumulation_steps}"
+            )
+        optimizer.gradient_accumulation_steps = passes if passes > 1 else None
 
 
-def _distributed(base: type) -> type:
-    """A subclass that reduces gradients. Keras saves it by the name of its base, which it has."""
-    scales = issubclass(base, _SCALING)  # its inner optimizer accumulates
+def _distribute(
+    optimizer: keras.optimizers.Optimizer, settings: Mapping[str, Any]
+) -> keras.optimizers.Optimizer:
+    """Make the optimizer reduce gradients. It keeps its state, since only its class changes."""
+    optimizer.__class__ = _distributed(type(optimizer), settings)
+    return optimizer
+
+
+def _restore(saved: BytesIO, settings: Mapping[str, Any]) -> keras.optimizers.Optimizer:
+    """Return the copy of a DistributedOptimizer that pickle or copy has made."""
+    return _distribute(_OPTIMIZER._unpickle_model(saved), settings)
+
+
+@contextmanager
+def _reduced(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+    """Reduce the gradients, unless the optimizer that delegates to this one has."""
+    if _is_reduced.get():
+        yield gradients
+        return
+    gradients = reduce_gradients(gradients, **settings)
+    token = _is_reduced.set(True)
+    try:
+        yield gradients
+    finally:
+        _is_reduced.reset(token)
+
+
+class _Name(str):
+    """The name of one class, by which Keras finds this class in a config in memory.
+
+    It is another key than an equal string. A config in a file has the plain string, and so the
+    original optimizer.
+    """
+
+    def __init__(self, _: str) -> None:
+        self._number = next(_numbers)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __deepcopy__(self, _: Any) -> _Name:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InvalidArgument(
+            f"the config of a DistributedOptimizer ({self}) cannot be pickled; pickle the optimizer"
+        )
+
+
+def _distributed(base: type, settings: Mapping[str, Any]) -> type:
+    """Return a subclass that reduces gradients. Keras saves it by the name of its base."""
+    # Only Keras' own way of applying gradients calls `_clip_gradients` with the accumulated ones.
+    by_keras = all(
+        getattr(base, name) is getattr(_OPTIMIZER, name)
+        for name in ("apply", "_backend_apply_gradients")
+    )
 
     class Distributed(base):  # type: ignore[misc, valid-type]
+        _ddl_settings = settings
+
         def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+            if by_keras and self.gradient_accumulation_steps:
+                super().apply(grads, trainable_variables)
+                return
             # First, so that all ranks see the same infinities (loss scaling), norms (clipping)
             # and weights.
-            if scales or not self.gradient_accumulation_steps:
-                grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
-            super().apply(grads, trainable_variables)
+            with _reduced(grads, settings) as reduced:
+                super().apply(reduced, trainable_variables)
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, variables: Any) -> Any:
             # Loss scaling on JAX does not call `apply`.
-            if base.stateless_apply is not keras.optimizers.Optimizer.stateless_apply:
-                grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
-            return super().stateless_apply(optimizer_variables, grads, variables)
+            if base.stateless_apply is _OPTIMIZER.stateless_apply:
+                return super().stateless_apply(optimizer_variables, grads, variables)
+            with _reduced(grads, settings) as reduced:
+                return super().stateless_apply(optimizer_variables, reduced, variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # The first step with accumulated gradients.
-            if self.gradient_accumulation_steps:
-                grads = reduce_gradients(grads, **getattr(self, _SETTINGS))
+            if by_keras and self.gradient_accumulation_steps:
+                with _reduced(grads, settings) as reduced:
+                    return super()._clip_gradients(reduced)
             return super()._clip_gradients(grads)
 
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        def __reduce__(self) -> tuple[Any, ...]:
+            _, (saved,) = super().__reduce__()
+            return _restore, (saved, settings)
+
+    for name in ("__qualname__", "__module__", "__doc__"):
         setattr(Distributed, name, getattr(base, name))
+    Distributed.__name__ = _Name(base.__name__)
+    keras.saving.get_custom_objects()[Distributed.__name__] = Distributed
     return Distributed
+
+
+def _scale(initialize: Any) -> Any:
+    """Have a LossScaleOptimizer around a DistributedOptimizer reduce the gradients.
+
+    Model.compile makes one for a model of dtype mixed_float16. It looks for infinities before its
+    inner optimizer is called, and would skip steps in which other ranks wait.
+    """
+
+    @functools.wraps(initialize)
+    def initialized(self: Any, inner_optimizer: Any, *arguments: Any, **options: Any) -> None:
+        initialize(self, inner_optimizer, *arguments, **options)
+        settings = getattr(inner_optimizer, _SETTINGS, None)
+        if settings and not hasattr(self, _SETTINGS):
+            _distribute(self, settings)
+
+    return initialized
+
+
+_SCALING.__init__ = _scale(_SCALING.__init__)

@@ -18,7 +18,7 @@ import tensorflow as tf
 import ddl_core
 from ddl_core import adapter, native
 from ddl_core.native import NoCompiler
-from ddl_tensorflow import _fallback
+from ddl_tensorflow import _fallback, calls
 
 NAME = "_ddl_tensorflow"
 _SOURCES = Path(__file__).parent / "csrc"
@@ -29,11 +29,13 @@ _loaded: Native | None = None
 
 
 class Native(NamedTuple):
-    """The operations, and what starts and ends their worlds: `open(number, comm)` and `close()`."""
+    """The operations, and what starts and ends their worlds: `open(number, comm)` and `close()`.
+    kept: what must live as long."""
 
     operations: Any
     open: Callable[[int, ddl_core.Comm], None]
     close: Callable[[], None]
+    kept: Any = None
 
 
 def load() -> Native:
@@ -64,6 +66,7 @@ def _load_file(file: Path) -> Native:
         operations,
         lambda number, comm: library.ddl_tensorflow_open(number, adapter.address(comm)),
         library.ddl_tensorflow_close,
+        calls.serve(library),
     )
 
 

@@ -95,7 +95,7 @@ class _Status:
         code = _tf.TF_GetCode(self)
         if code:
             message = _tf.TF_Message(self).decode(errors="replace")
-            raise tf.errors.exception_type_from_error_code(code)(None, None, message)
+            raise tf.compat.v1.errors.exception_type_from_error_code(code)(None, None, message)
 
 
 class Context:

@@ -36,6 +36,7 @@ from tensorflow.python.ops import control_flow_util
 import ddl_core
 from ddl_core import errors
 from ddl_tensorflow import _c_api as c
+from ddl_tensorflow import calls
 
 LOST = (
     "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
@@ -137,6 +138,7 @@ class _Node(NamedTuple):
     root: int
     rows: tuple[int, ...]
     comm: int  # the world's number
+    call: int  # of calls.py
 
 
 def _allreduce(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
@@ -203,6 +205,18 @@ def _alltoall(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | Non
 
 def _barrier(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
     comm.barrier(name=name)
+
+
+def _python(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
+    inputs = [call.input(index) for index in range(call.inputs)]
+    try:
+        results = calls.start(node.call, name or "", inputs).result()
+    except Exception as error:
+        code, message = calls.failure(error)
+        kind = tf.compat.v1.errors.exception_type_from_error_code(code)
+        raise kind(None, None, message) from error
+    for index, result in enumerate(results):
+        call.output(index, result.shape, result.dtype)[...] = result
 
 
 def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> np.ndarray:
@@ -278,6 +292,12 @@ _OPERATIONS = {
         _alltoall,
     ),
     "barrier": _Operation([_NAME], [], [], _barrier),
+    "python": _Operation(
+        ["call: int", "Tin: list(type) >= 0", "Tout: list(type) >= 0", _NAME],
+        ["inputs: Tin"],
+        ["results: Tout"],
+        _python,
+    ),
 }
 
 
@@ -317,6 +337,7 @@ def _maker(what: str) -> Callable[[bytes], _Node]:
                 given["root"].i,
                 tuple(given["rows"].list.i),
                 given["comm"].i,
+                given["call"].i,
             )
         )
 
@@ -360,7 +381,7 @@ def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Call
         if operation.keeps_rows:
             for before, after in zip(tf.nest.flatten(inputs), tf.nest.flatten(result), strict=True):
                 after.set_shape(before.shape)
-        elif operation.outputs:
+        elif what != "python" and operation.outputs:  # whose caller knows them
             first, *second = result if isinstance(result, tuple) else [result]
             if inputs[0].shape.rank is not None:
                 first.set_shape([None, *inputs[0].shape[1:]])

@@ -3,15 +3,14 @@
 
 All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager
 operations are matched by the order of their calls. In a graph each has a name and is matched by it,
-since TensorFlow starts independent operations in any order. The default name has the function's
-name and the position in it, so all ranks must trace the same functions.
+since TensorFlow starts independent operations in any order. The default name (naming.py) has the
+function's name and the position in it, so all ranks must trace the same functions.
 
 Where an operation has a communicator of some ranks, `comm`, these are meant by all ranks.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,11 +22,10 @@ from ddl_core import adapter, dtypes
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_tensorflow import _build
 from ddl_tensorflow.communicators import Communicator, members
+from ddl_tensorflow.naming import match
 
 if TYPE_CHECKING:
     from ddl_core.names import Op
-
-_NAME_MAX = 200  # bytes; csrc/kernels.cpp adds a suffix, and libddl takes 255
 
 _TYPES = {dtype.name for dtype in dtypes.TABLE}
 
@@ -221,7 +219,7 @@ def in_xla() -> bool:
 def _call(what: str, name: str | None, comm: int, *inputs: Any, **attributes: Any) -> Any:
     """Call the native operation `what` on the comm of this number, matched by the name."""
     with tf.name_scope(_scope(name, what)) as scope:
-        attributes |= {"tensor_name": match(name, scope), "comm": comm}
+        attributes |= {"tensor_name": match(name, scope, comm), "comm": comm}
         return getattr(_build.load().operations, f"ddl_{what}")(*inputs, **attributes)
 
 
@@ -275,19 +273,3 @@ def _scope(name: str | None, otherwise: str) -> str:
     if not (name is None or isinstance(name, str)):
         raise InvalidArgument(f"name: {name!r} is no string")
     return f"ddl_{otherwise}" if name is None else re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)
-
-
-def match(name: str | None, scope: str) -> str:
-    """The name by which the ranks' operations are matched; "": by order."""
-    if name is None:
-        if tf.executing_eagerly():
-            return ""
-        # TensorFlow numbers its graphs of loops and branches. A rank that traces a function once
-        # more than the others has other numbers, so they are dropped.
-        graph = getattr(tf.compat.v1.get_default_graph(), "name", None)  # plain graphs have none
-        name = f"{re.sub(r'_[0-9]+_?$', '', graph or '')}/{scope.rstrip('/')}"
-    encoded = name.encode()
-    if len(encoded) <= _NAME_MAX:
-        return name
-    digest = hashlib.sha256(encoded).hexdigest()[:16]
-    return encoded[: _NAME_MAX - 17].decode(errors="ignore") + "~" + digest

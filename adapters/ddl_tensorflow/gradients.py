@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from ddl_tensorflow import _build
-from ddl_tensorflow.collectives import match
+from ddl_tensorflow.naming import match
 from ddl_tensorflow.world import part
 
 
@@ -86,7 +86,8 @@ def _linear(op: tf.Operation) -> str:
 
 
 def _matched(op: tf.Operation) -> dict[str, Any]:
-    """The ranks of the operation, and a name. Eager gradients are matched by order too. In a graph
-    one operation may have several."""
+    """Return the ranks of the operation, and a name. Eager gradients are matched by order too. In a
+    graph one operation may have several."""
+    comm, forward = op.get_attr("comm"), op.get_attr("tensor_name").decode()
     with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
-        return {"comm": op.get_attr("comm"), "tensor_name": match(None, scope)}
+        return {"comm": comm, "tensor_name": match(None, scope, comm, forward)}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ddl_core import adapter
+from ddl_core.adapter_objects import check, packed, unpacked
 from ddl_core.errors import InvalidArgument
 from ddl_tensorflow.collectives import (
     allgather,
@@ -153,22 +153,26 @@ def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = N
     """The root's object, on all ranks, or those of comm. On the others `value` is ignored.
 
     It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
-    `broadcast`, and what pickling raises.
+    `broadcast`, and TypeError on all ranks if it cannot be pickled.
     """
     _, rank, size = members(comm)
     root = adapter.check_rank("root", root, size)
-    sent = _pickled(value) if rank == root else tf.zeros([0], tf.uint8)
-    received = allgather(sent, comm=comm)
-    return value if rank == root else pickle.loads(received.numpy().tobytes())
+    data = packed(value, root) if rank == root else b""
+    received = allgather(tf.constant(np.frombuffer(data, np.uint8)), comm=comm)
+    if rank == root:
+        check(data)
+        return value
+    return unpacked(received.numpy().tobytes())
 
 
 def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[Any]:
     """The objects of all ranks, or those of comm, in the order of ranks. Pickled as for
     `broadcast_object`."""
-    own = _pickled(value)
+    _, rank, _ = members(comm)
+    own = tf.constant(np.frombuffer(packed(value, rank), np.uint8))
     lengths = allgather(tf.constant(len(own), tf.int64), comm=comm).numpy().tolist()
     parts = tf.split(allgather(own, comm=comm), lengths)
-    return [pickle.loads(part.numpy().tobytes()) for part in parts]
+    return [unpacked(part.numpy().tobytes()) for part in parts]
 
 
 def average_metrics(
@@ -203,7 +207,3 @@ def _gather_slices(
         values = values / tf.cast(members(comm)[2], values.dtype)
     indices = allgather(slices.indices, name=name and f"{name}/indices", comm=comm)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def _pickled(value: Any) -> tf.Tensor:
-    return tf.constant(np.frombuffer(pickle.dumps(value), np.uint8))

@@ -34,9 +34,10 @@ class _World(adapter.World):
         _tell_of_gpus()
 
     def _closing(self) -> bool:
-        from ddl_tensorflow import _build
+        from ddl_tensorflow import _build, naming
 
         _build.load().close()
+        naming.forget()
         while self.parts:
             self.parts.popitem()[1].close()
         return True

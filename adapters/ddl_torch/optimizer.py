@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
 from ddl_torch.world import adapter, group
@@ -16,6 +18,7 @@ from ddl_torch.world import adapter, group
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
 
+_hooks: Any = WeakTensorKeyDictionary()  # by parameter
 _COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -42,9 +45,11 @@ def DistributedOptimizer(
                  halves or quarters the bytes and costs precision
     bucket_bytes gradients are reduced in groups of about this size
 
-    All ranks do this with the same parameters in the same order. A parameter without a gradient on
+    All ranks do this with the same parameters in the same order. Parameters may be added, or begin
+    to require gradients, later. A parameter without a gradient on
     this rank counts as zero, since other ranks may have one. To change the gradients before the
-    step, as clipping does, call optimizer.synchronize() first; step() then does not wait again.
+    step, as clipping and GradScaler.unscale_() do, call optimizer.synchronize() first; step() then
+    does not wait again, and may also be left out. The optimizer cannot be copied or pickled.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range, and later, from backward(),
     synchronize() and step(), InvalidState when they do not follow each other as said, and what
@@ -62,8 +67,40 @@ def DistributedOptimizer(
         optimizer, op, backward_passes_per_step, _COMPRESSED[compression], bucket_bytes
     )
     optimizer.synchronize = reducer.synchronize  # type: ignore[attr-defined]
+    optimizer.__getstate__ = refuse_copy  # type: ignore[method-assign]
     optimizer.register_step_pre_hook(reducer.before_step)
+    optimizer.register_step_post_hook(reducer.after_step)
     return optimizer
+
+
+def refuse_copy() -> NoReturn:
+    """Raise TypeError: a copy of an optimizer has no hooks, so it would step on own gradients."""
+    raise TypeError(
+        "a DistributedOptimizer cannot be copied or pickled, since the copy would not reduce"
+        " gradients: copy its state_dict(), and make another for the parameters of the copy"
+    )
+
+
+def call_with_gradients(parameter: Tensor, function: Callable[[Tensor], None]) -> None:
+    """Call the function after each gradient of the parameter, in place of the function of an
+    earlier optimizer, which would reduce the gradient as well."""
+    if parameter in _hooks:
+        _hooks[parameter].remove()
+    _hooks[parameter] = parameter.register_post_accumulate_grad_hook(function)
+
+
+def gradient(parameter: Tensor, sparse: dict[Tensor, int]) -> Tensor:
+    """Return the gradient of a parameter. If there is none, make it zero, since other ranks may
+    have one: sparse if it was so before on this rank.
+
+    sparse  the number of sparse dimensions of the gradients that were sparse
+    """
+    if parameter.grad is None:
+        zeros = torch.zeros_like(parameter)
+        parameter.grad = zeros.to_sparse(sparse[parameter]) if parameter in sparse else zeros
+    if parameter.grad.is_sparse:
+        sparse[parameter] = parameter.grad.sparse_dim()
+    return parameter.grad
 
 
 class _Bucket:
@@ -94,24 +131,34 @@ class _Reducer:
         self._op = op
         self._passes = passes
         self._compressed = compressed
-        # backward() reaches the last parameters first.
-        every = [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
-        self._buckets = list(_buckets(every[::-1], bucket_bytes))
-        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._bucket_bytes = bucket_bytes
+        self._optimizer = weakref.ref(optimizer)
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[Tensor, _Bucket] = {}
+        self._sparse: dict[Tensor, int] = {}
         self._started = 0  # buckets
         self._synchronized = False
-        for parameter in every:
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self._add_parameters()
+
+    def _add_parameters(self) -> None:
+        """Make buckets for the parameters that the optimizer did not have, or did not train."""
+        new = [p for p in trained(self._optimizer()) if p not in self._bucket_of]
+        for bucket in _buckets(new[::-1], self._bucket_bytes):  # backward() begins with the last
+            self._buckets.append(bucket)
+            for parameter in bucket.parameters:
+                self._bucket_of[parameter] = bucket
+                call_with_gradients(parameter, self._accumulated)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced."""
+        self._add_parameters()
         while self._started < len(self._buckets):  # those with unused parameters
             self._start(self._buckets[self._started])
         for bucket in self._buckets:
             for work in bucket.works:
                 work.wait()
-            for gradient, sent in bucket.compressed:
-                gradient.copy_(sent)
+            for own, sent in bucket.compressed:
+                own.copy_(sent)
             bucket.works, bucket.compressed = [], []
             bucket.passes = dict.fromkeys(bucket.parameters, 0)
         self._started = 0
@@ -122,12 +169,16 @@ class _Reducer:
             raise _state("step(closure) computes gradients itself, which would not be reduced")
         if not self._synchronized:
             self.synchronize()
+
+    def after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        # Not before: the step() of a derived class may call that of its base, with the same hooks.
         self._synchronized = False
 
     def _accumulated(self, parameter: Tensor) -> None:
         bucket = self._bucket_of[parameter]
         bucket.passes[parameter] += 1
-        if self._synchronized or bucket.passes[parameter] > self._passes:
+        self._synchronized = False  # also if the step was left out
+        if bucket.passes[parameter] > self._passes:
             raise _state(
                 "backward() came before the step() for the gradients there are; to call it several"
                 f" times, set backward_passes_per_step, which is {self._passes}"
@@ -141,22 +192,25 @@ class _Reducer:
         self._started += 1
         dense: list[Tensor] = []
         for parameter in bucket.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradient = parameter.grad
-            if gradient.is_sparse:
-                work = dist.all_reduce(gradient, _sparse_op(self._op), group(), async_op=True)
-                bucket.works.append(Work(work, gradient))
-            elif self._compressed is None or gradient.dtype not in (torch.float32, torch.float64):
-                dense.append(gradient.detach())  # after create_graph it requires grad itself
+            own = gradient(parameter, self._sparse)
+            if own.is_sparse:
+                work = dist.all_reduce(own, _sparse_op(self._op), group(), async_op=True)
+                bucket.works.append(Work(work, own))
+            elif self._compressed is None or own.dtype not in (torch.float32, torch.float64):
+                dense.append(own.detach())  # after create_graph it requires grad itself
             else:
-                sent = gradient.to(self._compressed)
-                bucket.compressed.append((gradient, sent))
+                sent = own.to(self._compressed)
+                bucket.compressed.append((own, sent))
                 dense.append(sent)
         if len(dense) == 1:
             bucket.works.append(allreduce_async(dense[0], self._op, out=dense[0]))
         elif dense:
             bucket.works.append(grouped_allreduce_async(dense, self._op, out=dense))
+
+
+def trained(optimizer: Any) -> list[Tensor]:
+    """Return the parameters that the optimizer trains now."""
+    return [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
 
 
 def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:

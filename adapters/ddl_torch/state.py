@@ -20,19 +20,26 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     """The root's object, on all ranks. On the others `value` is ignored.
 
     It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
-    `broadcast`, and what pickling raises.
+    `broadcast`, and TypeError on all ranks if it cannot be pickled.
     """
+    from ddl_core.adapter_objects import check, packed, unpacked
+
     adapter().check_rank("root", root, size())
-    values = [value if rank() == root else None]
+    values: list[Any] = [packed(value, root) if rank() == root else None]
     dist.broadcast_object_list(values, root, group=group())
-    return value if rank() == root else values[0]
+    if rank() == root:
+        check(values[0])
+        return value
+    return unpacked(values[0])
 
 
 def allgather_object(value: Any) -> list[Any]:
     """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
+    from ddl_core.adapter_objects import packed, unpacked
+
     values: list[Any] = [None] * size()
-    dist.all_gather_object(values, value, group=group())
-    return values
+    dist.all_gather_object(values, packed(value, rank()), group=group())
+    return [unpacked(each) for each in values]
 
 
 def broadcast_parameters(parameters: torch.nn.Module | Mapping[str, Any], root: int = 0) -> None:

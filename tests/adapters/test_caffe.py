@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 ON_CAFFE = Path(__file__).parent / "programs" / "caffe_solvers.py"
 PROGRAM = f"""
 import sys
+import threading
 import numpy as np
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import caffe_stand_in as stand_in
@@ -82,6 +83,14 @@ assert mean.tolist() == [last / 2] * 2
 assert ddl.average_metrics(dict(loss=ddl.rank()), weight=ddl.rank() + 1) == dict(
     loss=sum(n * (n + 1) for n in range(last + 1)) / sum(range(last + 2))
 )
+
+for move in (lambda each: ddl.broadcast_object(each, root=last), ddl.allgather_object):
+    try:
+        move(threading.Lock() if ddl.rank() == last else None)
+    except TypeError as error:
+        assert "the object of rank %d cannot be pickled" % last in str(error), error
+    else:
+        raise AssertionError("a lock was sent")
 
 for wrong, said in [
     (lambda: ddl.attach(stand_in.Solver(0)), "Solver has no add_callback; use ddl_caffe.Solver"),

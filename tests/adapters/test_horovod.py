@@ -5,12 +5,18 @@ which horovod_names.txt lists. Their values: programs/horovod_*.py."""
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from ddl_horovod.executor import JOIN, Call, Executor, Perform
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -97,12 +103,12 @@ def test_modules_have_what_the_page_says(run_program: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("program", "parts", "size"),
     [
-        pytest.param("torch", 15, 2, marks=pytest.mark.slow),
-        ("torch", 15, 3),
-        pytest.param("tensorflow", 15, 2, marks=pytest.mark.slow),
-        pytest.param("tensorflow", 15, 3, marks=pytest.mark.slow),
-        pytest.param("keras", 9, 2, marks=pytest.mark.slow),
-        pytest.param("keras", 9, 3, marks=pytest.mark.slow),
+        pytest.param("torch", 18, 2, marks=pytest.mark.slow),
+        ("torch", 18, 3),
+        pytest.param("tensorflow", 17, 2, marks=pytest.mark.slow),
+        pytest.param("tensorflow", 17, 3, marks=pytest.mark.slow),
+        pytest.param("keras", 11, 2, marks=pytest.mark.slow),
+        pytest.param("keras", 11, 3, marks=pytest.mark.slow),
     ],
 )
 def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
@@ -117,6 +123,120 @@ def test_values(ddlrun: Run, program: str, parts: int, size: int) -> None:
             name for (m, name, _), state in page().items() if (m, state) == (module, "served")
         }
         assert served <= names, f"{module}: {sorted(served - names)}"
+
+
+WITHOUT_COMPILER = """
+import tensorflow as tf
+import ddl_horovod.tensorflow as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+own = tf.range(2 * size) + 100 * rank
+@tf.function
+def graph():
+    return hvd.allreduce(own, op=hvd.Sum), hvd.alltoall(own), hvd.allgather(own[:rank])
+total, moved, gathered = graph()
+assert total.numpy().tolist() == [size * each + 50 * size * (size - 1) for each in range(2 * size)]
+assert moved.numpy().tolist() == [100 * r + 2 * rank + i for r in range(size) for i in (0, 1)]
+assert gathered.numpy().tolist() == [100 * r + i for r in range(size) for i in range(r)]
+@tf.function
+def other_roots():
+    hvd.broadcast(own, min(rank, 1))
+@tf.function
+def wrong_rows():
+    hvd.alltoall(tf.ones([size + 1]))
+for wrong, kind in (
+    (other_roots, tf.errors.FailedPreconditionError), (wrong_rows, tf.errors.InvalidArgumentError)
+):
+    try:
+        wrong()
+    except kind:
+        continue
+    raise AssertionError(kind)
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_graphs_without_compiler_work(ddlrun: Run, tmp_path: Path) -> None:
+    env = {"CXX": "no-such-compiler", "DDL_CACHE": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    ended = ddlrun(2, WITHOUT_COMPILER, env=env, limit=120).expect_success()
+    assert [ended.lines(rank)[-1] for rank in range(2)] == ["done", "done"]
+
+
+class Threads:
+    """Members of a process set that are threads of this process."""
+
+    group = None
+
+    def __init__(self, number: int, parts: list[bytes], barrier: threading.Barrier) -> None:
+        self._number, self._parts, self._barrier = number, parts, barrier
+        self.taken: list[str] = []
+
+    def size(self) -> int:
+        return len(self._parts)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        self._barrier.wait()
+        self._parts[self._number] = data
+        self._barrier.wait()
+        return list(self._parts)
+
+    def take_part(self, call: Call, calls: list[Call]) -> None:
+        self.taken.append(call.name)
+
+    def internal(self, error: Exception) -> Exception:
+        return error
+
+    def close(self) -> None:
+        self._barrier.abort()
+
+
+@pytest.fixture
+def executors() -> Iterator[list[Executor]]:
+    parts, barrier = [b""] * 3, threading.Barrier(3, timeout=30)
+    made = [Executor(Threads(number, parts, barrier)) for number in range(3)]
+    yield made
+    barrier.abort()
+
+
+def call_all(executor: Executor, calls: list[Call], order: list[str]) -> list[Future[str]]:
+    """Submit the calls. Each one's result is its name, which it adds to the order."""
+
+    def performs(name: str) -> Perform:
+        return lambda group, calls: order.append(name) or name
+
+    return [executor.submit(call, performs(call.name)) for call in calls]
+
+
+def test_graph_calls_in_any_order_match_by_name(executors: list[Executor]) -> None:
+    orders: list[list[str]] = [[], [], []]
+    results = []
+    for number, (executor, order) in enumerate(zip(executors, orders, strict=True)):
+        ordered = [Call("allreduce", f"program{n}") for n in range(20)]
+        graph = [Call("allreduce", f"graph{n % 20}", graph=True) for n in range(40)]
+        random.Random(number).shuffle(graph)
+        calls = [each for pair in zip(graph, ordered, strict=False) for each in pair]
+        results.append((calls + graph[20:], call_all(executor, calls + graph[20:], order)))
+    for calls, futures in results:
+        assert [each.result(30) for each in futures] == [call.name for call in calls]
+    assert orders[0] == orders[1] == orders[2] and len(orders[0]) == 60
+
+
+def test_graph_calls_with_joined_members_are_performed(executors: list[Executor]) -> None:
+    order: list[str] = []
+    join = [lambda each=each: each.submit(Call(JOIN, ""), lambda *_: None) for each in executors]
+    lasts = [join[1]()]
+    both = [
+        call_all(executors[number], [Call("allreduce", "both", equal=["Sum"], graph=True)], order)
+        for number in (2, 0)
+    ]
+    assert [futures[0].result(30) for futures in both] == ["both", "both"]
+    lasts.append(join[0]())
+    (alone,) = call_all(executors[2], [Call("allreduce", "alone", equal=["Sum"])], order)
+    assert alone.result(30) == "alone"
+    lasts.append(join[2]())
+    assert [each.result(30) for each in lasts] == [2, 2, 2]
+    assert order == ["both", "both", "alone"]
 
 
 # In the order and with the calls of Horovod's guides for PyTorch and Keras.

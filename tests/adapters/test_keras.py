@@ -21,6 +21,8 @@ if importlib.util.find_spec("keras") is None:  # an import takes seconds
 
 PROGRAM = Path(__file__).parent / "programs" / "keras_training.py"
 COMMUNICATORS = PROGRAM.with_name("keras_communicators.py")
+EQUAL = PROGRAM.with_name("keras_equal.py")
+EQUAL_PARTS = ("unbuilt", "root_checkpoint", "delegating", "copies", "scaled", "masks", "metrics")
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 # In a process that must not find libddl.
@@ -86,6 +88,17 @@ def trains_as_one(
     assert together.keys() == alone.keys() >= ways
     for way, losses in alone.items():
         assert together[way] == pytest.approx(losses, rel=1e-5, abs=0), way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_unequal_at_start_end_equal(
+    ddlrun: Run, tmp_path: Path, backend: str, size: int
+) -> None:
+    env = {**QUIET, "KERAS_BACKEND": backend}
+    ended = ddlrun(size, EQUAL, str(tmp_path), env=env, limit=240).expect_success()
+    for rank in range(size):
+        assert ended.lines(rank) == [f"done {part}" for part in EQUAL_PARTS]
 
 
 @pytest.mark.slow

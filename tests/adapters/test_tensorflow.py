@@ -56,7 +56,7 @@ def test_graphs(ddlrun: Run, sample: list[str]) -> None:
     ended = ddlrun(3, program, *sample, env=QUIET, limit=240).expect_success()
     for rank in range(3):
         assert ended.lines(rank) == [
-            f"done {what}" for what in ("function", "graph", "loops", "helpers")
+            f"done {what}" for what in ("function", "graph", "loops", "threads", "helpers")
         ]
 
 
@@ -135,7 +135,9 @@ def test_graphs_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -> No
     program = PROGRAMS / "tensorflow_graphs.py"
     ended = ddlrun(3, program, "interpreted", env=no_compiler, limit=240).expect_success()
     for rank in range(3):
-        assert ended.lines(rank) == [f"done {what}" for what in ("function", "loops", "helpers")]
+        assert ended.lines(rank) == [
+            f"done {what}" for what in ("function", "loops", "threads", "helpers")
+        ]
 
 
 FAILURES = """

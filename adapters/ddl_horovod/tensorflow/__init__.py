@@ -29,7 +29,7 @@ from ddl_horovod.common import (
     rocm_built,
     split_list,
 )
-from ddl_horovod.tensorflow import elastic
+from ddl_horovod.tensorflow import elastic, util
 from ddl_horovod.tensorflow.batch_norm import SyncBatchNormalization
 from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.functions import (
@@ -83,6 +83,8 @@ from ddl_horovod.tensorflow.world import (
     start_timeline,
     stop_timeline,
 )
+
+_executing_eagerly = util._executing_eagerly  # programs use Horovod's
 
 __all__ = [
     "Adasum",

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ddl_horovod.executor import Call, Perform
-from ddl_horovod.tensorflow import performers
-from ddl_horovod.tensorflow.operations import broadcast_, run_arrays
-from ddl_horovod.tensorflow.performers import Array
+from ddl_core.adapter_objects import check, packed, unpacked
+from ddl_horovod.executor import Call
+from ddl_horovod.tensorflow.operations import Operation, broadcast_, submit
 from ddl_horovod.tensorflow.world import WORLD, global_process_set
 from ddl_horovod.world import ProcessSet
 
@@ -40,11 +38,15 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object, on all members. It is pickled, so use it only among ranks that trust each
-    other. session is not needed."""
+    other. TypeError on all members if it cannot be pickled. session is not needed."""
     members = process_set.members()
     own = members[process_set.rank()] == root_rank
-    content = _gathered(pickle.dumps(obj) if own else b"", name, process_set)
-    return obj if own else pickle.loads(content[members.index(root_rank)])
+    data = packed(obj, root_rank) if own else b""
+    content = _gathered(data, name, process_set)
+    if own:
+        check(data)
+        return obj
+    return unpacked(content[members.index(root_rank)])
 
 
 def broadcast_object_fn(
@@ -68,7 +70,8 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """All members' objects. Pickled as for `broadcast_object`."""
-    return [pickle.loads(each) for each in _gathered(pickle.dumps(obj), name, process_set)]
+    data = packed(obj, process_set.members()[process_set.rank()])
+    return [unpacked(each) for each in _gathered(data, name, process_set)]
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -146,17 +149,13 @@ def _number(read: Callable[[], int], name: str | None) -> tf.Tensor:
 
 
 def _gathered(text: bytes, name: str | None, process_set: ProcessSet) -> Sequence[bytes]:
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        call = Call("allgather", "", ["uint8"], [list(arrays[0].shape)], [], True)
-        gather = performers.allgather(arrays)
-
-        def perform(comm: Any, calls: list[Call]) -> list[bytes]:
-            ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
-            parts = np.split(gather(comm, calls)[0], ends[:-1])
-            return [each.tobytes() for each in parts]
-
-        return call, perform
-
     own = np.frombuffer(text, np.uint8)
-    parts: Any = run_arrays(process_set, name, build, [own])
+    call, gather = Operation("allgather", (), process_set).prepare([own])
+
+    def perform(comm: Any, calls: list[Call]) -> list[bytes]:
+        ends = np.cumsum([each.shapes[0][0] if each.shapes else 0 for each in calls])
+        parts = np.split(gather(comm, calls)[0], ends[:-1])
+        return [each.tobytes() for each in parts]
+
+    parts: list[bytes] = submit(process_set, name, call, perform).result()
     return parts

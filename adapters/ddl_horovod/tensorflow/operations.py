@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's operations on tensors of all ranks, or of a process set: eagerly, in tf.function, and
-in TensorFlow's sessions. Functions that XLA compiles have all-reduces over all ranks only."""
+in TensorFlow's sessions. Functions that XLA compiles have all-reduces over all ranks only.
+
+Eager operations match by their order. Those of a graph match by name, because TensorFlow starts
+them in any order: by the name given, else by their number in a tf.function, and in a graph of
+TensorFlow 1 by the names of their tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,15 +22,20 @@ import tensorflow as tf
 import ddl_tensorflow
 from ddl_horovod import common
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
-from ddl_horovod.executor import JOIN, Call, Perform
+from ddl_horovod.executor import JOIN, Call
 from ddl_horovod.tensorflow import performers
 from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.performers import Array
-from ddl_horovod.tensorflow.world import global_process_set
+from ddl_horovod.tensorflow.world import Refused, global_process_set
 from ddl_horovod.world import ProcessSet
+from ddl_tensorflow import calls as python_calls
 from ddl_tensorflow.collectives import in_xla
+from ddl_tensorflow.naming import match
 
 How = tuple[Reduction, float, float]  # and the factors before and after
+Named = tuple[str | None, bool]  # the name given, and whether to ignore the graph's scope
+_UNNAMED: Named = (None, False)
+_AVERAGE: How = (Average, 1.0, 1.0)
 _as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
 
 
@@ -63,6 +77,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """`allreduce` of several tensors as one operation."""
     how = _how(average, op, prescale_factor, postscale_factor, process_set)
+    named = name, ignore_name_scope
     results: list[Any] = list(tensors)
     dense = {}
     for number, tensor in enumerate(results):
@@ -71,7 +86,7 @@ def grouped_allreduce(
         else:
             dense[number] = compression.compress(tf.convert_to_tensor(tensor))
     if dense:
-        reduced = _allreduce([sent for sent, _ in dense.values()], name, how, process_set)
+        reduced = _allreduce([sent for sent, _ in dense.values()], named, how, process_set)
         for (number, (_, context)), tensor in zip(dense.items(), reduced, strict=True):
             results[number] = compression.decompress(tensor, context)
     return results
@@ -86,7 +101,7 @@ def allgather(
 ) -> tf.Tensor:
     """The members' tensors one after the other along the first dimension, in which they may
     differ. Has a gradient: this member's rows of the members' average."""
-    return _allgather([tensor], name, process_set)[0]
+    return _allgather([tensor], (name, ignore_name_scope), process_set)[0]
 
 
 @_as_it_is
@@ -97,7 +112,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """`allgather` of several tensors as one operation."""
-    return _allgather(tensors, name, process_set)
+    return _allgather(tensors, (name, ignore_name_scope), process_set)
 
 
 @_as_it_is
@@ -114,19 +129,19 @@ def broadcast(
     if root_rank not in members:
         raise ValueError(f"root_rank: {root_rank} is no member of {members}")
 
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        perform = performers.broadcast(arrays[0], members.index(root_rank))
-        return _called("broadcast", arrays, [root_rank]), perform
+    operation = Operation("broadcast", (root_rank,), process_set)
+    given = tf.convert_to_tensor(tensor)
+    matched = _matched("broadcast", (name, ignore_name_scope), [given], process_set)
 
     @tf.custom_gradient
     def moved(own: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            total = allreduce(upstream, op=Average, process_set=process_set)
+            (total,) = _allreduce([upstream], _of_gradient(matched), _AVERAGE, process_set)
             return total if members[process_set.rank()] == root_rank else total * 0
 
-        return _run(process_set, name, build, [own], [own])[0], gradient
+        return _run(operation, matched, [own], [own])[0], gradient
 
-    return moved(tf.convert_to_tensor(tensor))
+    return moved(given)
 
 
 @_as_it_is
@@ -160,26 +175,11 @@ def alltoall(
     returned as well. Has a gradient, which travels back.
     """
 
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        rows = _rows(arrays[0], arrays[1].tolist(), process_set.size())
-        call = _called("alltoall", arrays[:1], [], True, rows)
-        return call, performers.alltoall(arrays[0], process_set.rank())
-
-    @tf.custom_gradient
-    def moved(own: tf.Tensor, sent: tf.Tensor) -> Any:
-        shape = tf.TensorShape([None, *own.shape[1:]])
-        outputs = tf.TensorSpec(shape, own.dtype), tf.TensorSpec([process_set.size()], tf.int32)
-        result, received = _run(process_set, name, build, [own, sent], outputs)
-
-        def gradient(upstream: tf.Tensor, _: Any = None) -> Any:
-            back, _ = alltoall(upstream, received, process_set=process_set)
-            unsent = tf.shape(own)[0] - tf.shape(back)[0]
-            return tf.pad(back, [[0, unsent], *[[0, 0]] * (len(own.shape) - 1)]), None
-
-        return (result, received), gradient
-
-    given = tf.constant([], tf.int64) if splits is None else tf.cast(splits, tf.int64)
-    result, received = moved(tf.convert_to_tensor(tensor), given)
+    sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
+    if not sent.dtype.is_integer:
+        raise Refused(None, None, f"splits: are of {sent.dtype.name}, but must be integers")
+    named = name, ignore_name_scope
+    result, received = _alltoall(tf.convert_to_tensor(tensor), sent, named, process_set)
     return result if splits is None else (result, received)
 
 
@@ -200,7 +200,8 @@ def reducescatter(
     for Sum times their number."""
     how = op, float(prescale_factor), float(postscale_factor)
     sent, context = compression.compress(tf.convert_to_tensor(tensor))
-    return compression.decompress(_reducescatter([sent], name, how, process_set)[0], context)
+    named = name, ignore_name_scope
+    return compression.decompress(_reducescatter([sent], named, how, process_set)[0], context)
 
 
 @_as_it_is
@@ -218,7 +219,7 @@ def grouped_reducescatter(
         return []
     how = op, float(prescale_factor), float(postscale_factor)
     pairs = [compression.compress(tf.convert_to_tensor(each)) for each in tensors]
-    results = _reducescatter([sent for sent, _ in pairs], None, how, process_set)
+    results = _reducescatter([sent for sent, _ in pairs], _UNNAMED, how, process_set)
     return [compression.decompress(r, c) for r, (_, c) in zip(results, pairs, strict=True)]
 
 
@@ -230,60 +231,97 @@ def join() -> tf.Tensor:
     return tf.constant(executor.submit(call, performers.barrier).result(), tf.int32)
 
 
-def run_arrays(
-    process_set: ProcessSet,
-    name: str | None,
-    build: Callable[[list[Array]], tuple[Call, Perform]],
-    arrays: list[Array],
-) -> list[Array]:
-    """Perform an operation on arrays, and wait for its results."""
+def submit(
+    process_set: ProcessSet, name: str | None, call: Call, perform: performers.Perform
+) -> Future[Any]:
+    """Start an operation that matches by its order."""
     executor = process_set.executor()
-    call, perform = build(arrays)
-    named = Call(**{**vars(call), "name": executor.name(name)})
-    results: list[Array] = executor.submit(named, perform).result()
-    return results
+    return executor.submit(replace(call, name=executor.name(name)), perform)
 
 
 # ---- one operation ----
 
 
+class Operation(NamedTuple):
+    """An operation, but for its tensors.
+
+    equal  what is equal on all members: the reduction and the factors, or the root
+    """
+
+    kind: str
+    equal: tuple[Any, ...]
+    process_set: ProcessSet
+
+    def prepare(self, arrays: list[Array]) -> tuple[Call, performers.Perform]:
+        """The call, which has no name yet, and what performs it. Refused for wrong splits."""
+        kind, equal, process_set = self
+        own = [np.ascontiguousarray(each).reshape(np.shape(each)) for each in arrays]
+        splits: list[int] = []
+        if kind == "alltoall":
+            splits = _rows(own[0], own.pop().tolist(), process_set.size())
+            perform = performers.alltoall(own[0], process_set.rank())
+        elif kind == "broadcast":
+            perform = performers.broadcast(own[0], process_set.members().index(equal[0]))
+        elif kind == "allgather":
+            perform = performers.allgather(own)
+        else:
+            perform = getattr(performers, kind)(own, *equal)
+        dtypes, shapes = [each.dtype.name for each in own], [list(each.shape) for each in own]
+        ragged = kind in ("allgather", "alltoall")
+        return Call(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
+
+    def __call__(self, name: str, arrays: list[Array]) -> Future[list[Array]]:
+        """Start the operation of a graph."""
+        call, perform = self.prepare(arrays)
+        return self.process_set.executor().submit(replace(call, name=name, graph=True), perform)
+
+
 def _run(
-    process_set: ProcessSet,
+    operation: Operation,
     name: str | None,
-    build: Callable[[list[Array]], tuple[Call, Perform]],
     tensors: Sequence[tf.Tensor],
     outputs: Sequence[Any],
 ) -> list[tf.Tensor]:
     """Perform an operation now, or in a graph whenever it runs. outputs: types and shapes."""
+    process_set = operation.process_set
     process_set.rank()
     if tf.executing_eagerly():
-        arrays = [np.ascontiguousarray(each.numpy()).reshape(each.shape) for each in tensors]
-        return [tf.convert_to_tensor(r) for r in run_arrays(process_set, name, build, arrays)]
+        call, perform = operation.prepare([each.numpy() for each in tensors])
+        results = submit(process_set, name, call, perform).result()
+        return [tf.convert_to_tensor(each) for each in results]
     if in_xla():
         raise NotImplementedError(
             "functions compiled by XLA have only hvd.allreduce over all ranks by Sum or Average;"
             " give jit_compile=False"
         )
-
-    def now(*arrays: Array) -> list[Array]:
-        own = [np.ascontiguousarray(each).reshape(np.shape(each)) for each in arrays]
-        return run_arrays(process_set, name, build, own)
-
-    results = tf.numpy_function(now, list(tensors), [each.dtype for each in outputs])
-    for result, output in zip(results, outputs, strict=True):
-        result.set_shape(output.shape)
-    return list(results)
+    assert name is not None
+    return python_calls.call(operation, name, tensors, outputs)
 
 
-def _called(
-    kind: str,
-    arrays: list[Array],
-    equal: list[Any],
-    ragged: bool = False,
-    splits: Sequence[int] = (),
-) -> Call:
-    dtypes, shapes = [a.dtype.name for a in arrays], [list(a.shape) for a in arrays]
-    return Call(kind, "", dtypes, shapes, equal, ragged, list(splits))
+def _of_gradient(matched: str | None) -> Named:
+    """Name the gradient after its operation. Eager ones match by their order."""
+    return (None if matched is None or tf.executing_eagerly() else f"{matched}_gradient", True)
+
+
+def _matched(
+    kind: str, named: Named, tensors: Sequence[tf.Tensor], process_set: ProcessSet
+) -> str | None:
+    """The name that an operation on these tensors is matched by; no other of its graph has it."""
+    name, ignores_scope = named
+    if tf.executing_eagerly():
+        return name
+    graph: Any = tf.compat.v1.get_default_graph()
+    if name is not None:
+        name = f"{kind}_{name}"
+    elif graph.building_function:
+        # Its order is the program's, but names in it depend on what a rank did before.
+        name, ignores_scope = kind, True
+    else:
+        # Ranks may build a graph in any order, such as that of a set of variables.
+        name, ignores_scope = "_".join([kind, tensors[0].name, tensors[-1].name]), True
+    outer = tf.compat.v1.name_scope(None) if ignores_scope else nullcontext()
+    with outer, tf.name_scope(re.sub(r"[^\w.\-]", "_", name)) as scope:
+        return match(None, scope, process_set.process_set_id or 0)
 
 
 def _how(
@@ -302,21 +340,19 @@ def _how(
 
 
 def _allreduce(
-    tensors: Sequence[tf.Tensor], name: str | None, how: How, process_set: ProcessSet
+    tensors: Sequence[tf.Tensor], named: Named, how: How, process_set: ProcessSet
 ) -> list[tf.Tensor]:
     if in_xla() and process_set is global_process_set and how[0] in (Average, Sum):
         return _native(tensors, how)
-
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        settings = how[0].name, *how[1:]
-        return _called("allreduce", arrays, list(settings)), performers.allreduce(arrays, *settings)
+    operation = Operation("allreduce", (how[0].name, *how[1:]), process_set)
+    matched = _matched("allreduce", named, tensors, process_set)
 
     @tf.custom_gradient
     def combined(*own: tf.Tensor) -> Any:
         def gradient(*upstream: tf.Tensor) -> Any:
-            return _allreduce(upstream, None, how, process_set)
+            return _allreduce(upstream, _of_gradient(matched), how, process_set)
 
-        return tuple(_run(process_set, name, build, own, own)), gradient
+        return tuple(_run(operation, matched, own, own)), gradient
 
     return list(combined(*tensors))
 
@@ -324,51 +360,80 @@ def _allreduce(
 def _native(tensors: Sequence[tf.Tensor], how: How) -> list[tf.Tensor]:
     """By the operations of ddl_tensorflow, which XLA compiles."""
     op, prescale, postscale = how
-    sent = [each if prescale == 1 else each * prescale for each in tensors]
+    sent = [_scaled(each, prescale) for each in tensors]
     results = ddl_tensorflow.grouped_allreduce(sent, op.name.lower())
-    return [each if postscale == 1 else each * postscale for each in results]
+    return [_scaled(each, postscale) for each in results]
 
 
-def _allgather(
-    tensors: Sequence[Any], name: str | None, process_set: ProcessSet
-) -> list[tf.Tensor]:
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        return _called("allgather", arrays, [], True), performers.allgather(arrays)
+def _scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
+    """The tensor times the factor, which may be out of the range of the tensor's type."""
+    if factor == 1:
+        return tensor
+    wide = tf.float64 if tensor.dtype.is_integer else tensor.dtype
+    if wide in (tf.float16, tf.bfloat16):
+        wide = tf.float32
+    return tf.cast(tf.cast(tensor, wide) * factor, tensor.dtype)
+
+
+def _allgather(tensors: Sequence[Any], named: Named, process_set: ProcessSet) -> list[tf.Tensor]:
+    rows = [tf.convert_to_tensor(each) for each in tensors]
+    if not rows:
+        return []
+    operation = Operation("allgather", (), process_set)
+    matched = _matched("allgather", named, rows, process_set)
 
     @tf.custom_gradient
     def gathered(*own: tf.Tensor) -> Any:
         outputs = [tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in own]
 
         def gradient(*upstream: tf.Tensor) -> Any:
-            counts = _allgather([tf.shape(each)[:1] for each in own], None, process_set)
-            totals = grouped_allreduce(upstream, op=Average, process_set=process_set)
+            named = _of_gradient(matched)
+            counts = _allgather([tf.shape(each)[:1] for each in own], named, process_set)
+            totals = _allreduce(upstream, named, _AVERAGE, process_set)
             number = process_set.rank()
             return [
                 tf.split(total, rows, num=process_set.size())[number]
                 for total, rows in zip(totals, counts, strict=True)
             ]
 
-        return tuple(_run(process_set, name, build, own, outputs)), gradient
+        return tuple(_run(operation, matched, own, outputs)), gradient
 
-    rows = [tf.convert_to_tensor(each) for each in tensors]
-    if not rows:
-        return []
     return list(gathered(*[r if r.shape.rank != 0 else tf.reshape(r, [1]) for r in rows]))
 
 
+def _alltoall(
+    tensor: tf.Tensor, splits: tf.Tensor, named: Named, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    operation = Operation("alltoall", (), process_set)
+    matched = _matched("alltoall", named, [tensor], process_set)
+
+    @tf.custom_gradient
+    def moved(own: tf.Tensor, sent: tf.Tensor) -> Any:
+        shape = tf.TensorShape([None, *own.shape[1:]])
+        outputs = tf.TensorSpec(shape, own.dtype), tf.TensorSpec([process_set.size()], tf.int32)
+        result, received = _run(operation, matched, [own, sent], outputs)
+
+        def gradient(upstream: tf.Tensor, _: Any = None) -> Any:
+            back, _ = _alltoall(upstream, received, _of_gradient(matched), process_set)
+            unsent = tf.shape(own)[0] - tf.shape(back)[0]
+            return tf.pad(back, [[0, unsent], *[[0, 0]] * (len(own.shape) - 1)]), None
+
+        return (result, received), gradient
+
+    result, received = moved(tensor, tf.cast(splits, tf.int64))
+    return result, received
+
+
 def _reducescatter(
-    tensors: Sequence[tf.Tensor], name: str | None, how: How, process_set: ProcessSet
+    tensors: Sequence[tf.Tensor], named: Named, how: How, process_set: ProcessSet
 ) -> list[tf.Tensor]:
     op, prescale, postscale = how
     if op not in (Average, Sum):
         raise ValueError(f"op: {op.name} is neither Average nor Sum")
     if any(each.shape.rank == 0 for each in tensors):
-        raise ValueError("tensor: a scalar has no rows")
-
-    def build(arrays: list[Array]) -> tuple[Call, Perform]:
-        settings = op.name, prescale, postscale
-        call = _called("reducescatter", arrays, list(settings))
-        return call, performers.reducescatter(arrays, *settings)
+        raise Refused(None, None, "tensor: a scalar has no rows")
+    operation = Operation("reducescatter", (op.name, prescale, postscale), process_set)
+    matched = _matched("reducescatter", named, tensors, process_set)
 
     @tf.custom_gradient
     def scattered(*own: tf.Tensor) -> Any:
@@ -376,9 +441,10 @@ def _reducescatter(
         factor = prescale * postscale * (process_set.size() if op == Sum else 1)
 
         def gradient(*upstream: tf.Tensor) -> Any:
-            return _allgather([each * factor for each in upstream], None, process_set)
+            scaled = [_scaled(each, factor) for each in upstream]
+            return _allgather(scaled, _of_gradient(matched), process_set)
 
-        return tuple(_run(process_set, name, build, own, outputs)), gradient
+        return tuple(_run(operation, matched, own, outputs)), gradient
 
     return list(scattered(*tensors))
 
@@ -391,7 +457,7 @@ def _slices(slices: tf.IndexedSlices, how: How, process_set: ProcessSet) -> tf.I
         )
     if (prescale, postscale) != (1, 1):
         raise NotImplementedError("prescale_factor, postscale_factor: not for tf.IndexedSlices")
-    values, indices = _allgather([slices.values, slices.indices], None, process_set)
+    values, indices = _allgather([slices.values, slices.indices], _UNNAMED, process_set)
     if op == Average:
         values = values / tf.cast(process_set.size(), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -401,10 +467,12 @@ def _rows(array: Array, splits: list[int], size: int) -> list[int]:
     count = len(array) if array.ndim else 0
     if not splits:
         if count % size:
-            raise ValueError(f"tensor: {count} rows cannot be divided equally among {size} members")
+            text = f"tensor: {count} rows cannot be divided equally among {size} members"
+            raise Refused(None, None, text)
         return [count // size] * size
     if len(splits) != size or min(splits) < 0 or sum(splits) > count:
-        raise ValueError(f"splits: {splits} do not divide {count} rows among {size} members")
+        text = f"splits: {splits} do not divide {count} rows among {size} members"
+        raise Refused(None, None, text)
     return splits
 
 

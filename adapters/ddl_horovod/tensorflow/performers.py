@@ -99,7 +99,12 @@ def _counts(rows: list[int], array: Array) -> list[int]:
 
 
 def _scaled(array: Array, factor: float) -> Array:
-    return array if factor == 1 else np.asarray(array * factor).astype(array.dtype)
+    """The array times the factor, which may be out of the range of the array's type."""
+    if factor == 1:
+        return array
+    small = array.dtype.itemsize < 4 and array.dtype.kind not in "iub"
+    wide = array.astype(np.float32) if small else array
+    return np.asarray(wide * factor).astype(array.dtype)
 
 
 def _adasum(array: Array, comm: Comm) -> Array:

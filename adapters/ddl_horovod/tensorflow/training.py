@@ -50,6 +50,18 @@ class Reducer:
         members."""
         self._local.add(_key(variable))
 
+    def check_copy(self) -> None:
+        """ValueError if there are local variables: those of a copy would be others."""
+        if self._local:
+            raise ValueError(
+                f"optimizer: {len(self._local)} of its variables are local, so it cannot be copied;"
+                " make another DistributedOptimizer"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.check_copy()
+        return vars(self)
+
     def is_local(self, variable: Any) -> bool:
         """Whether it was registered."""
         return _key(variable) in self._local
@@ -75,8 +87,8 @@ class Reducer:
         return results
 
     def _combined(self, gradients: list[Any]) -> list[Any]:
-        if not gradients:
-            return []
+        if not gradients or not self.process_set.included():  # others train alone
+            return gradients
         options = {"compression": self._compression, "process_set": self.process_set}
         if not isinstance(gradients[0], tf.IndexedSlices):
             options |= {"prescale_factor": 1 / self._predivide, "postscale_factor": self._predivide}

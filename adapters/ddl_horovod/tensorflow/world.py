@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 import ddl_tensorflow
 from ddl_core import Comm, adapter_arrays
@@ -15,6 +16,18 @@ from ddl_horovod.common import HorovodInternalError
 from ddl_horovod.executor import Call
 from ddl_horovod.tensorflow import performers
 from ddl_tensorflow.world import comm as job_comm
+
+
+class Refused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
+    """An argument is wrong on this rank."""
+
+
+class Mismatch(tf.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc]
+    """The members call different things."""
+
+
+class Failed(tf.errors.UnknownError, HorovodInternalError):  # type: ignore[misc]
+    """The operation failed: a rank ended, or the time passed."""
 
 
 class _Members:
@@ -43,7 +56,9 @@ class _Members:
             self.group.barrier()
 
     def internal(self, error: Exception) -> Exception:
-        return HorovodInternalError(str(error)) if isinstance(error, DdlError) else error
+        if isinstance(error, HorovodInternalError):
+            return Mismatch(None, None, str(error))
+        return Failed(None, None, str(error)) if isinstance(error, DdlError) else error
 
     def close(self) -> None:
         self.group.close()
@@ -80,6 +95,14 @@ class _TensorFlow:
 
 class ProcessSet(world.ProcessSet):
     __doc__ = world.ProcessSet.__doc__
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A copy is the same set."""
+        return "global_process_set" if self is WORLD.everyone else (_added, (self.process_set_id,))
+
+
+def _added(number: int) -> ProcessSet:
+    return WORLD.process_set(number)
 
 
 WORLD = world.World(_TensorFlow(), ProcessSet)

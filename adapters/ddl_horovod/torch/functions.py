@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ddl_core.adapter_objects import check, packed, unpacked
 from ddl_horovod.torch.operations import allgather, broadcast_, broadcast_async_, synchronize
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet
@@ -44,12 +43,16 @@ def broadcast_optimizer_state(
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give all members the root's state of an optimizer. Members other than the root may have no
-    state yet. model is not used. ValueError for torch.optim.LBFGS."""
+    state yet. Parameters without a gradient get zeros. model is not used. ValueError for
+    torch.optim.LBFGS."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("optimizer: the state of torch.optim.LBFGS cannot be broadcast")
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
     if process_set.members()[process_set.rank()] != root_rank:
         optimizer.load_state_dict(state)
+    for parameter in (each for part in optimizer.param_groups for each in part["params"]):
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)  # programs read it
 
 
 def broadcast_object(
@@ -59,31 +62,25 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object, on all members. It is pickled, so use it only among ranks that trust each
-    other."""
+    other. TypeError on all members if it cannot be pickled."""
     own = process_set.members()[process_set.rank()] == root_rank
-    data = _pickled(obj) if own else b""
+    data = packed(obj, root_rank) if own else b""
     length = torch.tensor([len(data)])
     broadcast_(length, root_rank, name and f"{name}.length", process_set)
     content = torch.frombuffer(bytearray(data or bytes(int(length))), dtype=torch.uint8)
     broadcast_(content, root_rank, name, process_set)
-    return obj if own else _unpickled(content)
+    if own:
+        check(data)
+        return obj
+    return unpacked(content.numpy().tobytes())
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
     """All members' objects. Pickled as for `broadcast_object`."""
-    own = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
+    data = packed(obj, process_set.members()[process_set.rank()])
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     lengths = allgather(torch.tensor([len(own)]), name and f"{name}.length", process_set)
     everyone = allgather(own, name, process_set)
-    return [_unpickled(each) for each in everyone.split(lengths.tolist())]
-
-
-def _pickled(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    pickle.dump(value, buffer)
-    return buffer.getvalue()
-
-
-def _unpickled(content: Tensor) -> Any:
-    return pickle.loads(content.numpy().tobytes())
+    return [unpacked(each.numpy().tobytes()) for each in everyone.split(lengths.tolist())]

@@ -163,7 +163,9 @@ def sparse_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], Tensor]:
     """Start combining sparse tensors, by Average or Sum. Returns a function that waits, and
-    returns the result."""
+    returns the result. ValueError for another op."""
+    if op not in (Average, Sum):
+        raise ValueError(f"op: {op.name} is neither Average nor Sum, as sparse tensors need")
     own = tensor.coalesce()
     divisor = process_set.size() if op == Average else 1
     indices = allgather_async(own.indices().t().contiguous(), f"{name}.indices", process_set)
@@ -408,7 +410,9 @@ def _alltoall(
     count = len(tensor) if tensor.shape else 0
     if splits is None and count % size:
         raise ValueError(f"tensor: {count} rows cannot be divided equally among {size} members")
-    rows = [count // size] * size if splits is None else [int(each) for each in splits]
+    rows = [count // size] * size if splits is None else torch.as_tensor(splits).tolist()
+    if any(not isinstance(each, int) for each in rows):
+        raise ValueError(f"splits: {rows} are not integers")
     if len(rows) != size or min(rows) < 0 or sum(rows) > count:
         raise ValueError(f"splits: {rows} do not divide {count} rows among {size} members")
     sent = tensor[: sum(rows)]
@@ -425,7 +429,7 @@ def _reducescatter(
 ) -> int:
     executor = process_set.executor()
     if how[0] not in (Average, Sum):
-        raise ValueError(f"op: {how[0].name} is neither Average nor Sum")
+        raise common.HorovodInternalError(f"op: {how[0].name} is neither Average nor Sum")
     if any(not tensor.shape for tensor in tensors):
         raise ValueError("tensor: a scalar has no rows")
     call = _call("reducescatter", executor.name(name), tensors, [how[0].name, *how[1:]])

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from ddl_horovod.torch.operations import (
 )
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet
+from ddl_torch.optimizer import call_with_gradients, gradient, refuse_copy, trained
 
 
 def DistributedOptimizer(
@@ -35,11 +36,12 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
-    """An optimizer of the same class and parameters, whose step() uses the combined gradients of
-    all members.
+    """Make the optimizer step on the combined gradients of all members, and return it.
 
     Gradients are combined while backward() computes them. synchronize() waits for them, so that
     they can be clipped; `with optimizer.skip_synchronize():` then has step() not wait again.
+    A parameter without a gradient on this rank counts as zero. A rank that is not in process_set
+    trains alone. The optimizer cannot be copied or pickled.
 
     named_parameters           model.named_parameters(); all parameters of the optimizer
     compression                Compression.fp16 sends gradients in float16
@@ -49,10 +51,14 @@ def DistributedOptimizer(
                                by the rest of the number of members after
     num_groups, groups         a number of groups, or lists of parameters: gradients that travel
                                together. By default each travels when it is there
-    sparse_as_dense            make sparse gradients dense first
+    sparse_as_dense            make sparse gradients dense while they travel
 
-    ValueError for names that repeat, parameters without a name, and options that conflict.
+    All members do this with the same parameters in the same order. Parameters may be added, or
+    begin to require gradients, later. ValueError for names that repeat, parameters without a name,
+    and options that conflict.
     """
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("optimizer: is a DistributedOptimizer already")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor: only Average uses it")
     if op not in (Average, Sum, Adasum):
@@ -63,25 +69,33 @@ def DistributedOptimizer(
         warnings.warn("num_groups is a former name of groups", DeprecationWarning, stacklevel=2)
         groups = num_groups
     named = _named(optimizer, named_parameters)
+    together = _grouped(named, groups)
     kind = type(optimizer)
-    made = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
-    wrapped = made.__new__(made)
-    wrapped.__dict__.update(optimizer.__dict__)
-    wrapped._ddl = _Reducer(
-        *(named, _grouped(named, groups), compression, backward_passes_per_step, op),
+    # A scheduler that was made before has put a wrapper of the class's step() there.
+    optimizer.__dict__.pop("step", None)
+    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
+    assert isinstance(optimizer, _Distributed)
+    optimizer._parameter_names = named
+    optimizer._ddl = _Reducer(
+        *(named, compression, backward_passes_per_step, op),
         *(gradient_predivide_factor, sparse_as_dense, process_set),
     )
-    return wrapped
+    optimizer._ddl.add(together)
+    return optimizer
 
 
 class _Distributed(torch.optim.Optimizer):
     """What is added to the class of an optimizer."""
 
     _ddl: _Reducer
+    _parameter_names: dict[Tensor, str]  # programs read it
+
+    def __getstate__(self) -> NoReturn:
+        refuse_copy()
 
     def synchronize(self) -> None:
         """Wait until all gradients are combined."""
-        self._ddl.synchronize()
+        self._ddl.synchronize(trained(self))
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -97,21 +111,33 @@ class _Distributed(torch.optim.Optimizer):
         self._ddl.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Synchronize, and step."""
+        """Synchronize, and step. ValueError for a closure outside of skip_synchronize()."""
         if not self._ddl.skips:
+            if closure is not None:
+                raise ValueError(
+                    "closure: step(closure) computes gradients itself, which would not be combined;"
+                    " call closure() before step()"
+                )
             if self._ddl.synchronized:
                 warnings.warn(
-                    "step() after synchronize() combines the gradients again; use"
+                    "optimizer.step() called without optimizer.skip_synchronize() after"
+                    " synchronize(): it combines the gradients again; use"
                     " `with optimizer.skip_synchronize():`",
                     stacklevel=2,
                 )
             self.synchronize()
+        elif self._ddl.works:
+            raise AssertionError("step() in skip_synchronize() came before synchronize()")
         self._ddl.synchronized = False
+        self._opt_called = True
         return super().step(closure)
+
+    # For schedulers, which wrap step() otherwise, and warn if a wrapper is missing later.
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
         """As usual. AssertionError between backward() and step() or synchronize()."""
-        if self._ddl.works:
+        if self._ddl.calls:
             raise AssertionError(
                 "zero_grad() came after backward() and before step() or synchronize(), while"
                 " gradients are being combined"
@@ -120,12 +146,13 @@ class _Distributed(torch.optim.Optimizer):
 
 
 class _Reducer:
-    """Combines gradients, group by group, as soon as those of a group are complete."""
+    """Combines gradients group by group, while backward() computes them. Groups start in the same
+    order on all members, whichever parameters each of them uses: each when it is complete and those
+    before it have started, and the rest in synchronize()."""
 
     def __init__(
         self,
         named: dict[Tensor, str],
-        groups: list[list[Tensor]],
         compression: Any,
         passes: int,
         op: Reduction,
@@ -134,56 +161,64 @@ class _Reducer:
         process_set: ProcessSet,
     ) -> None:
         self.passes, self.skips, self.synchronized = passes, False, False
-        self.works: dict[int, Any] = {}  # by the number of the group
-        self._named, self._groups, self._compression = named, groups, compression
+        self.works: list[Callable[[], None]] = []  # of the first groups
+        self.calls = Counter[Tensor]()  # of backward(), since the last synchronize()
+        self._named, self._compression = named, compression
         self._op, self._predivide = op, predivide
         self._sparse_as_dense, self._process_set = sparse_as_dense, process_set
-        self._calls = Counter[Tensor]()
-        self._group_of = {p: number for number, group in enumerate(groups) for p in group}
-        for parameter in self._group_of:
-            parameter.register_post_accumulate_grad_hook(self._accumulated)
+        self._sparse: dict[Tensor, int] = {}
+        self._groups: list[list[Tensor]] = []
+        self._known: set[Tensor] = set()
 
-    def synchronize(self) -> None:
-        for number in range(len(self._groups)):
-            if number not in self.works:
-                self._start(number)
-        for finish in [self.works[number] for number in sorted(self.works)]:
+    def add(self, groups: list[list[Tensor]]) -> None:
+        """Combine the gradients of these parameters, too. A rank outside of the process set trains
+        alone."""
+        if self._process_set.included():
+            self._groups += groups
+            for parameter in (each for group in groups for each in group):
+                self._known.add(parameter)
+                self._named.setdefault(parameter, f"added.{len(self._named)}")
+                call_with_gradients(parameter, self._accumulated)
+
+    def synchronize(self, parameters: list[Tensor]) -> None:
+        """Wait until the gradients of the parameters are combined, also of those that the optimizer
+        did not have, or did not train, before."""
+        self.add([[each] for each in reversed(parameters) if each not in self._known])
+        while len(self.works) < len(self._groups):  # those with unused parameters
+            self._start()
+        for finish in self.works:
             finish()
         self.works.clear()
-        self._calls.clear()
+        self.calls.clear()
         self.synchronized = True
 
     def _accumulated(self, parameter: Tensor) -> None:
-        number = self._group_of[parameter]
-        self._calls[parameter] += 1
-        if number in self.works or self._calls[parameter] > self.passes:
+        self.synchronized = False  # also if the step was left out
+        self.calls[parameter] += 1
+        if self.calls[parameter] > self.passes:
             raise AssertionError(
                 "backward() came more than backward_passes_per_step times, which is"
                 f" {self.passes}, before step()"
             )
-        if all(self._calls[each] == self.passes for each in self._groups[number]):
-            self._start(number)
+        while len(self.works) < len(self._groups):
+            if min(self.calls[each] for each in self._groups[len(self.works)]) < self.passes:
+                break
+            self._start()
 
-    def _start(self, number: int) -> None:
-        dense: list[Tensor] = []
-        finishes = []
-        for parameter in self._groups[number]:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad.is_sparse and self._sparse_as_dense:
-                parameter.grad = parameter.grad.to_dense()
-            if parameter.grad.is_sparse:
+    def _start(self) -> None:
+        """Start the next group."""
+        dense, sparse, sent, contexts = [], [], [], []
+        for parameter in self._groups[len(self.works)]:
+            own = gradient(parameter, self._sparse).detach()
+            if own.is_sparse and not self._sparse_as_dense:
                 name = f"sparse.{self._named[parameter]}"
-                work = sparse_allreduce_async(parameter.grad, name, self._op, self._process_set)
-                finishes.append((parameter, work))
+                work = sparse_allreduce_async(own, name, self._op, self._process_set)
+                sparse.append((parameter, work))
             else:
                 dense.append(parameter)
-        sent, contexts = [], []
-        for parameter in dense:
-            assert parameter.grad is not None
-            compressed, context = self._compression.compress(parameter.grad.detach())
-            sent.append(compressed)
-            contexts.append(context)
+                compressed, context = self._compression.compress(own.to_dense())
+                sent.append(compressed)
+                contexts.append(context)
         handle = 0
         if dense:
             before, after = 1.0, 1.0
@@ -195,14 +230,18 @@ class _Reducer:
             )
 
         def finish() -> None:
-            for parameter, work in finishes:
+            for parameter, work in sparse:
                 parameter.grad = work()
             results = synchronize(handle) if dense else []
             for parameter, result, context in zip(dense, results, contexts, strict=True):
                 assert parameter.grad is not None
-                parameter.grad.detach().copy_(self._compression.decompress(result, context))
+                combined = self._compression.decompress(result, context)
+                if parameter.grad.is_sparse:  # as sparse optimizers need it
+                    parameter.grad = combined.to_sparse(parameter.grad.sparse_dim())
+                else:
+                    parameter.grad.detach().copy_(combined)
 
-        self.works[number] = finish
+        self.works.append(finish)
 
 
 def _named(
@@ -228,17 +267,20 @@ def _named(
 def _grouped(
     named: dict[Tensor, str], groups: int | Sequence[Sequence[Tensor]] | None
 ) -> list[list[Tensor]]:
-    """The parameters whose gradients travel together."""
+    """Return the parameters whose gradients travel together, in the order in which they start:
+    backward() reaches the last parameters first."""
     trained = [parameter for parameter in named if parameter.requires_grad]
     if not groups:
-        return [[parameter] for parameter in trained]
+        return [[parameter] for parameter in reversed(trained)]
     if isinstance(groups, int):
         if groups < 0:
             raise ValueError(f"groups: {groups} is negative")
         share = -(-len(trained) // groups)
-        return [trained[start : start + share] for start in range(0, len(trained), share)]
+        return [trained[start : start + share] for start in range(0, len(trained), share)][::-1]
     chosen = [[p for p in group if p.requires_grad] for group in groups]
-    listed = [parameter for group in chosen for parameter in group]
-    if len(set(listed)) != len(listed) or not set(listed) <= set(trained):
+    listed = {parameter for group in chosen for parameter in group}
+    if len(listed) != sum(map(len, chosen)) or not listed <= set(trained):
         raise ValueError("groups: a parameter is listed twice, or is not the optimizer's")
-    return [g for g in chosen if g] + [[p] for p in trained if p not in set(listed)]
+    every = [group for group in chosen if group] + [[p] for p in trained if p not in listed]
+    position = {parameter: number for number, parameter in enumerate(trained)}
+    return sorted(every, key=lambda group: min(position[p] for p in group), reverse=True)

@@ -121,4 +121,13 @@ OPERATION("DdlAlltoall")
 
 OPERATION("DdlBarrier").SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+// Performed by the function of Python that has the number `call`: see python.cpp.
+OPERATION("DdlPython")
+    .Attr("call: int")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("Tout: list(type) >= 0")
+    .Input("inputs: Tin")
+    .Output("results: Tout")
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape);
+
 } // namespace ddl_tensorflow

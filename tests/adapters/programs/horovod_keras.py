@@ -4,6 +4,10 @@ ddl_horovod.tensorflow. Prints "done NAME" for each part."""
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -113,11 +117,49 @@ def optimizer():
     if EVENS.included():
         mean = sum(each + 1 for each in members) / len(members)
         same(trained(linear(made, jit_compile=False))[1], mean)
+    else:
+        same(trained(linear(made, jit_compile=False))[1], RANK + 1)  # alone
     refused(ValueError, "Adasum", lambda: hvd.DistributedOptimizer(sgd(), op=hvd.Adasum))
     scaled = keras.optimizers.LossScaleOptimizer(sgd())
     refused(ValueError, "loss scaling", lambda: hvd.DistributedOptimizer(scaled))
+    wrap = lambda: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(sgd()))  # noqa: E731
+    refused(ValueError, "another optimizer wraps", wrap)
     conflict = {"op": hvd.Sum, "gradient_predivide_factor": 2.0}
     refused(ValueError, "only Average", lambda: hvd.DistributedOptimizer(sgd(), **conflict))
+
+
+def copies():
+    """They combine gradients as the original does, or are refused."""
+    serialize, deserialize = keras.optimizers.serialize, keras.optimizers.deserialize
+    sgd = lambda: keras.optimizers.SGD(1.0)  # noqa: E731
+    for made, batches, weight in (
+        (hvd.DistributedOptimizer(sgd(), op=hvd.Sum), 1, TOTAL),
+        (tf_hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2), 2, 2 * TOTAL / SIZE),
+    ):
+        for each in (
+            copy.copy(made),
+            copy.deepcopy(copy.deepcopy(made)),
+            pickle.loads(pickle.dumps(made)),
+            type(made).from_config(made.get_config()),
+            deserialize(serialize(made)),
+        ):
+            same(trained(linear(each), batches=batches)[1], weight)
+    original = deserialize(json.loads(json.dumps(serialize(made))))
+    assert not hasattr(original, "register_local_var")  # as in a saved model
+    made.register_local_var(linear("sgd").layers[-1].kernel)
+    refused(ValueError, "cannot be copied", lambda: copy.deepcopy(made))
+
+
+def delegating():
+    """Optimizers that have others apply the gradients."""
+    inner = lambda: keras.optimizers.MultiOptimizer(  # noqa: E731
+        keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0))
+    )
+    same(trained(linear(hvd.DistributedOptimizer(inner(), op=hvd.Sum)))[1], TOTAL)
+    for average, factor in ((False, 2), (True, 1)):
+        options = {"backward_passes_per_step": 2, "average_aggregated_gradients": average}
+        made = tf_hvd.DistributedOptimizer(inner(), **options)
+        same(trained(linear(made), batches=2)[1], factor * TOTAL / SIZE)
 
 
 def sparse():
@@ -220,7 +262,7 @@ def saved_models():
 
 for part in (
     *(world, operations, optimizer, sparse, partial, broadcast_callback, metrics_callback),
-    *(rates_callbacks, saved_models),
+    *(rates_callbacks, saved_models, copies, delegating),
 ):
     part()
     print("done", part.__name__, flush=True)

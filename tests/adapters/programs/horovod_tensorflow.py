@@ -5,6 +5,7 @@ any number of ranks, eagerly and in tf.function. Prints "done NAME" for each par
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,18 @@ def allreduce():
     assert hvd.grouped_allreduce([]) == []
     both(lambda: check(gradient(lambda t: hvd.allreduce(t, op=hvd.Sum), own()), [TOTAL] * 4))
     both(lambda: check(gradient(lambda t: hvd.allreduce(t * SIZE), own()), [TOTAL] * 4))
+    for dtype in (tf.float16, tf.bfloat16):  # whose range does not have the factor
+        tiny = tf.fill([4], tf.cast(1 / 1024, dtype))
+        for op, rows in ((hvd.allreduce, 4), (hvd.reducescatter, hvd.split_list([0] * 4, SIZE))):
+            options = {"op": hvd.Sum, "postscale_factor": 2.0**17 / SIZE}
+            expected = [128] * (rows if isinstance(rows, int) else len(rows[RANK]))
+            both(lambda op=op, t=tiny, o=options, e=expected: check(op(t, **o), e))
+        options = {"op": hvd.Sum, "prescale_factor": 2.0**-30 / SIZE, "postscale_factor": 2.0**30}
+        compiled = tf.function(lambda t, o=options: hvd.allreduce(t, **o), jit_compile=True)
+        back = gradient(lambda t, o=options: hvd.allreduce(t, **o), tiny)
+        if dtype == tf.bfloat16:  # float16 has no 2 ** -40
+            same(compiled(tiny), tiny.numpy().astype(np.float64))
+            assert np.isfinite(np.asarray(back, np.float64)).all()
     slices = tf.IndexedSlices(own(1)[:, None], tf.constant([RANK]), tf.constant([SIZE, 1]))
     summed = tf.convert_to_tensor(hvd.allreduce(slices, op=hvd.Sum))
     same(summed[:, 0], range(1, SIZE + 1))
@@ -162,6 +175,7 @@ def alltoall():
 
     both(uneven)
     refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
+    refused(ValueError, "splits: are of float32", lambda: hvd.alltoall(own(), [1.9] * SIZE))
 
 
 def reducescatter():
@@ -189,17 +203,21 @@ def errors():
     refused(RuntimeError, "call different things: allreduce 'uneven'", call)
     call = lambda: hvd.allreduce(own(), op=hvd.Sum if RANK else hvd.Max)  # noqa: E731
     refused(RuntimeError, "different things", call)
+    refused(tf.errors.FailedPreconditionError, "different things", call)
     in_graph = tf.function(lambda: hvd.broadcast(own(), min(RANK, 1)))
-    refused(tf.errors.OpError, "different things", in_graph)
+    refused(tf.errors.FailedPreconditionError, "different things", in_graph)
+    uneven = lambda: hvd.alltoall(tf.ones([SIZE + 1]))  # noqa: E731
+    for call in (uneven, tf.function(uneven)):
+        refused(tf.errors.InvalidArgumentError, "cannot be divided equally", call)
     same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
 
 
 def process_sets():
     assert EVENS.process_set_id == 1 and EVENS.included() == (RANK % 2 == 0)
     assert isinstance(EVENS, hvd.ProcessSet) and hvd.global_process_set.ranks == list(range(SIZE))
+    total = float(sum(each + 1 for each in MEMBERS))
     if EVENS.included():
         assert (EVENS.rank(), EVENS.size()) == (RANK // 2, len(MEMBERS))
-        total = float(sum(each + 1 for each in MEMBERS))
         options = {"process_set": EVENS}
         both(lambda: check(hvd.allreduce(own(), op=hvd.Sum, **options), [total] * 4))
         same(hvd.allgather(own(1), **options), [each + 1 for each in MEMBERS])
@@ -212,6 +230,11 @@ def process_sets():
         refused(
             ValueError, "not in the process set", lambda: hvd.allreduce(own(), process_set=EVENS)
         )
+    weight = tf.Variable(1.0)
+    with tf.GradientTape() as plain:
+        loss = weight * (RANK + 1)
+    found = hvd.DistributedGradientTape(plain, process_set=EVENS).gradient(loss, [weight])
+    same(found, [total / len(MEMBERS) if EVENS.included() else RANK + 1])  # others train alone
     refused(ValueError, "was added already", lambda: hvd.add_process_set(MEMBERS))
     assert hvd.remove_process_set(EVENS) and not hvd.remove_process_set(EVENS)
 
@@ -289,12 +312,84 @@ def sessions():
         session.run(hvd.broadcast_global_variables(0))
         same(session.run(variable), [1])
         assert hvd.broadcast_object(RANK, 1, session) == 1
+    for attempt in range(3):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            numbers = [tf.random.uniform([4000], name=f"n{n}") * 0 + n for n in range(8)]
+            # Each rank builds the graph in an order of its own, and names are not needed.
+            order = np.random.default_rng([RANK, attempt]).permutation(8)
+            sums = {n: hvd.allreduce(numbers[n], op=hvd.Sum) for n in order}
+            backs = [tf.gradients(sums[n], numbers[n])[0] for n in range(8)]
+            gathered = {n: hvd.allgather(numbers[n][:1], name=f"g{n}") for n in order}
+            for n in range(8):
+                same(session.run(sums)[n], [n * SIZE] * 4000)
+            ran = session.run({"sums": sums, "backs": backs, "gathered": gathered})
+            for n in range(8):
+                same(ran["sums"][n], [n * SIZE] * 4000)
+                same(ran["backs"][n], [SIZE] * 4000)
+                same(ran["gathered"][n], [n] * SIZE)
+            rows = tf.ones([3 + RANK])
+            wrong = hvd.allreduce(rows, name="wrong")
+            refused(
+                tf.errors.FailedPreconditionError,
+                "call different things: allreduce '/allreduce_wrong'",
+                lambda session=session, wrong=wrong: session.run(wrong),
+            )
+    with tf.Graph().as_default():
+        shapes = [[4], [4], [4], [3, 2], [1], [4]]
+        made = [
+            tf.compat.v1.get_variable(f"v{n}", initializer=tf.fill(shape, RANK + n + 1.0))
+            for n, shape in enumerate(shapes)
+        ]
+        hooks = [hvd.BroadcastGlobalVariablesHook(1)]
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            for n, (variable, shape) in enumerate(zip(made, shapes, strict=True)):
+                same(session.run(variable), np.full(shape, n + 2))
     kind = tf.compat.v1.train.GradientDescentOptimizer
     refused(
         NotImplementedError,
         "Keras only",
         lambda: hvd.DistributedOptimizer(kind(1.0), backward_passes_per_step=2),
     )
+
+
+def gradients_of_functions():
+    """TensorFlow makes the function of gradients, whose operations run in any order."""
+    twice = tf.function(lambda a, b: (hvd.allreduce(a, op=hvd.Sum), hvd.allreduce(b, op=hvd.Sum)))
+    for _ in range(5):
+        ends = [tf.Variable(own(3)), tf.Variable(own(3))]
+        with tf.GradientTape() as plain:
+            first, second = twice(*ends)
+            loss = tf.reduce_sum(first) * (RANK + 1) + tf.reduce_sum(second) * (RANK + 10)
+        found = plain.gradient(loss, ends)
+        same(found[0], [TOTAL] * 3)
+        same(found[1], [TOTAL + 9 * SIZE] * 3)
+
+
+def functions_of_one_name():
+    """Two threads use them, on each rank in another order."""
+
+    def make(factor):
+        @tf.function
+        def step(tensor):
+            return hvd.allreduce(tensor * factor, op=hvd.Sum)
+
+        return step
+
+    steps = {factor: make(factor) for factor in (1.0, 10.0)}
+    found = {factor: [step(own())] for factor, step in steps.items()}  # traced in one thread
+
+    def use(factor):
+        for _ in range(20):
+            found[factor].append(steps[factor](own()))
+
+    threads = [threading.Thread(target=use, args=[factor]) for factor in steps]
+    for thread in threads if RANK else reversed(threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for factor, results in found.items():
+        for result in results:
+            same(result, [factor * TOTAL] * 4)
 
 
 def batch_norm():
@@ -338,7 +433,8 @@ def timeline():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, errors, process_sets),
-    *(objects, tape, sessions, batch_norm, join, adasum, timeline),
+    *(objects, tape, sessions, gradients_of_functions, functions_of_one_name, batch_norm),
+    *(join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)

@@ -4,7 +4,11 @@ ranks. Prints "done NAME" for each part."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -139,6 +143,7 @@ def alltoall():
     result.backward(result.detach() * 2)
     same(tensor.grad, [2 * (RANK + 1)] * len(tensor))
     refused(ValueError, "splits: [1] do not divide", lambda: hvd.alltoall(own(), [1]))
+    refused(ValueError, "are not integers", lambda: hvd.alltoall(own(), torch.full((SIZE,), 0.5)))
 
 
 def reducescatter():
@@ -156,7 +161,8 @@ def reducescatter():
     pair = hvd.grouped_reducescatter([tensor.detach(), own(SIZE)], op=hvd.Sum)
     same(pair[0], [SIZE * each for each in mine])
     same(pair[1], [TOTAL])
-    refused(ValueError, "Min is neither", lambda: hvd.reducescatter(own(), op=hvd.Min))
+    text = "Min is neither"
+    refused(hvd.HorovodInternalError, text, lambda: hvd.reducescatter(own(), op=hvd.Min))
 
 
 def asynchronous():
@@ -200,6 +206,8 @@ def asynchronous():
     sparse = torch.sparse_coo_tensor([[0, RANK]], [1.0, 1.0], (SIZE,))
     dense = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
     same(dense, [SIZE + 1] + [1] * (SIZE - 1))
+    text = "Max is neither"
+    refused(ValueError, text, lambda: hvd.sparse_allreduce_async(sparse, "sparse", hvd.Max))
 
 
 def errors():
@@ -250,6 +258,15 @@ def state():
     assert "momentum_buffer" in optimizer.state[model.weight]
     assert hvd.broadcast_object({"rank": RANK}, root_rank=1) == {"rank": 1}
     assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
+    assert hvd.broadcast_object((lambda x: x + 1) if RANK == 1 else None, root_rank=1)(2) == 3
+
+    class Local:
+        rank = RANK
+
+    assert [each.rank for each in hvd.allgather_object(Local())] == list(range(SIZE))
+    text, lock = "the object of rank 1 cannot be pickled: ", threading.Lock()
+    refused(TypeError, text, lambda: hvd.broadcast_object(lock if RANK == 1 else 0, 1))
+    refused(TypeError, text, lambda: hvd.allgather_object(lock if RANK == 1 else 0))
     lbfgs = torch.optim.LBFGS(model.parameters())
     refused(ValueError, "LBFGS", lambda: hvd.broadcast_optimizer_state(lbfgs, 0))
     refused(ValueError, "neither a dict", lambda: hvd.broadcast_parameters(3, 0))
@@ -300,6 +317,7 @@ def optimizer():
     with chosen.skip_synchronize(), warnings.catch_warnings():
         warnings.simplefilter("error")
         chosen.step()
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
     named = [("w", model.weight), ("w", model.bias)]
     refused(ValueError, "repeat: w", lambda: hvd.DistributedOptimizer(plain, named))
     refused(ValueError, "have no name", lambda: hvd.DistributedOptimizer(plain, named[:1]))
@@ -312,6 +330,117 @@ def optimizer():
     same(embedding.weight.grad.to_dense(), [[1.0, 1.0]] * SIZE)
 
 
+def line(kind=torch.optim.SGD, inputs=2, **options):
+    """A model that is equal on all ranks, and its optimizer."""
+    model = torch.nn.Linear(inputs, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    return model, kind(model.parameters(), lr=1.0, **options)
+
+
+def steps():
+    """What comes between backward() and step(), and before DistributedOptimizer."""
+    mine = torch.full((1, 2), RANK + 1.0)
+    model, chosen = line()
+    scheduler = torch.optim.lr_scheduler.StepLR(chosen, 1, 0.5)
+    chosen = hvd.DistributedOptimizer(chosen, op=hvd.Sum)
+    weight = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(3):
+            model(mine).sum().backward()
+            chosen.step()
+            scheduler.step()
+            chosen.zero_grad()
+            weight -= TOTAL * 0.5**step
+            same(model.weight.detach(), [[weight] * 2])
+    # Loss scaling leaves out a step.
+    model, chosen = line()
+    chosen = hvd.DistributedOptimizer(chosen, op=hvd.Sum)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(3):
+        chosen.zero_grad()
+        loss = model(torch.full((1, 2), torch.inf) if step == 1 and RANK == 0 else mine).sum()
+        scaler.scale(loss).backward()
+        chosen.synchronize()
+        with chosen.skip_synchronize():
+            scaler.step(chosen)
+        scaler.update()
+    same(model.weight.detach(), [[1 - 2 * TOTAL] * 2])
+    refused(ValueError, "step(closure) computes", lambda: chosen.step(lambda: 0.0))
+    model(mine).sum().backward()
+    with chosen.skip_synchronize():
+        refused(AssertionError, "came before synchronize()", chosen.step)
+    chosen.synchronize()
+    # Parameters that are added or trained later, and another optimizer for the same ones.
+    parts = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    parts[1].requires_grad_(False)
+    first = hvd.DistributedOptimizer(torch.optim.SGD(parts[:2], lr=1.0), op=hvd.Sum)
+    for number, chosen in enumerate((first, first, None)):
+        if number == 1:
+            parts[1].requires_grad_(True)
+            first.add_param_group({"params": parts[2:]})
+        chosen = chosen or hvd.DistributedOptimizer(torch.optim.SGD(parts, lr=1.0), op=hvd.Sum)
+        for _ in range(2):
+            chosen.zero_grad()
+            sum(each * (RANK + 1) for each in parts).backward()
+            chosen.step()
+    same(torch.cat(parts), [1 - 6 * TOTAL, 1 - 4 * TOTAL, 1 - 4 * TOTAL])
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        refused(TypeError, "cannot be copied", lambda copied=copied: copied(chosen))
+    refused(ValueError, "already", lambda: hvd.DistributedOptimizer(chosen))
+
+
+def branches():
+    """Each rank uses other parameters, in another order."""
+    for options in ({}, {"groups": 2}, {"backward_passes_per_step": 2}):
+        parts = torch.nn.ModuleList([torch.nn.Linear(1, 1, bias=False) for _ in range(SIZE + 1)])
+        for part in parts:
+            torch.nn.init.ones_(part.weight)
+        chosen = torch.optim.SGD(parts.parameters(), lr=1.0)
+        chosen = hvd.DistributedOptimizer(chosen, parts.named_parameters(), op=hvd.Sum, **options)
+        for step in range(2):
+            for _ in range(options.get("backward_passes_per_step", 1)):
+                used = (RANK + step) % SIZE  # the last one is used by nobody
+                (parts[used](torch.ones(1, 1)) * (RANK + 1)).sum().backward()
+            chosen.step()
+            chosen.zero_grad()
+        weights = torch.stack([part.weight.detach().flatten() for part in parts])
+        passes = options.get("backward_passes_per_step", 1)
+        left = [1 - passes * (n + 1 + (n - 1) % SIZE + 1) for n in range(SIZE)]
+        same(weights.flatten(), [*left, 1.0])
+    # Ranks outside of the process set train alone.
+    members = hvd.add_process_set([1])
+    model, chosen = line()
+    chosen = hvd.DistributedOptimizer(chosen, process_set=members)
+    model(torch.full((1, 2), RANK + 1.0)).sum().backward()
+    chosen.step()
+    same(model.weight.detach(), [[-float(RANK)] * 2])
+    hvd.remove_process_set(members)
+
+
+def sparse():
+    """A rank that has not used the table in this step, and an optimizer for sparse gradients."""
+    for as_dense in (False, True):
+        table = torch.nn.Embedding(SIZE + 1, 2, sparse=True)
+        torch.nn.init.ones_(table.weight)
+        chosen = torch.optim.SparseAdam(list(table.parameters()), lr=0.5)
+        chosen = hvd.DistributedOptimizer(chosen, sparse_as_dense=as_dense)
+        for step in range(2):
+            if step == 0 or RANK == 0:
+                table(torch.tensor([RANK])).sum().backward()
+            chosen.synchronize()
+            assert table.weight.grad.is_sparse
+            expected = torch.ones(SIZE + 1, 2) / SIZE
+            expected[SIZE if step == 0 else 1 :] = 0
+            torch.testing.assert_close(table.weight.grad.to_dense(), expected)
+            with chosen.skip_synchronize():
+                chosen.step()
+            chosen.zero_grad()
+        assert (table.weight[:SIZE] < 1).all() and (table.weight[SIZE] == 1).all()
+        everyone = hvd.allgather(table.weight.detach()[None])
+        assert all(torch.equal(each, everyone[0]) for each in everyone)
+
+
 def join():
     """Rank r has r + 1 batches."""
     for number in range(RANK + 1):
@@ -320,12 +449,22 @@ def join():
         same(hvd.allgather(own(1)), [rank + 1 for rank in takers])
     assert hvd.join() == SIZE - 1
     same(hvd.allreduce(own(), op=hvd.Sum), [TOTAL] * 4)
+    for _ in range(SIZE - RANK):  # rank 0 has the most
+        hvd.allreduce(own(), op=hvd.Sum)
+    assert hvd.join() == 0
     if RANK == 0:
-        assert hvd.join() in range(SIZE)
-    else:
+        time.sleep(0.5)  # the last one has called nothing meanwhile
+    assert hvd.join() == 0
+    if RANK > 0:
         text = "a member has joined"
         refused(hvd.HorovodInternalError, text, lambda: hvd.broadcast(own(), 1))
-        hvd.join()
+        for op in (hvd.Min, hvd.Max, hvd.Product):
+            call = lambda op=op: hvd.allreduce(own(), op=op)  # noqa: E731
+            refused(hvd.HorovodInternalError, text, call)
+        if SIZE == 2:
+            same(hvd.allreduce(own(), op=hvd.Adasum), own())
+    last = hvd.join()
+    assert last > 0 and hvd.allgather_object(last) == [last] * SIZE
 
 
 def adasum():
@@ -339,7 +478,7 @@ def adasum():
 
 for part in (
     *(world, allreduce, allgather, broadcast, alltoall, reducescatter, asynchronous, errors),
-    *(process_sets, state, optimizer, batch_norm, join, adasum, timeline),
+    *(process_sets, state, optimizer, steps, branches, sparse, batch_norm, join, adasum, timeline),
 ):
     part()
     print("done", part.__name__, flush=True)

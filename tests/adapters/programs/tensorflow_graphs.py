@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_tensorflow on three ranks: many operations in one graph, loops, names, training
-helpers. With the argument "interpreted": where there is no compiler, so without XLA and graphs of
-the old kind; with "sample" for fewer steps.
+"""Run by test_tensorflow on three ranks: many operations in one graph, loops, names, threads,
+training helpers. With the argument "interpreted": where there is no compiler, so without XLA and
+graphs of the old kind; with "sample" for fewer steps.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import threading
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -108,6 +110,101 @@ assert tf.function(lambda x: ddl.allreduce(x, name=long))(1.0).numpy() == size
 assert ddl.allreduce(1.0, name="a name / with: odd $ characters").numpy() == size
 print("done loops", flush=True)
 
+# ---- functions of one name, in two threads ----
+
+
+def make_step(factor):
+    @tf.function(autograph=False)
+    def step(x):
+        return ddl.allreduce(x * factor)
+
+    return step
+
+
+class Stepper:
+    def __init__(self, factor):
+        self.factor = factor
+
+    @tf.function
+    def step(self, x):
+        return ddl.allreduce(x * self.factor) if tf.reduce_sum(x) > 0 else x
+
+
+def branched(factor):
+    """Has no operations but in the graphs of its branches, which TensorFlow names."""
+    return tf.function(lambda x: tf.cond(x[0] > 0, lambda: ddl.allreduce(x * factor), lambda: x))
+
+
+def slope(factor):
+    """Gradients by a tape that is outside of the function."""
+    function = make_step(factor)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        return tape.gradient(value, x)
+
+    return step
+
+
+def in_two_threads(functions, expected):
+    def repeat(which):
+        delays = random.Random(which + 7 * rank)
+        for _ in range(STEPS // 4):
+            time.sleep(delays.random() * 0.01)
+            values[which].append(float(functions[which](tf.ones([4]))[0]))
+
+    values = [], []
+    threads = [threading.Thread(target=repeat, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [set(each) for each in values] == [{each} for each in expected], values
+
+
+steppers = {factor: Stepper(factor) for factor in (1.0, 1000.0)}
+for make in (make_step, lambda factor: steppers[factor].step, branched, slope):
+    pair = make(1.0), make(1000.0)
+    for function in pair:
+        function(tf.ones([4]))
+    if rank == 1 and make is not slope:  # traces anew
+        pair[0].get_concrete_function(tf.ones([8]))
+    in_two_threads(pair, (size, 1000.0 * size))
+
+
+# Whichever thread is faster traces first.
+def make_race(factor):
+    def race(x):
+        return ddl.allreduce(x * factor)
+
+    return tf.function(race, autograph=False)
+
+
+late, traced, ended = make_race(2.0), threading.Event(), threading.Event()
+
+
+def trace_first():
+    make_race(3.0).get_concrete_function(tf.ones([4]))
+    traced.set()
+    ended.wait(60)
+
+
+thread = threading.Thread(target=trace_first, name="the first", daemon=True)
+thread.start()
+assert traced.wait(60)
+try:
+    late.get_concrete_function(tf.ones([4]))
+except InvalidArgument as error:
+    assert "traced in the thread 'the first'" in str(error) and "'MainThread'" in str(error), error
+else:
+    raise AssertionError("two functions of one name in two threads")
+ended.set()
+thread.join()
+assert late(tf.ones([4])).numpy()[0] == 2 * size  # it is over
+print("done threads", flush=True)
+
 # ---- training helpers ----
 
 weight = tf.Variable([[1.0 + rank], [2.0]])
@@ -163,6 +260,19 @@ for wrong in ({"op": "max"}, {"compression": "f8"}):
 
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
+for move in (lambda each: ddl.broadcast_object(each, size - 1), ddl.allgather_object):
+    try:
+        move(threading.Lock() if rank == size - 1 else None)
+    except TypeError as error:
+        assert f"the object of rank {size - 1} cannot be pickled" in str(error), error
+    else:
+        raise AssertionError("a lock was sent")
+try:
+    ddl.average_metrics({"a": 1.0, "c" if rank else "b": 2.0})
+except InvalidArgument as error:
+    assert "others on another rank" in str(error)
+else:
+    raise AssertionError("averages of other metrics")
 averages = ddl.average_metrics({"loss": rank, "accuracy": tf.constant(0.5)}, weight=rank + 1)
 loss = sum(of * (of + 1) for of in range(size)) / total
 assert abs(averages["loss"] - loss) < 1e-12 and averages["accuracy"] == 0.5

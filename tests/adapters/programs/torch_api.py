@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
+import threading
 
 import numpy as np
 import torch
@@ -166,6 +169,11 @@ assert ddl.allreduce(torch.tensor([rank == 0, True])).tolist() == [True, True]
 assert ddl.broadcast_object({"from": rank}, size - 1) == {"from": size - 1}
 assert ddl.allgather_object("x" * rank) == ["x" * of for of in range(size)]
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast_object, 1, -1)
+assert ddl.broadcast_object((lambda x: x + 1) if rank == 0 else None)(1) == 2
+what, lock = f"the object of rank {size - 1} cannot be pickled", threading.Lock()
+last = lock if rank == size - 1 else None
+refused(TypeError, what, ddl.broadcast_object, last, size - 1)
+refused(TypeError, what, ddl.allgather_object, last)
 
 works = [
     ddl.reduce_scatter_async(torch.ones(size)),
@@ -199,6 +207,70 @@ state = {"weights": torch.full((2, 2), rank).t(), "epoch": 3 + rank}
 ddl.broadcast_parameters(state)
 assert state["weights"].sum() == 0
 assert state["epoch"] == 3 + rank
+
+# ---- optimizers ----
+
+# A step that is left out, by loss scaling and by the program.
+model = nn.Linear(2, 1, bias=False)
+nn.init.ones_(model.weight)
+optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+for step in range(3):
+    optimizer.zero_grad()
+    factor = torch.inf if step == 1 and rank == 0 else 1.0
+    scaler.scale(model(torch.full((1, 2), factor)).sum()).backward()
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+assert model.weight.tolist() == [[-1.0, -1.0]]
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2) * step).sum().backward()
+    optimizer.synchronize()
+    if nn.utils.get_total_norm([model.weight.grad]) > 2:
+        continue
+    optimizer.step()
+assert model.weight.tolist() == [[-2.0, -2.0]]
+
+# Parameters that are added or trained later, and another optimizer for the same ones.
+parts = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+parts[1].requires_grad_(False)
+optimizer = ddl.DistributedOptimizer(torch.optim.SGD(parts[:2], lr=1.0), op="sum")
+for step in range(2):
+    if step == 1:
+        parts[1].requires_grad_(True)
+        optimizer.add_param_group({"params": parts[2:]})
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum(each * (rank + 1) for each in parts).backward()
+        optimizer.step()
+total = size * (size + 1) / 2
+assert [each.item() for each in parts] == [1 - 4 * total, 1 - 2 * total, 1 - 2 * total]
+ddl.DistributedOptimizer(torch.optim.SGD(parts, lr=0.0))
+again = ddl.DistributedOptimizer(torch.optim.SGD(parts, lr=1.0), op="sum")
+for _ in range(2):
+    again.zero_grad()
+    sum(each * (rank + 1) for each in parts).backward()
+    again.step()
+assert [each.item() for each in parts] == [1 - 6 * total, 1 - 4 * total, 1 - 4 * total]
+
+
+class Derived(torch.optim.SGD):  # PyTorch calls the hooks of both classes
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+optimizer = ddl.DistributedOptimizer(Derived(model.parameters(), lr=1.0), op="sum")
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()
+assert model.weight.item() == 1 - size
+
+# A copy would step on its own gradients.
+for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+    refused(TypeError, "cannot be copied or pickled", copied, optimizer)
 
 # ---- leaving and coming back, and torch.distributed on its own ----
 

@@ -115,6 +115,12 @@ wanted = torch.ones(10, 3)
 wanted[:size] -= 1 / size
 wanted[9] -= 1
 assert torch.allclose(table.weight, wanted)
+optimizer.zero_grad()
+if rank == 0:  # the others' gradients are zero, but sparse
+    table(torch.tensor([9])).sum().backward()
+optimizer.step()
+wanted[9] -= 1 / size
+assert torch.allclose(table.weight, wanted)
 
 # Calls in a wrong order.
 model = network()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
+from itertools import count
 from typing import Any
 
 import keras
@@ -13,6 +15,9 @@ from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.training import Reducer
 from ddl_horovod.tensorflow.world import global_process_set
 from ddl_horovod.world import ProcessSet
+
+_OPTIMIZER = keras.optimizers.Optimizer
+_numbers = count()
 
 
 def DistributedOptimizer(
@@ -44,8 +49,10 @@ def DistributedOptimizer(
     num_groups, groups            checked; all dense gradients travel together
     scale_local_gradients         divide gradients of local variables by the number of members
 
-    It has register_local_var. name and the devices are ignored. A saved model has the original
-    optimizer. ValueError for options that conflict, and for loss scaling, which
+    It has register_local_var. name and the devices are ignored. Copies of it (by copy, pickle,
+    from_config, or serialize and deserialize) combine gradients as well, but ValueError where a
+    variable is local. A saved model has the original optimizer. A MultiOptimizer has gradients
+    combined for every batch. ValueError for options that conflict, and for loss scaling, which
     ddl_keras.DistributedOptimizer serves.
     """
     if op == Adasum:
@@ -60,37 +67,103 @@ def DistributedOptimizer(
         *(process_set, scale_local_gradients),
     )
     if backward_passes_per_step > 1:
-        if optimizer.built:
+        appliers = getattr(optimizer, "optimizers", [optimizer])  # those of a MultiOptimizer
+        if not appliers:
+            raise ValueError(
+                "backward_passes_per_step: this MultiOptimizer makes its optimizers later; make"
+                " them with gradient_accumulation_steps"
+            )
+        if any(each.built for each in appliers):
             raise ValueError("backward_passes_per_step: the optimizer is built already")
-        optimizer.gradient_accumulation_steps = backward_passes_per_step
+        for each in appliers:
+            each.gradient_accumulation_steps = backward_passes_per_step
     factor = 1 if average_aggregated_gradients else backward_passes_per_step
-    if not hasattr(optimizer, "_reducer"):
-        optimizer.__class__ = _distributed(type(optimizer))
-    for attribute, value in (("_reducer", reducer), ("_factor", factor)):
-        object.__setattr__(optimizer, attribute, value)  # not to be tracked by Keras
+    return _distribute(optimizer, reducer, factor)
+
+
+def _distribute(optimizer: Any, reducer: Reducer, factor: int) -> Any:
+    """Make an optimizer combine gradients. It keeps its state, since only its class changes."""
+    base = getattr(type(optimizer), "_original", type(optimizer))
+    optimizer.__class__ = _distributed(base, reducer, factor)
     return optimizer
 
 
-def _distributed(base: type) -> type:
-    """A subclass that combines gradients. Keras saves it by the name of its base, which it has."""
+def _restore(saved: BytesIO, reducer: Reducer, factor: int) -> Any:
+    """Make the copy of an optimizer that was pickled."""
+    return _distribute(_OPTIMIZER._unpickle_model(saved), reducer, factor)
 
-    class Distributed(base):  # type: ignore[misc, valid-type]
+
+class _Name(str):
+    """The name of one class, by which Keras finds the class in a config in memory. A config that
+    went through a file has an equal string, but not this key: it makes the original optimizer."""
+
+    def __init__(self, _: str) -> None:
+        self._hash = next(_numbers)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __deepcopy__(self, _: Any) -> _Name:
+        return self
+
+
+def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
+    """A subclass that combines gradients. Keras saves it by the name of its base, which it has."""
+    # A MultiOptimizer has others apply the gradients.
+    delegates = base._backend_apply_gradients is not _OPTIMIZER._backend_apply_gradients or (
+        base.apply is not _OPTIMIZER.apply
+    )
+
+    class Distributed(base):  # type: ignore[misc]
+        _original, _reducer, _factor = base, reducer, factor
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            # An optimizer that wraps this one disables its own scaling so. Model.compile wraps it
+            # for a model of dtype mixed_float16, and ranks would skip steps alone.
+            resets = name == "loss_scale_factor" and value is None
+            if resets and {name, f"_{name}"} & {*vars(self)}:
+                raise ValueError(
+                    "optimizer: another optimizer wraps this DistributedOptimizer; wrap the"
+                    " MultiOptimizer instead, or for loss scaling use"
+                    " ddl_keras.DistributedOptimizer"
+                )
+            super().__setattr__(name, value)
+
         def register_local_var(self, var: Any) -> None:
-            self._reducer.register_local(var)
+            reducer.register_local(var)
+
+        def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+            if delegates:
+                variables = trainable_variables or self._trainable_variables
+                scaled = [each if each is None else each * factor for each in grads]
+                grads = reducer.reduce(scaled, variables)
+            super().apply(grads, trainable_variables)
 
         def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Any) -> None:
             if self.gradient_accumulation_steps:
                 object.__setattr__(self, "_applied", list(trainable_variables))
-            else:
-                grads = self._reducer.reduce(grads, trainable_variables)
+            elif not delegates:
+                grads = reducer.reduce(grads, trainable_variables)
             super()._backend_apply_gradients(grads, trainable_variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # With accumulation: the first step that has the accumulated gradients' average.
-            if self.gradient_accumulation_steps:
-                grads = self._reducer.reduce([g * self._factor for g in grads], self._applied)
+            if self.gradient_accumulation_steps and not delegates:
+                grads = reducer.reduce([g * factor for g in grads], self._applied)
             return super()._clip_gradients(grads)
 
-    for attribute in ("__name__", "__qualname__", "__module__", "__doc__"):
+        @classmethod
+        def from_config(cls, *arguments: Any, **options: Any) -> Any:
+            reducer.check_copy()
+            return super().from_config(*arguments, **options)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            reducer.check_copy()
+            _, (saved,) = super().__reduce__()
+            return _restore, (saved, reducer, factor)
+
+    for attribute in ("__qualname__", "__module__", "__doc__"):
         setattr(Distributed, attribute, getattr(base, attribute))
+    Distributed.__name__ = _Name(base.__name__)
+    keras.saving.get_custom_objects()[Distributed.__name__] = Distributed
     return Distributed
