@@ -12,9 +12,10 @@ count = 0  # forks between the process that imported ddl_core and this one
 def refuse_copy(self: object) -> NoReturn:
     """The `__reduce__` of an object with a handle: one of two copies would use what the other has
     freed."""
+    package = type(self).__module__.partition(".")[0]
     raise TypeError(
-        f"a ddl_core.{type(self).__name__} belongs to the process that made it: it cannot be copied"
-        " or pickled"
+        f"a {package}.{type(self).__name__} belongs to the process that made it: it cannot be"
+        " copied or pickled"
     )
 
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from ddl_keras._adapter import adapter, among
+from ddl_keras.copies import copied_by, saved_as_base
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
@@ -20,12 +22,19 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     others  those of the base class
 
     All ranks call it in training. Outside of training it is its base class, and nothing is sent.
-    Saved models name the base class, so they load without libddl.
+    Saved models name the base class, so they load without libddl. Copies of the layer normalize
+    together as it does.
     """
+
+    _ddl_among: Mapping[str, Any] = {}
 
     def __init__(self, *arguments: Any, comm: Any = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._ddl_among = among(comm)
+        if comm is not None:
+            _synchronize(self, among(comm))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copied_by(super().__reduce__(), _synchronize, self._ddl_among)
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
         axes = self._reduction_axes
@@ -49,5 +58,15 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         return mean, adapter.allreduce(ops.sum(squares, axes), **self._ddl_among) / count
 
 
-for _name in ("__name__", "__qualname__", "__module__"):
-    setattr(SyncBatchNormalization, _name, getattr(keras.layers.BatchNormalization, _name))
+def _synchronize(layer: Any, options: Mapping[str, Any]) -> Any:
+    """Make a layer normalize with the ranks that the options name. Only its class changes, by
+    which its copies know them."""
+
+    class Synchronized(SyncBatchNormalization):
+        _ddl_among = options
+
+    layer.__class__ = saved_as_base(Synchronized)
+    return layer
+
+
+saved_as_base(SyncBatchNormalization)

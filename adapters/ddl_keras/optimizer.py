@@ -7,8 +7,6 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from io import BytesIO
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,6 +14,7 @@ import keras
 from ddl_core.adapter import check_gradients
 from ddl_core.errors import InvalidArgument
 from ddl_keras._adapter import adapter, among
+from ddl_keras.copies import copied_by, saved_as_base
 
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
@@ -27,7 +26,6 @@ _SCALING = keras.optimizers.LossScaleOptimizer
 # True while an optimizer applies gradients that are reduced already. Optimizers that it delegates
 # to do not reduce them again.
 _is_reduced: ContextVar[bool] = ContextVar("_is_reduced", default=False)
-_numbers = count()
 
 
 def DistributedOptimizer(
@@ -161,13 +159,8 @@ def _distribute(
     return optimizer
 
 
-def _restore(saved: BytesIO, settings: Mapping[str, Any]) -> keras.optimizers.Optimizer:
-    """Return the copy of a DistributedOptimizer that pickle or copy has made."""
-    return _distribute(_OPTIMIZER._unpickle_model(saved), settings)
-
-
 @contextmanager
-def _reduced(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
+def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
     """Reduce the gradients, unless the optimizer that delegates to this one has."""
     if _is_reduced.get():
         yield gradients
@@ -180,30 +173,8 @@ def _reduced(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[
         _is_reduced.reset(token)
 
 
-class _Name(str):
-    """The name of one class, by which Keras finds this class in a config in memory.
-
-    It is another key than an equal string. A config in a file has the plain string, and so the
-    original optimizer.
-    """
-
-    def __init__(self, _: str) -> None:
-        self._number = next(_numbers)
-
-    def __hash__(self) -> int:
-        return self._number
-
-    def __deepcopy__(self, _: Any) -> _Name:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise InvalidArgument(
-            f"the config of a DistributedOptimizer ({self}) cannot be pickled; pickle the optimizer"
-        )
-
-
 def _distributed(base: type, settings: Mapping[str, Any]) -> type:
-    """Return a subclass that reduces gradients. Keras saves it by the name of its base."""
+    """Return a subclass that reduces gradients."""
     # Only Keras' own way of applying gradients calls `_clip_gradients` with the accumulated ones.
     by_keras = all(
         getattr(base, name) is getattr(_OPTIMIZER, name)
@@ -219,32 +190,27 @@ def _distributed(base: type, settings: Mapping[str, Any]) -> type:
                 return
             # First, so that all ranks see the same infinities (loss scaling), norms (clipping)
             # and weights.
-            with _reduced(grads, settings) as reduced:
-                super().apply(reduced, trainable_variables)
+            with _once(grads, settings) as grads:
+                super().apply(grads, trainable_variables)
 
         def stateless_apply(self, optimizer_variables: Any, grads: Any, variables: Any) -> Any:
             # Loss scaling on JAX does not call `apply`.
             if base.stateless_apply is _OPTIMIZER.stateless_apply:
                 return super().stateless_apply(optimizer_variables, grads, variables)
-            with _reduced(grads, settings) as reduced:
-                return super().stateless_apply(optimizer_variables, reduced, variables)
+            with _once(grads, settings) as grads:
+                return super().stateless_apply(optimizer_variables, grads, variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             # The first step with accumulated gradients.
             if by_keras and self.gradient_accumulation_steps:
-                with _reduced(grads, settings) as reduced:
-                    return super()._clip_gradients(reduced)
+                with _once(grads, settings) as grads:
+                    return super()._clip_gradients(grads)
             return super()._clip_gradients(grads)
 
         def __reduce__(self) -> tuple[Any, ...]:
-            _, (saved,) = super().__reduce__()
-            return _restore, (saved, settings)
+            return copied_by(super().__reduce__(), _distribute, settings)
 
-    for name in ("__qualname__", "__module__", "__doc__"):
-        setattr(Distributed, name, getattr(base, name))
-    Distributed.__name__ = _Name(base.__name__)
-    keras.saving.get_custom_objects()[Distributed.__name__] = Distributed
-    return Distributed
+    return saved_as_base(Distributed)
 
 
 def _scale(initialize: Any) -> Any:

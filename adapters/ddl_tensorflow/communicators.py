@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
+from ddl_core import fork_guard
 from ddl_core.errors import InvalidArgument
 from ddl_tensorflow import world
 
@@ -23,6 +24,8 @@ class Communicator:
     def __init__(self, comm: Comm) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._number = world.add(comm)
+
+    __reduce__ = fork_guard.refuse_copy
 
     @overload
     def split(self, color: int, key: int = 0) -> Communicator: ...

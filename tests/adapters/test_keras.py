@@ -22,7 +22,10 @@ if importlib.util.find_spec("keras") is None:  # an import takes seconds
 PROGRAM = Path(__file__).parent / "programs" / "keras_training.py"
 COMMUNICATORS = PROGRAM.with_name("keras_communicators.py")
 EQUAL = PROGRAM.with_name("keras_equal.py")
-EQUAL_PARTS = ("unbuilt", "root_checkpoint", "delegating", "copies", "scaled", "masks", "metrics")
+EQUAL_PARTS = (
+    *("unbuilt", "root_checkpoint", "delegating", "copies", "layer_copies", "scaled", "masks"),
+    *("threads", "metrics"),
+)
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 # In a process that must not find libddl.

@@ -11,6 +11,7 @@ import copy
 import json
 import pickle
 import sys
+import threading
 from pathlib import Path
 
 import keras
@@ -212,7 +213,7 @@ def copies():
             if kind == "plain" or name == "deepcopy":
                 assert_equal(fit(network(), again, BroadcastModel(), epochs=1), (name, kind))
     serialized = KO.serialize(made["plain"])
-    refused(InvalidArgument, "pickle the optimizer", pickle.dumps, serialized)
+    refused(InvalidArgument, "pickle the object", pickle.dumps, serialized)
     # A file has the original optimizer.
     plain = KO.deserialize(json.loads(json.dumps(serialized)))
     assert not hasattr(plain, "_ddl_settings") and isinstance(plain, KO.Adam)
@@ -247,6 +248,34 @@ def scaled():
     assert iterations(by_hand) == 6
 
 
+LAYER_COPIES = {
+    **{name: COPIES[name] for name in ("deepcopy", "pickle", "class and config")},
+    "serialize": lambda each: keras.layers.deserialize(keras.layers.serialize(each)),
+    "clone": lambda each: keras.models.clone_model(keras.Sequential([each])).layers[0],
+    "model": lambda each: keras.Sequential.from_config(
+        keras.Sequential([keras.Input((4,)), each]).get_config()
+    ).layers[0],
+}
+
+
+def layer_copies():
+    """Batch normalization over all ranks, or some of them."""
+    parts = [] if keras.backend.backend() == "torch" else [ddl.split(RANK)]
+    for name, copied in LAYER_COPIES.items():
+        for options in ({}, *({"comm": part} for part in parts)):
+            original = ddl.SyncBatchNormalization(momentum=0.0, **options)
+            if options and name == "pickle":  # other processes do not have it
+                refused(TypeError, "cannot be copied or pickled", copied, original)
+                continue
+            layer = copied(copied(original))
+            layer(INPUTS, training=True)
+            mean = everyones(keras.ops.convert_to_numpy(layer.moving_mean))
+            assert (mean == mean[0]).all() == (not options), (name, options)
+            assert isinstance(layer, ddl.SyncBatchNormalization)
+    plain = keras.layers.deserialize(json.loads(json.dumps(keras.layers.serialize(original))))
+    assert type(plain) is keras.layers.BatchNormalization
+
+
 class Draws(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         drawn = self.model.layers[0](keras.ops.ones((1, 64)), training=True)
@@ -259,6 +288,23 @@ def masks():
     fit(model, ddl.DistributedOptimizer("sgd"), BroadcastModel(), draws)
     masks = everyones(draws.mask)
     assert len(np.unique(masks, axis=0)) == SIZE, "ranks drop out the same"
+
+
+def threads():
+    """Models of one architecture, each trained in a thread of its own."""
+    if not TENSORFLOW:  # elsewhere operations are matched by their order
+        return
+    models = [fit(network(), ddl.DistributedOptimizer("sgd"), BroadcastModel()) for _ in range(2)]
+    both = [
+        threading.Thread(target=fit, args=(model, None), kwargs={"epochs": 10}) for model in models
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    for model in models:
+        assert iterations(model.optimizer) == 48
+        assert_equal(model, "two threads")
 
 
 def metrics():
@@ -295,7 +341,17 @@ def metrics():
     assert ddl.average_metrics({"a": 1.0}) == {"a": 1.0}
 
 
-for part in (unbuilt, root_checkpoint, delegating, copies, scaled, masks, metrics):
+for part in (
+    unbuilt,
+    root_checkpoint,
+    delegating,
+    copies,
+    layer_copies,
+    scaled,
+    masks,
+    threads,
+    metrics,
+):
     part()
     print("done", part.__name__, flush=True)
 ddl.shutdown()

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subclasses of Keras' classes that files have as the original ones, and copies in memory as they
+are.
+
+Keras copies an object by saving it, and saves a class by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from itertools import count
+from typing import Any, TypeVar
+
+import keras
+
+from ddl_core.errors import InvalidArgument
+
+Class = TypeVar("Class", bound=type)
+_numbers = count()
+
+
+class _Name(str):
+    """The name of one class, by which Keras finds this class in a config in memory.
+
+    It is another key than an equal string. A config in a file has the plain string, and so the
+    original class.
+    """
+
+    def __init__(self, _: str) -> None:
+        self._number = next(_numbers)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __deepcopy__(self, _: Any) -> _Name:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InvalidArgument(
+            f"the config of a distributed {self} cannot be pickled; pickle the object instead"
+        )
+
+
+def saved_as_base(subclass: Class) -> Class:
+    """Have Keras save the objects of a subclass as those of its base."""
+    (base,) = subclass.__bases__
+    for name in ("__qualname__", "__module__", "__doc__"):
+        setattr(subclass, name, getattr(base, name))
+    subclass.__name__ = _Name(base.__name__)
+    keras.saving.get_custom_objects()[subclass.__name__] = subclass
+    return subclass
+
+
+class _Shared:
+    """Options, with communicators, that a copy in the process has in common with the original."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def __deepcopy__(self, _: Any) -> _Shared:
+        return self
+
+
+def copied_by(original: Any, change: Callable[[Any, Any], Any], options: Any) -> tuple[Any, ...]:
+    """Return what `__reduce__` does: a copy is `change(copy of the original class, options)`.
+
+    original  what the original class's __reduce__ returns
+    """
+    _, (saved,) = original
+    return _restore, (saved, change, _Shared(options))
+
+
+def _restore(saved: BytesIO, change: Callable[[Any, Any], Any], shared: _Shared) -> Any:
+    return change(keras.optimizers.Optimizer._unpickle_model(saved), shared.options)
