@@ -374,8 +374,9 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * start in the order of submission, and collectives complete in it; messages (send, receive)
  * complete as they are matched, and those of different comms are independent. Counts are in
  * elements and may be zero; buffers need no alignment.
- * send == recv, or send NULL, means in place. Otherwise the two must not overlap, and send is only
- * read. Where a rank gives or receives nothing, its pointer is ignored.
+ * send == recv, or send NULL, means in place. So it does if one of the two points to the own block
+ * in the other, where that has the blocks of all ranks, as in NCCL. Otherwise they must not overlap,
+ * and send is only read. Where a rank gives or receives nothing, its pointer is ignored.
  * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
  * call only. Displacements NULL: blocks lie one behind the other in rank order. Blocks that are
  * written must not overlap. When two ranks do not agree on whether a block between them is empty,
