@@ -158,8 +158,8 @@ typedef struct ddl_endpoint_config {
     const char *host; /* IP address to listen on and to give to peers; NULL: by `interfaces` */
     /* The network interfaces to listen on and to reach peers by, in any order: names or beginnings
      * of names, networks, and with "^" those not to be used, as in "eth,^eth3,10.1.0.0/16"; NULL:
-     * $DDL_INTERFACES, else all but those of containers and virtual machines. Peers that share
-     * several networks use all of them at once. Not together with host. */
+     * $DDL_INTERFACES, else all but those of containers, 169.254.0.0/16 and addresses that are
+     * routed to the loopback. Networks shared with a peer are used at once. Not with host. */
     const char *interfaces;
     const char *ports; /* to listen on one of, "20000-20100"; NULL: $DDL_PORTS, else any free one */
     /* What travels over TCP is encrypted: 1; not: negative; 0: $DDL_ENCRYPT, else not. Equal on all
@@ -373,10 +373,9 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * equal count, dtype, op and root; a difference ends with DDL_EMISMATCH. Operations of one comm
  * start in the order of submission, and collectives complete in it; messages (send, receive)
  * complete as they are matched, and those of different comms are independent. Counts are in
- * elements and may be zero; buffers need no alignment.
- * send == recv, or send NULL, means in place. So it does if one of the two points to the own block
- * in the other, where that has the blocks of all ranks, as in NCCL. Otherwise they must not overlap,
- * and send is only read. Where a rank gives or receives nothing, its pointer is ignored.
+ * elements and may be zero; buffers need no alignment. In place means send == recv, send NULL, or
+ * one is the own block in the other, which has those of all ranks (as in NCCL). Else they must not
+ * overlap, and send is only read. Where a rank gives or receives nothing, its pointer is ignored.
  * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
  * call only. Displacements NULL: blocks lie one behind the other in rank order. Blocks that are
  * written must not overlap. When two ranks do not agree on whether a block between them is empty,

@@ -69,6 +69,24 @@ void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size)
     pthread_mutex_unlock(&endpoint->lock);
 }
 
+ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs)
+{
+    ddl__paths paths = ddl__discover_paths(&endpoint->address, theirs);
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__path_memory_sort(&endpoint->path_memory, theirs->ips, &paths);
+    pthread_mutex_unlock(&endpoint->lock);
+    return paths;
+}
+
+bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
+                               bool answers)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    bool is_first = ddl__path_memory_add(&endpoint->path_memory, theirs->ips, path, answers);
+    pthread_mutex_unlock(&endpoint->lock);
+    return is_first;
+}
+
 void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
                            void *(*create)(const ddl__digest *endpoint, const void *argument),
                            const void *argument, void (*destroy)(void *object))
@@ -200,6 +218,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         free(c);
     }
     ddl__replay_guard_free(&endpoint->replay_guard);
+    ddl__path_memory_free(&endpoint->path_memory);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->listeners,

@@ -65,6 +65,13 @@ ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int f
  * hello. */
 void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
 
+/* The paths to a peer (discover.h), those last that are known to lead nowhere. */
+ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs);
+
+/* Record whether a path of these answers. True if no path over its interface has failed before. */
+bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
+                               bool answers);
+
 /* Objects of other layers that live as long as the endpoint. */
 typedef enum ddl__attached {
     DDL__ATTACHED_DETECTOR,

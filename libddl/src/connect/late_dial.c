@@ -102,8 +102,7 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
             return local;
         ddl__dial_cancel(d); /* as where containers of one host have different users */
     }
-    ddl__paths paths =
-        ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
+    ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
     if (paths.n && !target->goes_on(target->context))
         return ddl__fail(DDL_ETIMEDOUT, "its time is up");
