@@ -251,9 +251,9 @@ DDL_API ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *ad
 
 /* Exchange addresses over TCP and join: for programs that have no other means. Rank 0 listens at
  * url ("tcp://host:port"), the others connect to it, retrying until the creation timeout. url NULL,
- * rank -1 and size 0 are taken from $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them;
- * without these, a comm of size 1. All members must call it. Blocks at most config->timeout_ms.
- * Otherwise as ddl_comm_create. Thread-safe. */
+ * rank -1 and size 0 are taken from the variables of ddlrun, torchrun or srun, of which a part is
+ * refused; without these, a comm of size 1. Under mpirun see ddl_mpi.h, or set $DDL_RENDEZVOUS. All
+ * members must call it. Blocks at most config->timeout_ms. Otherwise as ddl_comm_create. */
 DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
 

@@ -51,6 +51,17 @@ const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint)
     return &endpoint->job;
 }
 
+ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret)
+{
+    ddl_status status = DDL_OK;
+    pthread_mutex_lock(&endpoint->lock);
+    if (endpoint->takes_secret)
+        status = ddl__job_open(&endpoint->job, secret, false);
+    endpoint->takes_secret = endpoint->takes_secret && status != DDL_OK;
+    pthread_mutex_unlock(&endpoint->lock);
+    return status;
+}
+
 ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                      int size)
 {
@@ -176,6 +187,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
     pthread_mutex_init(&endpoint->lock, NULL);
     ddl__cond_init(&endpoint->changed);
 
+    endpoint->takes_secret = !config->secret;
     ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)
         status = open_ports(endpoint, config);

@@ -57,6 +57,10 @@ bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
+/* Give the endpoint this secret, if nothing was said of one when it was created. Before its first
+ * comm. */
+ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret);
+
 /* A numbered hello to another endpoint. Send it at once, together with its proof. */
 ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                      int size);

@@ -85,6 +85,7 @@ struct ddl_endpoint {
     ddl__address address;
     ddl__interface ips[DDL__INTERFACES_MAX]; /* of the address */
     ddl__job job;
+    bool takes_secret; /* nobody has given one, or said that there is none */
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
