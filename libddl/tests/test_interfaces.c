@@ -135,6 +135,27 @@ static void test_select_extremes(void)
     CHECK(!strcmp(all[DDL__INTERFACES_MAX - 1].name, "n15"), "%s", all[n - 1].name);
 }
 
+/* An address of the loopback that is routed to this host leads to it only if it is named. */
+static void test_select_loopback(void)
+{
+    static const struct {
+        const char *filter;
+        bool loopback;
+    } cases[] = {{NULL, true}, {"lo", false}, {"10.99.0.0/16", false}, {"^eth", true}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        ddl__interface all[16];
+        unsigned n = parse_all((const char *const[]){"lo 127.0.0.1/8", "lo 10.99.0.1/32",
+                                                     "lo ::1/128", "eth0 10.1.0.5/24", NULL},
+                               all);
+        CHECK(ddl__interfaces_select(all, &n, cases[k].filter) == DDL_OK, "%s", ddl__message());
+        for (unsigned i = 0; i < n; i++) {
+            bool is_routed = all[i].bytes[1] == 99, is_own = !strcmp(all[i].name, "lo");
+            bool want = is_routed ? cases[k].loopback : is_own;
+            CHECK(all[i].loopback == want, "case %zu, address %u", k, i);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------------------------------- paths */
 
 typedef struct pairing {
@@ -289,6 +310,7 @@ int main(void)
     test_select();
     test_select_refused();
     test_select_extremes();
+    test_select_loopback();
     test_paths();
     return 0;
 }
