@@ -24,7 +24,7 @@ class Endpoint(EndpointHandle):
     host         the IP address to listen on and to give to peers; None: by `interfaces`
     interfaces   the network interfaces to use: beginnings of names, networks, and with "^" those
                  not to be used, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
-                 those of containers
+                 those of containers and 169.254.0.0/16
     ports        the ports to choose one from, as in "20000-20100"; None: DDL_PORTS, else any
     sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
     encrypt      whether to encrypt TCP, equal on all members; requires a secret; None: whether

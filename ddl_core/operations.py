@@ -29,8 +29,9 @@ Numbers = Sequence[SupportsIndex]
 class Operations:
     """All operations but `recv`, which returns different results in a Comm and a Group.
 
-    send and recv have the same dtype, and must not overlap. Without recv an operation is in place:
-    the result replaces the input in send, which is returned.
+    send and recv have the same dtype, and must not overlap, unless one is the own block in the
+    other, where that has the blocks of all ranks. Without recv an operation is in place: the result
+    replaces the input in send, which is returned.
     """
 
     rank: int

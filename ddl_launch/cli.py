@@ -242,7 +242,8 @@ def _run_here(
         shared |= placement.thread_variables(shared, number)
     shared.setdefault("PYTHONUNBUFFERED", "1")
     if _has_loopback():  # no other host needs to reach these ranks
-        shared.setdefault("DDL_INTERFACES", "lo")
+        # By number: "lo" may have addresses that are routed to this host, too.
+        shared.setdefault("DDL_INTERFACES", "127.0.0.0/8,::1")
     if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")

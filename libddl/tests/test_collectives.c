@@ -144,7 +144,7 @@ typedef struct job {
     int64_t count;
     ddl_dtype dtype;
     ddl_op op;
-    int variant; /* bit 0: in place, bit 1: asynchronous */
+    int variant; /* bit 0: in place, bit 1: asynchronous; both: one buffer is the other's block */
 } job;
 
 static unsigned char *buffer(int64_t n, ddl_dtype dtype)
@@ -227,9 +227,10 @@ static void reductions(ddl_comm *comm, const job *j)
     memcpy(kept, send, block * (size_t)size);
     memcpy(recv, send, in_place ? block * (size_t)size : 0);
     fill_reduced(want, j, size, n * rank, n);
-    done(ddl_reduce_scatter(comm, in_place ? recv : send, recv, n, j->dtype, j->op, NULL, w),
-         &work);
     unsigned char *own = in_place ? recv + block * (size_t)rank : recv;
+    done(ddl_reduce_scatter(comm, in_place ? recv : send, j->variant == 3 ? own : recv, n, j->dtype,
+                            j->op, NULL, w),
+         &work);
     expect(own, want, n, j, "reduce-scatter", rank);
     if (in_place) {
         memcpy(own, send + block * (size_t)rank, block);
@@ -296,7 +297,10 @@ static void gathers(ddl_comm *comm, const job *j, int root, unsigned char *send,
     for (int r = 0; is_root && r < size; r++)
         fill_pair(want + (size_t)r * block, j, r, root);
     fill_pair(in_place ? recv + (size_t)rank * block : send, j, rank, root);
-    const unsigned char *given = !in_place ? send : root % 2 ? recv : NULL;
+    const unsigned char *given = !in_place         ? send
+                                 : j->variant == 3 ? recv + (size_t)rank * block
+                                 : root % 2        ? recv
+                                                   : NULL;
     done(ddl_gather(comm, given, is_root || root % 2 ? recv : NULL, n, j->dtype, root, NULL, w),
          &work);
     expect(recv, want, n * size, j, "gather", rank);
@@ -318,9 +322,10 @@ static void scatters(ddl_comm *comm, const job *j, int root, unsigned char *send
     if (!in_place)
         fill_pair(want, j, root, rank);
     done(ddl_scatter(comm, is_root || root % 2 ? send : NULL,
-                     !in_place  ? recv
-                     : root % 2 ? send
-                                : NULL,
+                     !in_place         ? recv
+                     : j->variant == 3 ? send + (size_t)rank * block
+                     : root % 2        ? send
+                                       : NULL,
                      n, j->dtype, root, NULL, w),
          &work);
     expect(recv, want, n * size, j, "scatter", rank);
@@ -372,8 +377,9 @@ static void movements(ddl_comm *comm, const job *j)
     for (int r = 0; r < size; r++)
         fill(want + (size_t)r * block, j, r, 0, n);
     memset(recv, 0, block * (size_t)size);
-    fill(in_place ? recv + (size_t)rank * block : send, j, rank, 0, n);
-    done(ddl_allgather(comm, in_place ? recv : send, recv, n, j->dtype, NULL, w), &work);
+    unsigned char *own = in_place ? recv + (size_t)rank * block : send;
+    fill(own, j, rank, 0, n);
+    done(ddl_allgather(comm, j->variant == 1 ? recv : own, recv, n, j->dtype, NULL, w), &work);
     expect(recv, want, n * size, j, "all-gather", rank);
 
     for (int root = 0; root < size; root++) {

@@ -33,11 +33,10 @@ static unsigned parse_all(const char *const *texts, ddl__interface *to)
 
 /* ------------------------------------------------------------------------------------ selection */
 
-static const char *const MACHINE[] = {"lo 127.0.0.1/8",        "lo ::1/128",
-                                      "eth0 10.1.0.5/16",      "eth0 10.1.9.9/16",
-                                      "docker0 172.17.0.1/16", "eth1 10.2.0.5/24",
-                                      "eth0 2001:db8::5/64",   "ib0 192.168.7.5/20",
-                                      "ib0 2001:db8:7::5/64",  NULL};
+static const char *const MACHINE[] = {
+    "lo 127.0.0.1/8",        "lo ::1/128",         "eth0 10.1.0.5/16",     "eth0 10.1.9.9/16",
+    "docker0 172.17.0.1/16", "eth1 10.2.0.5/24",   "podman0 10.88.0.1/16", "usb0 169.254.3.1/16",
+    "eth0 2001:db8::5/64",   "ib0 192.168.7.5/20", "ib0 2001:db8:7::5/64", NULL};
 
 /* The chosen interfaces as "name address", separated by blanks. */
 static void chosen(const char *filter, char *text, size_t size)
@@ -60,22 +59,26 @@ static void test_select(void)
     static const struct {
         const char *filter, *want;
     } cases[] = {
-        {NULL, "10.1.0.5 10.2.0.5 192.168.7.5 2001:db8::5 2001:db8:7::5 127.0.0.1 ::1"},
-        {"", "10.1.0.5 10.2.0.5 192.168.7.5 2001:db8::5 2001:db8:7::5 127.0.0.1 ::1"},
-        {"eth", "10.1.0.5 10.2.0.5 2001:db8::5"},
+        {NULL, "10.1.0.5 10.2.0.5 192.168.7.5 2001:db8::5 2001:db8:7::5 10.1.9.9 127.0.0.1 ::1"},
+        {"", "10.1.0.5 10.2.0.5 192.168.7.5 2001:db8::5 2001:db8:7::5 10.1.9.9 127.0.0.1 ::1"},
+        {"eth", "10.1.0.5 10.2.0.5 2001:db8::5 10.1.9.9"},
         {"eth1", "10.2.0.5"},
-        {"eth,^eth1", "10.1.0.5 2001:db8::5"},
-        {"^eth1,eth", "10.1.0.5 2001:db8::5"},
+        {"eth,^eth1", "10.1.0.5 2001:db8::5 10.1.9.9"},
+        {"^eth1,eth", "10.1.0.5 2001:db8::5 10.1.9.9"},
         {"^eth", "192.168.7.5 2001:db8:7::5 127.0.0.1 ::1"},
-        {"10.0.0.0/8", "10.1.0.5 10.2.0.5"},
+        {"10.0.0.0/8,^podman", "10.1.0.5 10.2.0.5 10.1.9.9"},
         {"10.1.9.0/24", "10.1.9.9"},
-        {"10.0.0.0/8,^10.2.0.0/16", "10.1.0.5"},
+        {"10.1.0.0/16,^10.1.9.0/24", "10.1.0.5"},
         {"192.168.0.0/17", "192.168.7.5"},
         {"192.168.7.5", "192.168.7.5"},
         {"2001:db8::/32", "2001:db8::5 2001:db8:7::5"},
         {"2001:db8::/48", "2001:db8::5"},
-        {"0.0.0.0/0,^lo", "10.1.0.5 172.17.0.1 10.2.0.5 192.168.7.5"},
+        {"0.0.0.0/0,^lo",
+         "10.1.0.5 172.17.0.1 10.2.0.5 10.88.0.1 169.254.3.1 192.168.7.5 10.1.9.9"},
         {"docker", "172.17.0.1"},
+        {"podman0", "10.88.0.1"},
+        {"usb0", "169.254.3.1"},
+        {"169.254.0.0/16", "169.254.3.1"},
         {"lo", "127.0.0.1 ::1"},
         {"ib,10.2.0.0/24", "10.2.0.5 192.168.7.5 2001:db8:7::5"},
     };
@@ -130,6 +133,27 @@ static void test_select_extremes(void)
     }
     CHECK(ddl__interfaces_select(all, &n, "n") == DDL_OK && n == DDL__INTERFACES_MAX, "%u", n);
     CHECK(!strcmp(all[DDL__INTERFACES_MAX - 1].name, "n15"), "%s", all[n - 1].name);
+}
+
+/* An address of the loopback that is routed to this host leads to it only if it is named. */
+static void test_select_loopback(void)
+{
+    static const struct {
+        const char *filter;
+        bool loopback;
+    } cases[] = {{NULL, true}, {"lo", false}, {"10.99.0.0/16", false}, {"^eth", true}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        ddl__interface all[16];
+        unsigned n = parse_all((const char *const[]){"lo 127.0.0.1/8", "lo 10.99.0.1/32",
+                                                     "lo ::1/128", "eth0 10.1.0.5/24", NULL},
+                               all);
+        CHECK(ddl__interfaces_select(all, &n, cases[k].filter) == DDL_OK, "%s", ddl__message());
+        for (unsigned i = 0; i < n; i++) {
+            bool is_routed = all[i].bytes[1] == 99, is_own = !strcmp(all[i].name, "lo");
+            bool want = is_routed ? cases[k].loopback : is_own;
+            CHECK(all[i].loopback == want, "case %zu, address %u", k, i);
+        }
+    }
 }
 
 /* ---------------------------------------------------------------------------------------- paths */
@@ -286,6 +310,7 @@ int main(void)
     test_select();
     test_select_refused();
     test_select_extremes();
+    test_select_loopback();
     test_paths();
     return 0;
 }

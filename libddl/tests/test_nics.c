@@ -192,6 +192,22 @@ static int just_connect(ddl_comm *comm, int rank)
     return 0;
 }
 
+/* Later creations do not try again what leads nowhere. */
+static int create_more(ddl_comm *comm, int rank)
+{
+    (void)rank;
+    reduce(comm, 1000);
+    double begun = seconds();
+    for (int i = 0; i < 5; i++) {
+        ddl_comm *more;
+        OK(ddl_comm_duplicate(comm, NULL, &more));
+        reduce(more, 1000);
+        ddl_comm_destroy(more);
+    }
+    CHECK(seconds() - begun < 1, "five more comms after %g s", seconds() - begun);
+    return 0;
+}
+
 /* The second wire goes dead without a word while the first one lives: both hosts learn which. */
 static int lose_second(ddl_comm *comm, int rank)
 {
@@ -217,6 +233,9 @@ static int lose_second(ddl_comm *comm, int rank)
     " && ip link add d0 type veth peer name d1 && ip link set d0 up && ip addr add " own           \
     "/24 dev d0 && ip neigh add " other " lladdr 02:00:00:00:00:99 dev d0 nud permanent"
 #define BOTH_SLOW SLOW("eth0") SLOW("eth1")
+#define ALONE(name, ip)                                                                            \
+    " && ip link add " name " type veth peer name _" name " && ip link set " name                  \
+    " up && ip link set _" name " up && ip addr add " ip "/24 dev " name
 
 static const lab LABS[] = {
     {"two networks",
@@ -260,14 +279,39 @@ static const lab LABS[] = {
      NULL,
      just_connect,
      4.5},
-    {"one network leads nowhere, which is waited for once, 5 s",
+    {"each host has networks of its own with the number of the other's",
+     {UP "ip addr add 10.77.0.1/24 dev eth0" ALONE("aa0", "10.60.0.1") ALONE("tap0", "10.61.0.1")
+          ALONE("usb0", "169.254.0.1"),
+      UP "ip addr add 10.77.0.2/24 dev eth0" ALONE("aa0", "10.60.0.2") ALONE("tap0", "10.61.0.2")
+          ALONE("usb0", "169.254.0.2")},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     create_more,
+     4.5},
+    {"each host has an address on lo, to which the other has a route",
+     {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.99.0.1/32 dev lo"
+         " && ip route add 10.99.0.2 via 10.77.0.2",
+      UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.99.0.2/32 dev lo"
+         " && ip route add 10.99.0.1 via 10.77.0.1"},
+     "tcp://10.99.0.1:7000",
+     "lo",
+     just_work,
+     30},
+    {"the hosts share the network of an interface's second address",
+     {UP "ip addr add 192.168.5.1/24 dev eth0 && ip addr add 10.77.0.1/24 dev eth0",
+      UP "ip addr add 192.168.6.1/24 dev eth0 && ip addr add 10.77.0.2/24 dev eth0"},
+     "tcp://10.77.0.1:7000",
+     NULL,
+     just_work,
+     30},
+    {"one network leads nowhere, which is waited for once",
      {UP "ip addr add 10.77.0.1/24 dev eth0 && ip addr add 10.78.0.1/24 dev eth1",
       UP "ip addr add 10.77.0.2/24 dev eth0 && ip addr add 10.78.0.2/24 dev eth1"
          " && ip neigh add 10.77.0.1 lladdr 02:00:00:00:00:99 dev eth0 nud permanent"},
      "tcp://10.78.0.1:7000",
      NULL,
-     just_connect,
-     9.5},
+     create_more,
+     4.5},
     {"an interface's name is of any bytes",
      {UP "ip link set eth1 down && ip link set eth1 name \xc3\xa9th && ip link set \xc3\xa9th up"
          " && ip addr add 10.77.0.1/24 dev \xc3\xa9th",

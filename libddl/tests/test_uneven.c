@@ -153,12 +153,14 @@ static void gatherv(ddl_comm *comm, const job *j, int root)
     allocate(&own, j);
     allocate(&recv, j);
     allocate(&want, j);
-    put(in_place ? block(&recv, j, rank) : own.at, j, rank, root, own.all);
+    unsigned char *given = in_place ? block(&recv, j, rank) : own.at;
+    put(given, j, rank, root, own.all);
+    if (in_place && !j->asynchronous)
+        given = recv.at;
     for (int r = 0; is_root && r < size; r++)
         put(block(&want, j, r), j, r, root, want.counts[r]);
-    done(ddl_gatherv(comm, in_place ? recv.at : own.at, own.all, is_root ? recv.at : NULL,
-                     is_root ? recv.counts : NULL, is_root ? recv.given : NULL, j->dtype, root,
-                     NULL, w),
+    done(ddl_gatherv(comm, given, own.all, is_root ? recv.at : NULL, is_root ? recv.counts : NULL,
+                     is_root ? recv.given : NULL, j->dtype, root, NULL, w),
          &work);
     expect(&recv, &want, j, "gather-v", rank);
     free(own.at);
@@ -189,8 +191,11 @@ static void scatterv(ddl_comm *comm, const job *j, int root)
     if (!in_place)
         put(want.at, j, root, rank, own.all);
     done(ddl_scatterv(comm, is_root ? send.at : NULL, is_root ? send.counts : NULL,
-                      is_root ? send.given : NULL, in_place ? NULL : own.at, own.all, j->dtype,
-                      root, NULL, w),
+                      is_root ? send.given : NULL,
+                      !in_place         ? own.at
+                      : j->asynchronous ? block(&send, j, rank)
+                                        : NULL,
+                      own.all, j->dtype, root, NULL, w),
          &work);
     expect(&own, &want, j, "scatter-v", rank);
     expect(&send, &kept, j, "scatter-v's send", rank);
@@ -213,12 +218,13 @@ static void allgatherv(ddl_comm *comm, const job *j)
     allocate(&own, j);
     allocate(&recv, j);
     allocate(&want, j);
-    put(j->in_place ? block(&recv, j, rank) : own.at, j, rank, 0, own.all);
+    unsigned char *given = j->in_place ? block(&recv, j, rank) : own.at;
+    put(given, j, rank, 0, own.all);
+    if (j->in_place && !j->asynchronous)
+        given = NULL;
     for (int r = 0; r < size; r++)
         put(block(&want, j, r), j, r, 0, want.counts[r]);
-    done(ddl_allgatherv(comm, j->in_place ? NULL : own.at, recv.at, recv.counts, recv.given,
-                        j->dtype, NULL, w),
-         &work);
+    done(ddl_allgatherv(comm, given, recv.at, recv.counts, recv.given, j->dtype, NULL, w), &work);
     expect(&recv, &want, j, "all-gather-v", rank);
     free(own.at);
     free(recv.at);
@@ -270,8 +276,13 @@ static void reduce_scatterv(ddl_comm *comm, const job *j)
         if (r)
             add(sum, terms, j, send.counts[rank]);
     }
-    done(ddl_reduce_scatterv(comm, j->in_place ? NULL : send.at, recv.at, send.counts, j->dtype,
-                             DDL_SUM, NULL, w),
+    bool names_own_block = j->in_place && j->asynchronous;
+    done(ddl_reduce_scatterv(comm,
+                             names_own_block ? recv.at
+                             : j->in_place   ? NULL
+                                             : send.at,
+                             names_own_block ? block(&recv, j, rank) : recv.at, send.counts,
+                             j->dtype, DDL_SUM, NULL, w),
          &work);
     expect(&recv, &want, j, "reduce-scatter-v", rank);
     expect(&send, &other, j, "reduce-scatter-v's send", rank);

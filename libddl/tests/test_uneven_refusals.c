@@ -56,7 +56,7 @@ static void overlaps(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_alltoallv(comm, a + 3, TWO(1, 1), TWO(0, 5), a, TWO(1, 1), TWO(2, 4), DDL_F32, NULL,
                           NULL),
             "send and recv overlap");
-    INVALID(ddl_reduce_scatterv(comm, a, a + 2, TWO(2, 2), DDL_F32, DDL_SUM, NULL, NULL),
+    INVALID(ddl_reduce_scatterv(comm, a, a + 3, TWO(2, 2), DDL_F32, DDL_SUM, NULL, NULL),
             "send and recv overlap");
     INVALID(ddl_alltoall(comm, a, a + 3, 2, DDL_F32, NULL, NULL), "send and recv overlap");
 }
@@ -83,12 +83,12 @@ static void pointers(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_reduce(comm, a, b, 1, DDL_F32, DDL_SUM, SIZE, NULL, NULL), "root is 2, size is 2");
     INVALID(ddl_gather(comm, NULL, b, 1, DDL_F32, other, NULL, NULL), "send is NULL");
     INVALID(ddl_gather(comm, a, NULL, 1, DDL_F32, rank, NULL, NULL), "recv is NULL");
-    INVALID(ddl_gather(comm, a + 1, a, 1, DDL_F32, rank, NULL, NULL), "overlap");
+    INVALID(ddl_gather(comm, a + 1, a, 2, DDL_F32, rank, NULL, NULL), "overlap");
     INVALID(ddl_gather(comm, a, b, -1, DDL_F32, rank, NULL, NULL), "count is -1");
     INVALID(ddl_gather(comm, a, b, 1, DDL_F32, -1, NULL, NULL), "root is -1");
     INVALID(ddl_scatter(comm, NULL, b, 1, DDL_F32, rank, NULL, NULL), "send is NULL");
     INVALID(ddl_scatter(comm, a, NULL, 1, DDL_F32, other, NULL, NULL), "recv is NULL");
-    INVALID(ddl_scatter(comm, a, a + 1, 1, DDL_F32, rank, NULL, NULL), "overlap");
+    INVALID(ddl_scatter(comm, a, a + 1, 2, DDL_F32, rank, NULL, NULL), "overlap");
     INVALID(ddl_alltoall(comm, a, NULL, 1, DDL_F32, NULL, NULL), "recv is NULL");
     INVALID(ddl_alltoall(comm, a, b, INT64_MAX / 4, DDL_F32, NULL, NULL), "too large for 2 ranks");
     INVALID(ddl_allgatherv(comm, a, NULL, TWO(1, 1), NULL, DDL_F32, NULL, NULL), "recv is NULL");

@@ -42,7 +42,7 @@ int main(void)
     ddl_endpoint *endpoint = NULL;
     ddl_comm *comm = NULL;
 
-    /* The ranks are those that ddlrun tells of by environment; without it, this one alone. */
+    /* The ranks that a launcher such as ddlrun has started; without one, this one alone. */
     bool right = good(ddl_endpoint_create(NULL, &endpoint)) &&
                  good(ddl_rendezvous(endpoint, NULL, -1, 0, NULL, &comm)) && run(comm);
     ddl_comm_destroy(comm);

@@ -11,7 +11,7 @@
 static bool run()
 {
     ddl::Endpoint endpoint;
-    // The ranks are those that ddlrun tells of by environment; without it, this one alone.
+    // The ranks that a launcher such as ddlrun has started; without one, this one alone.
     ddl::Comm comm = endpoint.rendezvous();
     const int rank = comm.rank(), size = comm.size();
 

@@ -14,7 +14,7 @@ program allreduce
   logical :: right
 
   call check(ddl_endpoint_create(c_null_ptr, endpoint))
-  ! The ranks are those that ddlrun tells of by environment; without it, this one alone.
+  ! The ranks that a launcher such as ddlrun has started; without one, this one alone.
   call check(ddl_rendezvous(endpoint, c_null_ptr, -1_c_int, 0_c_int, c_null_ptr, comm))
   rank = ddl_comm_rank(comm)
   size = ddl_comm_size(comm)

@@ -36,7 +36,7 @@ end
 local Comm = {}
 Comm.__index = Comm
 
--- The comm of all ranks, which ddlrun tells of by environment; without it, of this process alone.
+-- The comm of all ranks that a launcher has started, such as ddlrun; without one, of this process alone.
 -- Raises an error, with the library's message, as all calls do.
 function Comm.new()
     local endpoint, comm = ffi.new("ddl_endpoint *[1]"), ffi.new("ddl_comm *[1]")

@@ -99,7 +99,7 @@ impl Endpoint {
         Ok(Endpoint(endpoint))
     }
 
-    /// Join the ranks that ddlrun tells of by environment; without it, this one alone.
+    /// Join the ranks that a launcher has started, such as ddlrun; without one, this one alone.
     pub fn rendezvous(&self) -> Result<Comm<'_>> {
         let mut comm = ptr::null_mut();
         check(unsafe { sys::ddl_rendezvous(self.0, ptr::null(), -1, 0, ptr::null(), &mut comm) })?;

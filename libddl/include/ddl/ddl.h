@@ -158,8 +158,8 @@ typedef struct ddl_endpoint_config {
     const char *host; /* IP address to listen on and to give to peers; NULL: by `interfaces` */
     /* The network interfaces to listen on and to reach peers by, in any order: names or beginnings
      * of names, networks, and with "^" those not to be used, as in "eth,^eth3,10.1.0.0/16"; NULL:
-     * $DDL_INTERFACES, else all but those of containers and virtual machines. Peers that share
-     * several networks use all of them at once. Not together with host. */
+     * $DDL_INTERFACES, else all but those of containers, 169.254.0.0/16 and addresses that are
+     * routed to the loopback. Networks shared with a peer are used at once. Not with host. */
     const char *interfaces;
     const char *ports; /* to listen on one of, "20000-20100"; NULL: $DDL_PORTS, else any free one */
     /* What travels over TCP is encrypted: 1; not: negative; 0: $DDL_ENCRYPT, else not. Equal on all
@@ -251,9 +251,9 @@ DDL_API ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *ad
 
 /* Exchange addresses over TCP and join: for programs that have no other means. Rank 0 listens at
  * url ("tcp://host:port"), the others connect to it, retrying until the creation timeout. url NULL,
- * rank -1 and size 0 are taken from $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them;
- * without these, a comm of size 1. All members must call it. Blocks at most config->timeout_ms.
- * Otherwise as ddl_comm_create. Thread-safe. */
+ * rank -1 and size 0 are taken from the variables of ddlrun, torchrun or srun, of which a part is
+ * refused; without these, a comm of size 1. Under mpirun see ddl_mpi.h, or set $DDL_RENDEZVOUS. All
+ * members must call it. Blocks at most config->timeout_ms. Otherwise as ddl_comm_create. */
 DDL_API ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
 
@@ -373,9 +373,9 @@ DDL_API void ddl_comm_destroy(ddl_comm *comm);
  * equal count, dtype, op and root; a difference ends with DDL_EMISMATCH. Operations of one comm
  * start in the order of submission, and collectives complete in it; messages (send, receive)
  * complete as they are matched, and those of different comms are independent. Counts are in
- * elements and may be zero; buffers need no alignment.
- * send == recv, or send NULL, means in place. Otherwise the two must not overlap, and send is only
- * read. Where a rank gives or receives nothing, its pointer is ignored.
+ * elements and may be zero; buffers need no alignment. In place means send == recv, send NULL, or
+ * one is the own block in the other, which has those of all ranks (as in NCCL). Else they must not
+ * overlap, and send is only read. Where a rank gives or receives nothing, its pointer is ignored.
  * Arrays of counts and displacements have one entry per rank, in elements, and are borrowed for the
  * call only. Displacements NULL: blocks lie one behind the other in rank order. Blocks that are
  * written must not overlap. When two ranks do not agree on whether a block between them is empty,

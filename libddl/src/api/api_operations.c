@@ -33,9 +33,38 @@ static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__sha
     if (send < recv + recv_bytes && recv < send + send_bytes)
         return ddl__fail(DDL_EINVAL,
                          "send and recv overlap: %zu bytes at %p, %zu bytes at %p; in place means "
-                         "send == recv or send NULL",
+                         "send == recv, send NULL, or the own block at one place in both",
                          send_bytes, (void *)send, recv_bytes, (void *)recv);
     return DDL_OK;
+}
+
+/* Return the address of the own block in a buffer that holds this many blocks. */
+static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const void *buffer,
+                           const ddl__share *blocks, int64_t n_blocks)
+{
+    int64_t start = blocks ? blocks[comm->rank].start : n_blocks > 1 ? comm->rank * call->count : 0;
+    return (uintptr_t)buffer + (size_t)start * ddl__dtype_size(call->dtype);
+}
+
+/* True if one buffer is the own block of the other. Other libraries call that in place, too. */
+static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
+                                  const ddl__buffers *b)
+{
+    if (call->kind != DDL__ALLGATHER && call->kind != DDL__REDUCE_SCATTER &&
+        call->kind != DDL__GATHER && call->kind != DDL__SCATTER)
+        return false;
+    const ddl__share *from = call->blocks, *to = from ? from + comm->size : NULL;
+    return own_block(comm, call, call->send, from, b->send_blocks) ==
+           own_block(comm, call, call->recv, to, b->recv_blocks);
+}
+
+/* Make the call one in place: both pointers are that of the buffer that holds all blocks. */
+static void put_in_place(ddl__call *call)
+{
+    if (call->kind == DDL__ALLGATHER || call->kind == DDL__GATHER)
+        call->send = call->recv;
+    else
+        call->recv = (void *)(uintptr_t)call->send;
 }
 
 /* Set the call's buffers: resolve in place, and drop pointers that are to be ignored. */
@@ -53,6 +82,8 @@ static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl_
         return ddl__fail(DDL_EINVAL, "send is NULL, and recv is not a buffer to send from");
     if (received.count && !b->recv)
         return ddl__fail(DDL_EINVAL, "recv is NULL, for %lld elements", (long long)received.count);
+    if (sent.count && received.count && is_own_block_of_other(comm, call, b))
+        put_in_place(call);
     if (sent.count && received.count && call->send != call->recv)
         return check_overlap(b, sent, received, ddl__dtype_size(call->dtype));
     return DDL_OK;

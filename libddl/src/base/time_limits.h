@@ -33,6 +33,9 @@
 #define DDL__OPERATION_LIMIT (1800 * DDL__S) /* likewise */
 #define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
+#define DDL__PATH_HEAD_START (250 * DDL__MS) /* of a path, before the next one is tried as well */
+#define DDL__PATH_LEAD                                                                             \
+    (1200 * DDL__MS) /* of the first path to answer; a lost packet is sent again after 1 s */
 #define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
 #define DDL__LATE_DIAL_LIMIT                                                                       \

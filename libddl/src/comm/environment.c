@@ -18,6 +18,11 @@ const char *ddl__environment_text(const char *name)
     return text && *text ? text : NULL;
 }
 
+const char *ddl__environment_variable(const char *name)
+{
+    return getenv(name);
+}
+
 static const char *text_or_empty(const char *name)
 {
     const char *text = getenv(name);
@@ -89,7 +94,7 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DD
         ddl_status status = *path ? read_secret(path, secret) : DDL_OK;
         if (status != DDL_OK)
             return status;
-        config->secret = secret;
+        config->secret = *path ? secret : NULL;
     }
     if (!config->interfaces && !config->host)
         config->interfaces = text_or_empty("DDL_INTERFACES");
@@ -290,34 +295,4 @@ ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
     *direct_bytes = (uint64_t)bytes;
     *uses_nccl = uses && !(blocking && !strcmp(blocking, "1"));
     return DDL_OK;
-}
-
-static ddl_status read_number(const char *name, int *value)
-{
-    const char *text = text_or_empty(name);
-    int64_t n;
-    if (!parse_whole(text, 0, 1 << 24, &n))
-        return ddl__fail(DDL_EINVAL, "DDL_RENDEZVOUS is set, but %s is \"%s\"", name, text);
-    *value = (int)n;
-    return DDL_OK;
-}
-
-ddl_status ddl__environment_world(const char **url, int *rank, int *size)
-{
-    *url = getenv("DDL_RENDEZVOUS");
-    *rank = 0;
-    *size = 1;
-    if (!*url)
-        return DDL_OK;
-    ddl_status status = read_number("DDL_RANK", rank);
-    return status == DDL_OK ? read_number("DDL_SIZE", size) : status;
-}
-
-const char *ddl__environment_launcher(const char *url, int rank, int size)
-{
-    const char *name = ddl__environment_text("DDL_LAUNCHER"), *own_url;
-    int own_rank, own_size;
-    if (!name || !url || ddl__environment_world(&own_url, &own_rank, &own_size) != DDL_OK)
-        return NULL;
-    return own_url && !strcmp(url, own_url) && rank == own_rank && size == own_size ? name : NULL;
 }

@@ -11,7 +11,8 @@ enum { DDL__SECRET_MAX = 4096 };
 /* Fill in the fields that the config leaves at their defaults: secret, encryption, interfaces,
  * ports and sockets from $DDL_SECRET or the file $DDL_SECRET_FILE, $DDL_ENCRYPT, $DDL_INTERFACES,
  * $DDL_PORTS and $DDL_SOCKETS. DDL_EINVAL for an invalid value, and for a file that cannot be read
- * or that other users can read. The config may point into `secret` then; erase it after use. */
+ * or that other users can read. The config may point into `secret` then; erase it after use. Its
+ * secret stays NULL if there is none. */
 ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DDL__SECRET_MAX]);
 
 /* $DDL_LINKS, a comma-separated list of inproc, shm and tcp, as ddl_link_kind bits; all of them if
@@ -32,15 +33,8 @@ ddl_status ddl__environment_limits(ddl_comm_config *config);
  * value. */
 ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl);
 
-/* The variable's value; NULL if it is empty or not set. */
+/* The variable's value; NULL if it is empty or not set, or only if it is not set. */
 const char *ddl__environment_text(const char *name);
-
-/* $DDL_RENDEZVOUS, $DDL_RANK and $DDL_SIZE as ddlrun sets them; NULL, 0 and 1 if the first is not
- * set. */
-ddl_status ddl__environment_world(const char **url, int *rank, int *size);
-
-/* $DDL_LAUNCHER, if this rendezvous is the one that the launcher has set up for its ranks; else
- * NULL. */
-const char *ddl__environment_launcher(const char *url, int rank, int size);
+const char *ddl__environment_variable(const char *name);
 
 #endif

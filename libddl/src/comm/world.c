@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
+#include "comm/launcher.h"
 #include "connect/rendezvous.h"
 
 /* An invalid configuration is not reported here. It is reported when the comm is created, so that
@@ -65,13 +67,41 @@ static void report_to_launcher(const char *name, int rank, const char *what)
     close(fd);
 }
 
+/* Return $DDL_LAUNCHER, if this rendezvous is the one that the launcher has set up for its ranks;
+ * else NULL. */
+static const char *find_launcher(const char *url, int rank, int size)
+{
+    const char *name = ddl__environment_text("DDL_LAUNCHER");
+    ddl__world world;
+    if (!name || !url || ddl__launcher_find(&world) != DDL_OK)
+        return NULL;
+    return !strcmp(url, world.url) && rank == world.rank && size == world.size ? name : NULL;
+}
+
+/* Find the world that this process was started in, and give the endpoint its secret. */
+static ddl_status join_launched(ddl_endpoint *endpoint, ddl__world *world)
+{
+    ddl_status status = ddl__launcher_find(world);
+    if (status == DDL_OK && *world->job)
+        status = ddl__endpoint_take_secret(endpoint, world->job);
+    if (status == DDL_OK)
+        ddl__log(DDL__INFO, "rank %d of %d, launcher: %s%s%s", world->rank, world->size,
+                 world->launcher, *world->url ? " at " : "", world->url);
+    return status;
+}
+
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm)
 {
     int64_t deadline = ddl__deadline(ddl__comm_creation_ms(config));
     ddl_status status = DDL_OK;
-    if (!url && rank == -1 && size == 0)
-        status = ddl__environment_world(&url, &rank, &size);
+    ddl__world world;
+    if (!url && rank == -1 && size == 0) {
+        status = join_launched(endpoint, &world);
+        url = *world.url ? world.url : NULL;
+        rank = world.rank;
+        size = world.size;
+    }
     if (status != DDL_OK)
         return status;
     if (size < 1 || rank < 0 || rank >= size)
@@ -85,7 +115,7 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
                                  .begun = ddl__now(),
                                  .deadline = deadline,
                                  .warn_at = ddl__deadline(stall_warn_ms(config))};
-    const char *launcher = ddl__environment_launcher(url, rank, size);
+    const char *launcher = find_launcher(url, rank, size);
     report_to_launcher(launcher, rank, "joining");
     status = ddl__rendezvous_run(&plan, url);
     if (status == DDL_OK)

@@ -16,8 +16,6 @@
 
 #include "net/socket.h"
 
-enum { ADDRESSES_MAX = 256 };
-
 static bool interface_is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
@@ -82,7 +80,7 @@ static unsigned read_interfaces(const struct ifaddrs *list, ddl__interface *to)
 {
     unsigned n = 0;
     bool carriers_known = any_carrier_known(list);
-    for (const struct ifaddrs *i = list; i && n < ADDRESSES_MAX; i = i->ifa_next) {
+    for (const struct ifaddrs *i = list; i && n < DDL__ADDRESSES_MAX; i = i->ifa_next) {
         if (!interface_is_usable(i) || (carriers_known && !interface_has_carrier(i)))
             continue;
         ddl__interface *ip = &to[n++];
@@ -106,6 +104,7 @@ static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host
     for (unsigned i = 0; i < *n; i++)
         if (all[i].family == only.family && !memcmp(all[i].bytes, only.bytes, sizeof only.bytes))
             only = all[i];
+    only.loopback = !ddl__interface_leads_out(&only);
     all[0] = only;
     *n = 1;
     return DDL_OK;
@@ -147,7 +146,7 @@ static void make_printable(char *name)
 
 ddl_status ddl__discover(ddl__address *address, const char *host, const char *filter)
 {
-    ddl__interface all[ADDRESSES_MAX];
+    ddl__interface all[DDL__ADDRESSES_MAX];
     struct ifaddrs *list;
     if (gethostname(address->host, sizeof address->host - 1))
         strcpy(address->host, "?");

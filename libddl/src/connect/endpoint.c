@@ -51,6 +51,17 @@ const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint)
     return &endpoint->job;
 }
 
+ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret)
+{
+    ddl_status status = DDL_OK;
+    pthread_mutex_lock(&endpoint->lock);
+    if (endpoint->takes_secret)
+        status = ddl__job_open(&endpoint->job, secret, false);
+    endpoint->takes_secret = endpoint->takes_secret && status != DDL_OK;
+    pthread_mutex_unlock(&endpoint->lock);
+    return status;
+}
+
 ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                      int size)
 {
@@ -67,6 +78,24 @@ void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size)
     pthread_mutex_lock(&endpoint->lock);
     snprintf(text, size, "%s", endpoint->refusal);
     pthread_mutex_unlock(&endpoint->lock);
+}
+
+ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs)
+{
+    ddl__paths paths = ddl__discover_paths(&endpoint->address, theirs);
+    pthread_mutex_lock(&endpoint->lock);
+    ddl__path_memory_sort(&endpoint->path_memory, theirs->ips, &paths);
+    pthread_mutex_unlock(&endpoint->lock);
+    return paths;
+}
+
+bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
+                               bool answers)
+{
+    pthread_mutex_lock(&endpoint->lock);
+    bool is_first = ddl__path_memory_add(&endpoint->path_memory, theirs->ips, path, answers);
+    pthread_mutex_unlock(&endpoint->lock);
+    return is_first;
 }
 
 void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,
@@ -158,6 +187,7 @@ ddl_status ddl__endpoint_create(const ddl_endpoint_config *config, uint32_t link
     pthread_mutex_init(&endpoint->lock, NULL);
     ddl__cond_init(&endpoint->changed);
 
+    endpoint->takes_secret = !config->secret;
     ddl_status status = ddl__job_open(&endpoint->job, config->secret, config->encrypt > 0);
     if (status == DDL_OK)
         status = open_ports(endpoint, config);
@@ -200,6 +230,7 @@ void ddl__endpoint_destroy(ddl_endpoint *endpoint)
         free(c);
     }
     ddl__replay_guard_free(&endpoint->replay_guard);
+    ddl__path_memory_free(&endpoint->path_memory);
     for (unsigned i = 0; i < endpoint->address.n_ips; i++)
         ddl__close_guarded(endpoint->tcp[i]);
     int fds[] = {endpoint->epoll, endpoint->wake, endpoint->timer, endpoint->listeners,

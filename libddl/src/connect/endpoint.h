@@ -57,6 +57,10 @@ bool ddl__endpoint_inherited(const ddl_endpoint *endpoint);
 
 const ddl__job *ddl__endpoint_job(const ddl_endpoint *endpoint);
 
+/* Give the endpoint this secret, if nothing was said of one when it was created. Before its first
+ * comm. */
+ddl_status ddl__endpoint_take_secret(ddl_endpoint *endpoint, const char *secret);
+
 /* A numbered hello to another endpoint. Send it at once, together with its proof. */
 ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int from, int to,
                                      int size);
@@ -64,6 +68,13 @@ ddl__hello ddl__endpoint_begin_hello(ddl_endpoint *endpoint, uint8_t kind, int f
 /* Which client the endpoint refused last, and why. "" if it has refused none that sent a whole
  * hello. */
 void ddl__endpoint_last_refusal(ddl_endpoint *endpoint, char *text, size_t size);
+
+/* The paths to a peer (discover.h), those last that are known to lead nowhere. */
+ddl__paths ddl__endpoint_paths(ddl_endpoint *endpoint, const ddl__address *theirs);
+
+/* Record whether a path of these answers. True if no path over its interface has failed before. */
+bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *theirs, ddl__path path,
+                               bool answers);
 
 /* Objects of other layers that live as long as the endpoint. */
 typedef enum ddl__attached {

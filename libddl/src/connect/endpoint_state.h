@@ -25,6 +25,7 @@
 
 #include "connect/closer.h"
 #include "connect/endpoint.h"
+#include "connect/path_memory.h"
 #include "connect/rate_limit.h"
 
 /* The ids of epoll events. */
@@ -84,6 +85,7 @@ struct ddl_endpoint {
     ddl__address address;
     ddl__interface ips[DDL__INTERFACES_MAX]; /* of the address */
     ddl__job job;
+    bool takes_secret; /* nobody has given one, or said that there is none */
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
@@ -111,7 +113,8 @@ struct ddl_endpoint {
     bool watched;             /* by the thread */
     ddl__comm_slot *slots;
     ddl__counter *counters;
-    char refusal[160];              /* the last one */
+    char refusal[160]; /* the last one */
+    ddl__path_memory path_memory;
     ddl__replay_guard replay_guard; /* for numbered hellos of others */
     uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
     ddl__create_failures failures;

@@ -18,10 +18,11 @@ ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts)
     static const char label[] = "libddl: the key of a job"; /* FIPS wants 112 bits and more */
     memset(job, 0, sizeof *job);
     job->encrypts = encrypts;
-    if (!*secret && encrypts)
+    bool has_secret = secret && *secret;
+    if (!has_secret && encrypts)
         return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=1, or encrypt, needs a secret, of which the keys "
                                      "are made: set DDL_SECRET or DDL_SECRET_FILE on all ranks");
-    if (!*secret)
+    if (!has_secret)
         return DDL_OK;
     if (!(job->crypto = ddl__crypto_open()))
         return DDL_EUNSUPPORTED;

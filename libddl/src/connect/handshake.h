@@ -33,7 +33,7 @@ typedef struct ddl__job {
     bool encrypts;
 } ddl__job;
 
-/* An empty secret means a job without a secret, which cannot encrypt. */
+/* An empty secret, or NULL, means a job without a secret, which cannot encrypt. */
 ddl_status ddl__job_open(ddl__job *job, const char *secret, bool encrypts);
 void ddl__job_close(ddl__job *job);
 

@@ -92,6 +92,17 @@ static ddl_status dial_on_path(const ddl__late_target *target, const ddl__path *
     return status == DDL_OK ? receive_answer(target, d) : status;
 }
 
+/* The peer was reached over path i. Later dials do not begin with those that lead nowhere. */
+static void record_paths(const ddl__wireup *w, int peer, const ddl__paths *paths, unsigned i,
+                         const bool *no_way)
+{
+    const ddl__address *address = &w->addresses[peer];
+    ddl__endpoint_record_path(w->endpoint, address, paths->path[i], true);
+    for (unsigned k = 0; k < i; k++)
+        if (no_way[k])
+            ddl__endpoint_record_path(w->endpoint, address, paths->path[k], false);
+}
+
 ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
 {
     const ddl__wireup *w = target->wireup;
@@ -102,12 +113,12 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
             return local;
         ddl__dial_cancel(d); /* as where containers of one host have different users */
     }
-    ddl__paths paths =
-        ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[target->peer]);
+    ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");
     if (paths.n && !target->goes_on(target->context))
         return ddl__fail(DDL_ETIMEDOUT, "its time is up");
     bool refused = paths.n, answers = false, silent = true;
+    bool no_way[2 * DDL__INTERFACES_MAX] = {false};
     for (unsigned i = 0; i < paths.n && !is_final(status); i++) {
         if (i > 0 && !target->goes_on(target->context))
             break;
@@ -115,7 +126,10 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         d->error = 0;
         status = dial_on_path(target, &paths.path[i], d);
         refused = refused && d->error == ECONNREFUSED;
-        silent = silent && !ddl__reach_is_answer(d->error) && !ddl__reach_is_own_error(d->error);
+        no_way[i] = !ddl__reach_is_answer(d->error) && !ddl__reach_is_own_error(d->error);
+        silent = silent && no_way[i];
+        if (status == DDL_OK)
+            record_paths(w, target->peer, &paths, i, no_way);
         answers = answers || status == DDL_ETIMEDOUT;
     }
     d->error = refused ? ECONNREFUSED : silent ? EHOSTUNREACH : 0;

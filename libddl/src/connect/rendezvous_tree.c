@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "connect/discover.h"
+#include "connect/race.h"
 #include "connect/rendezvous.h"
 #include "net/shm.h"
 #include "net/socket.h"
@@ -172,22 +172,14 @@ static void give(askers *a, ddl__comm_slot *slot)
 
 /* ------------------------------------------------------------------------------------ the asker */
 
-/* A connection to the giver, from one of our addresses (NULL: any). */
-typedef struct way {
-    struct sockaddr_storage to, from;
-    socklen_t length;
-    bool from_any;
-} way;
-
-/* Ask over one way; *there: the giver has answered. */
+/* Ask over a connection to the giver, or a failed one (-1 with errno); *there: the giver has
+ * answered. Takes over fd. */
 static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
-                           const ddl__address *address, const way *over, bool *there)
+                           const ddl__address *address, int fd, bool *there)
 {
     const ddl__job *job = ddl__endpoint_job(plan->endpoint);
     int64_t own = ddl__now() + DDL__ADDRESS_LIMIT;
     int64_t limit = own < plan->deadline ? own : plan->deadline;
-    int fd = ddl__dial_from(over->from_any ? NULL : (const struct sockaddr *)&over->from,
-                            (const struct sockaddr *)&over->to, over->length, limit);
     if (fd < 0)
         return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     ddl__hello hello = ddl__endpoint_begin_hello(plan->endpoint, DDL__CONN_LIST, plan->rank,
@@ -217,22 +209,28 @@ static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_rec
     return status;
 }
 
-/* Ask the giver over its unix socket, or over one path after the other. */
+/* Ask the giver over its unix socket, or over the first path that it answers on. */
 static ddl_status ask(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
                       const ddl__address *address)
 {
-    const ddl__address *ours = ddl__endpoint_address(plan->endpoint);
     bool there = false;
-    way one = {.from_any = true};
-    one.length = ddl__address_unix(&address->endpoint, &one.to);
-    ddl_status status = ask_over(plan, giver, address, &one, &there);
-    ddl__paths paths = ddl__discover_paths(ours, address);
-    for (unsigned i = 0; i < paths.n && status != DDL_OK && !there; i++) {
-        one.length = ddl__address_ip(address, (unsigned)paths.path[i].theirs, &one.to);
-        one.from_any = paths.path[i].ours < 0;
-        if (!one.from_any)
-            ddl__address_of(&ours->ips[paths.path[i].ours], 0, &one.from);
-        status = ask_over(plan, giver, address, &one, &there);
+    struct sockaddr_storage to;
+    socklen_t length = ddl__address_unix(&address->endpoint, &to);
+    int64_t limit = ddl__now() + DDL__ADDRESS_LIMIT;
+    int fd =
+        ddl__dial((struct sockaddr *)&to, length, limit < plan->deadline ? limit : plan->deadline);
+    ddl_status status = ask_over(plan, giver, address, fd, &there);
+    ddl__race race;
+    ddl__race_begin(plan->endpoint, address, &race);
+    while (status != DDL_OK && !there && race.paths.n) {
+        status = ddl__race_run(plan->endpoint, &race, 1, plan->deadline, NULL, NULL);
+        if (status != DDL_OK)
+            return status;
+        errno = race.error;
+        status = ask_over(plan, giver, address, race.fd, &there);
+        if (race.fd < 0)
+            break;
+        ddl__race_again(&race);
     }
     return status;
 }

@@ -89,13 +89,13 @@ static bool may_share(const ddl__wireup *w)
     return w->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
 }
 
-/* Use TCP instead. Warn if shared memory was to be expected. */
+/* TCP is to be used instead. Warn if shared memory was to be expected. */
 static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     if (a->peer_is_local)
         ddl__log(w->kinds & DDL_LINK_SHM ? DDL__WARN : DDL__INFO,
                  "rank %d uses TCP to rank %d of the same host: %s", w->rank, peer, ddl__message());
-    ddl__wireup_start_tcp(w, peer, a);
+    a->tcp = true;
 }
 
 static void peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
@@ -126,9 +126,12 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
     if (w->peer_reason->status != DDL_OK) /* a member has failed: another transport is no help */
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
-        if (!a->tcp)
+        ddl_status started = DDL_OK;
+        if (!a->tcp) {
             fall_back_to_tcp(w, peer, a);
-        status = ddl__wireup_join_tcp(w, peer, a);
+            started = ddl__wireup_start_tcp(w, peer, 1, a);
+        }
+        status = started == DDL_OK ? ddl__wireup_join_tcp(w, peer, a) : started;
     }
     return fail_deadline(w, peer, status);
 }
@@ -184,6 +187,8 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
         if (!is_late(w, peer))
             peer_dial_start(w, peer, &all[peer]);
+    if (status == DDL_OK)
+        status = ddl__wireup_start_tcp(w, 0, w->rank, all);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
         if (!is_late(w, peer) && (status = peer_dial_join(w, peer, &all[peer])) != DDL_OK)
             status = join_rest(w, all, peer + 1, status);

@@ -109,10 +109,12 @@ ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path p
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path);
 
-/* Dial over the paths in turn until one connects. */
+/* Dial over the paths that are left in turn until one connects. */
 void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);
 
-void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a);
+/* Connect to those of the n ranks from `first` on that are to be dialed over TCP (a[i].tcp), all at
+ * once, and start their handshakes. Not DDL_OK: a member has failed (ddl__wireup_check_members). */
+ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__peer_dial *a);
 
 /* Complete the link, with its lanes. */
 ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a);

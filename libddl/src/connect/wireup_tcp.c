@@ -4,10 +4,12 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/time_limits.h"
+#include "connect/race.h"
 #include "net/socket.h"
 
 ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path path)
@@ -19,6 +21,15 @@ ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path p
     return ends;
 }
 
+/* Start a handshake over a socket that has connected. Takes over fd. */
+static ddl_status start_on_socket(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
+                                  uint8_t kind, unsigned lane, int fd)
+{
+    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
+    hello.lane = (uint8_t)lane;
+    return ddl__dial_start(w, d, fd, &hello);
+}
+
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path)
 {
@@ -26,13 +37,10 @@ ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_a
     int fd = ddl__dial_from(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
                             (struct sockaddr *)&ends.to, ends.length,
                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
-    if (fd < 0) {
-        d->error = errno;
-        return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
-    }
-    ddl__hello hello = ddl__wireup_hello(w, peer, kind);
-    hello.lane = (uint8_t)lane;
-    return ddl__dial_start(w, d, fd, &hello);
+    if (fd >= 0)
+        return start_on_socket(w, peer, d, kind, lane, fd);
+    d->error = errno;
+    return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
 }
 
 static ddl_status dial_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
@@ -85,17 +93,53 @@ static void start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     ddl__session_end(&control.session);
 }
 
-void ddl__wireup_start_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
+/* The race of connecting to a peer has ended. */
+static void use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const ddl__race *race)
 {
-    a->tcp = true;
-    a->paths = ddl__discover_paths(ddl__endpoint_address(w->endpoint), &w->addresses[peer]);
-    a->status = DDL_EUNREACHABLE;
-    snprintf(a->why, sizeof a->why, "it has no address that leads to it from here");
-    bool lanes = a->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
+    bool lanes = race->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
+    a->paths = race->paths;
     a->first_use = w->first_use && w->controls && !lanes;
-    ddl__wireup_dial_path(w, peer, a, a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP);
-    if (a->attempt.fd >= 0 && !lanes && !a->first_use)
+    a->status = DDL_EUNREACHABLE;
+    snprintf(a->why, sizeof a->why, "%s",
+             race->error ? strerror(race->error) : "it has no address that leads to it from here");
+    if (race->fd < 0) {
+        a->path = a->paths.n;
+        return;
+    }
+    uint8_t kind = a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP;
+    ddl_status status = start_on_socket(w, peer, &a->attempt, kind, 0, race->fd);
+    if (status != DDL_OK)
+        next_path(w, peer, a, status);
+    else if (!lanes && !a->first_use)
         start_others(w, peer, a);
+}
+
+static ddl_status check_members(const void *wireup)
+{
+    return ddl__wireup_check_members(wireup);
+}
+
+ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__peer_dial *a)
+{
+    int n_races = 0;
+    for (int i = 0; i < n; i++)
+        n_races += a[i].tcp;
+    ddl__race *races = n_races ? calloc((size_t)n_races, sizeof *races) : NULL;
+    if (n_races && !races)
+        return ddl__fail(DDL_ENOMEM, "no memory to dial %d members", n_races);
+    ddl__race *race = races;
+    for (int i = 0; i < n; i++)
+        if (a[i].tcp)
+            ddl__race_begin(w->endpoint, &w->addresses[first + i], race++);
+    ddl_status status =
+        n_races ? ddl__race_run(w->endpoint, races, n_races, w->deadline, check_members, w)
+                : DDL_OK;
+    race = races;
+    for (int i = 0; i < n && status == DDL_OK; i++)
+        if (a[i].tcp)
+            use_race(w, first + i, &a[i], race++);
+    free(races);
+    return status;
 }
 
 /* Complete the handshake over the current path, or over one of the paths that are left. */

@@ -95,7 +95,9 @@ int ddl__dial_error(int fd)
 {
     int error = 0;
     socklen_t size = sizeof error;
-    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) ? errno : error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size))
+        return errno;
+    return !error && is_own_end(fd) ? ECONNREFUSED : error;
 }
 
 /* A socket that has connected, or will (*error is EINPROGRESS); -1 with *error. */
@@ -132,12 +134,14 @@ int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, 
 {
     int error, fd = dial_begin(from, address, length, deadline, &error);
     if (error == EINPROGRESS)
-        error = ddl__await(fd, POLLOUT, deadline) ? ddl__dial_error(fd) : errno;
-    if (error == 0 && !is_own_end(fd))
+        error = ddl__await(fd, POLLOUT, deadline) ? 0 : errno;
+    if (error == 0)
+        error = ddl__dial_error(fd);
+    if (error == 0)
         return fd;
     if (fd >= 0)
         drop_connection(fd);
-    errno = error ? error : ECONNREFUSED;
+    errno = error;
     return -1;
 }
 

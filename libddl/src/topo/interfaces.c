@@ -101,11 +101,15 @@ static bool passes(const char *filter, const ddl__interface *i, bool *named)
     return *named || !any;
 }
 
-/* A network inside this host. Other hosts have the same addresses. */
+/* A network inside this host: a bridge of containers or virtual machines, whose addresses other
+ * hosts have as well, or 169.254.0.0/16, as between a server and its management controller. */
 static bool is_inner(const ddl__interface *i)
 {
-    return !strncmp(i->name, "docker", 6) || !strncmp(i->name, "virbr", 5) ||
-           !strncmp(i->name, "lxcbr", 5);
+    static const char *const bridges[] = {"docker", "podman", "cni-podman", "virbr", "lxcbr"};
+    for (size_t k = 0; k < sizeof bridges / sizeof *bridges; k++)
+        if (!strncmp(i->name, bridges[k], strlen(bridges[k])))
+            return true;
+    return i->family == 4 && i->bytes[0] == 169 && i->bytes[1] == 254;
 }
 
 void ddl__interface_ip(const ddl__interface *i, char ip[DDL__IP_TEXT])
@@ -132,29 +136,39 @@ void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, siz
 
 /* ------------------------------------------------------------------------------------ selection */
 
-/* Lower values are tried first. On another host a loopback address means that host. */
-static unsigned order_of(const ddl__interface *i)
-{
-    return 2 * i->loopback + (i->family == 6);
-}
-
-/* Sort them by order_of, stably. */
-static void sort(ddl__interface *all, unsigned n)
+/* Sort by `order`, stably. Lower values are tried first. */
+static void sort(ddl__interface *all, unsigned *order, unsigned n)
 {
     for (unsigned i = 1; i < n; i++)
-        for (unsigned j = i; j > 0 && order_of(&all[j - 1]) > order_of(&all[j]); j--) {
+        for (unsigned j = i; j > 0 && order[j - 1] > order[j]; j--) {
             ddl__interface other = all[j];
+            unsigned its_order = order[j];
             all[j] = all[j - 1];
+            order[j] = order[j - 1];
             all[j - 1] = other;
+            order[j - 1] = its_order;
         }
 }
 
-static bool is_second(const ddl__interface *all, unsigned n, const ddl__interface *i)
+/* Put the first address of each interface and family first, and loopback addresses, which on
+ * another host mean that host, last. */
+static void sort_by_use(ddl__interface *all, unsigned n)
 {
-    for (unsigned j = 0; j < n; j++)
-        if (all[j].family == i->family && !strcmp(all[j].name, i->name))
-            return true;
-    return false;
+    unsigned order[DDL__ADDRESSES_MAX];
+    for (unsigned i = 0; i < n; i++) {
+        bool is_second = false;
+        for (unsigned j = 0; j < i; j++)
+            is_second =
+                is_second || (all[j].family == all[i].family && !strcmp(all[j].name, all[i].name));
+        order[i] = 4 * all[i].loopback + 2 * is_second + (all[i].family == 6);
+    }
+    sort(all, order, n);
+}
+
+bool ddl__interface_leads_out(const ddl__interface *i)
+{
+    static const uint8_t self[16] = {[15] = 1}; /* ::1 */
+    return !i->loopback || (i->family == 4 ? i->bytes[0] != 127 : memcmp(i->bytes, self, 16) != 0);
 }
 
 ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *filter)
@@ -173,16 +187,20 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
     ddl__interfaces_list(all, *n, there, sizeof there);
     for (unsigned i = 0; i < *n; i++)
         outer += !is_inner(&all[i]) && !all[i].loopback;
-    sort(all, *n);
-    for (unsigned i = 0; i < *n && kept < DDL__INTERFACES_MAX; i++) {
+    for (unsigned i = 0; i < *n; i++) {
         bool named, wanted = passes(filter, &all[i], &named);
-        if (wanted && (named || !outer || !is_inner(&all[i])) && !is_second(all, kept, &all[i]))
-            all[kept++] = all[i];
+        if (!wanted || (!named && outer && is_inner(&all[i])))
+            continue;
+        all[kept] = all[i];
+        if (named) /* as where each host has an address of its own that is routed to it */
+            all[kept].loopback = !ddl__interface_leads_out(&all[i]);
+        kept++;
     }
+    sort_by_use(all, kept);
     if (!kept && *filter)
         return ddl__fail(DDL_EINVAL, "no network interface is one of \"%s\"; there are %s", filter,
                          there);
-    *n = kept;
+    *n = kept < DDL__INTERFACES_MAX ? kept : DDL__INTERFACES_MAX;
     return DDL_OK;
 }
 

@@ -54,7 +54,7 @@ func (e *Endpoint) Close() {
 	e.handle = nil
 }
 
-// Rendezvous joins the ranks that ddlrun tells of by environment; without it, this one alone.
+// Rendezvous joins the ranks that a launcher has started, such as ddlrun; without one, this one alone.
 func (e *Endpoint) Rendezvous() (*Comm, error) {
 	c := &Comm{}
 	err := call(func() C.ddl_status {

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launcher.h - how this process was started, from the variables of its launcher:
+ *
+ *   ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
+ *   mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
+ *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+ *   srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
+ *
+ * in this order, but a launcher that another one started takes precedence. The same as
+ * ddl_core/environment.py, so that programs in C and in Python may be ranks of one job. */
+#ifndef DDL_COMM_LAUNCHER_H
+#define DDL_COMM_LAUNCHER_H
+
+#include "base/status.h"
+
+enum { DDL__URL_MAX = 512, DDL__JOB_MAX = 256 };
+
+typedef struct ddl__world {
+    const char *launcher; /* "alone": none */
+    int rank, size;
+    char url[DDL__URL_MAX]; /* the ranks' rendezvous; "": none, of a single rank */
+    char
+        job[DDL__JOB_MAX]; /* distinguishes this job from others, as its secret; "": nothing does */
+} ddl__world;
+
+/* Find how this process was started. DDL_EINVAL for a part of a launcher's variables, and for
+ * invalid ones. DDL_EUNSUPPORTED under an mpirun of several ranks without $DDL_RENDEZVOUS, since no
+ * variable has an address at which they could meet. */
+ddl_status ddl__launcher_find(ddl__world *world);
+
+#endif
