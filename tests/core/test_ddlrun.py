@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import clean_environment
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -182,6 +184,18 @@ def test_output_without_a_last_newline(ddlrun: Run) -> None:
 def test_no_prefix(ddlrun: Run) -> None:
     ended = ddlrun(2, "print('same')", options=["--no-prefix"]).expect_success()
     assert ended.out == "same\nsame\n"
+
+
+def test_bytes_without_prefix_arrive_unchanged(tmp_path: Path) -> None:
+    """They have carriage returns, and no newline at their end."""
+    data = random.Random(1).randbytes(200_000) + b"end"
+    (tmp_path / "data").write_bytes(data)
+    command = [sys.executable, "-m", "ddl_launch", "-n", "1", "--no-prefix", "cat", "data"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout == data
 
 
 def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:
