@@ -29,6 +29,7 @@ from ddl_launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
+from ddl_launch.init_process import leave_process_1
 from ddl_launch.job import Job, Plan
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
@@ -38,6 +39,8 @@ _CHECK = ["-m", "ddl_launch.check"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
+    if argv is None:
+        leave_process_1()
     open_standard_streams()
     console = Console()
     words = list(sys.argv[1:] if argv is None else argv)

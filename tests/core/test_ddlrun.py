@@ -198,6 +198,46 @@ def test_bytes_without_prefix_arrive_unchanged(tmp_path: Path) -> None:
     assert ended.stdout == data
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new PID namespace needs root")
+def test_process_1_reaps_orphans_and_forwards_signals(tmp_path: Path) -> None:
+    text = """
+import os, signal, sys, time
+for _ in range(5):
+    if os.fork() == 0:
+        os.fork()  # the grandchild becomes an orphan
+        os._exit(0)
+    os.wait()
+def zombies():
+    states = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            states.append(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0])
+        except OSError:
+            pass
+    return states.count("Z")
+deadline = time.monotonic() + 20
+while zombies() and time.monotonic() < deadline:
+    time.sleep(0.05)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("zombies", zombies(), flush=True)
+time.sleep(60)
+"""
+    (tmp_path / "program.py").write_text(text)
+    space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command = [*space, sys.executable, "-m", "ddl_launch", "-n", "1", "program.py"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout and process.stdout.readline() == "[0] zombies 0\n"
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)  # which is process 1 there
+        assert process.wait(timeout=30) == 7
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:
     text = f"""{JOIN}
 print("out", os.environ["RANK"]); print("err", os.environ["RANK"], file=sys.stderr)
