@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import importlib.metadata
+import ipaddress
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import platform
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,11 @@ def _way(host: str) -> str:
 def _interface(address: str) -> str:
     import fcntl
     import struct
+    if ":" in address:
+        wanted = int(ipaddress.ip_address(address.partition("%")[0]))
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+        names = [line.split()[5] for line in lines if int(line.split()[0], 16) == wanted]
+        return names[0] if names else "?"
 
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

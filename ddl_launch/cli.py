@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if all(_is_this_machine(host) for host in layout.hosts):
         return _run_here(arguments, command, layout.size, environment, cores, console)
     for host in layout.hosts:
-        if host == "localhost" or host.startswith("127."):
+        if host == "localhost" or sockets.is_loopback(host):
             raise LaunchError(USAGE, f"-H {host}: other hosts cannot reach it by that name")
     scheduler = allocation.scheduler if allocation else None
     plan = RemotePlan(

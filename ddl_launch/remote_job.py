@@ -161,7 +161,7 @@ class RemoteJob(Supervisor):
         self._plan = plan
         self._secret = secrets.token_hex(32)
         _allow_files(4 * size + 256)  # a connection for each, and two files with --output-dir
-        self._listener = socket.create_server(("", 0), backlog=min(size + 8, 4096))
+        self._listener = sockets.listen(min(size + 8, 4096))
         self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
         self._launcher: subprocess.Popen[bytes] | None = None
         self._said: list[bytes] = []  # by the launcher
@@ -555,4 +555,4 @@ def _own_addresses(hosts: list[str]) -> list[str]:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
         except OSError as error:
             raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
-    return sorted(found, key=lambda address: address.startswith("127."))
+    return sorted(found, key=sockets.is_loopback)

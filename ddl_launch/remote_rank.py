@@ -147,7 +147,7 @@ def _no_way(identity: _Identity) -> str:
         mine, address = sockets.addresses_to(identity.first)
     except OSError as error:
         return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
-    if mine.startswith("127."):
+    if sockets.is_loopback(mine):
         return f"it takes {identity.first} for itself ({address}); correct its /etc/hosts"
     return ""
 

@@ -518,7 +518,7 @@ def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> Non
 
     def ports() -> list[str]:
         listening = lab.run("h1", ["ss", "-Hltnp"]).stdout
-        return re.findall(r':(\d+) \S+ users:\(\("python[^"]*",[^"\n]*$', listening, re.M)
+        return re.findall(r':(\d+) +\S+ +users:\(\("python[^"]*",[^"\n]*$', listening, re.M)
 
     wait_until(lambda: bool(ports()))
     (port,) = ports()
