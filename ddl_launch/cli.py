@@ -246,6 +246,11 @@ def _run_here(
     shared.setdefault("PYTHONUNBUFFERED", "1")
     if _has_loopback():  # no other host needs to reach these ranks
         shared.setdefault("DDL_INTERFACES", "lo")
+    elif size > 1:
+        console.log(
+            "the loopback interface is down, and ranks of one machine connect over it: bring it up"
+            " (ip link set lo up)"
+        )
     if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
@@ -275,12 +280,12 @@ def _run_here(
 
 
 def _has_loopback() -> bool:
-    """Whether loopback is up. In a new network namespace it is not."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError:
-            return False
+    """Return True if loopback is up. In a new network namespace it is not, although a socket can be
+    bound to its address."""
+    try:
+        sockets.addresses_to("127.0.0.1")
+    except OSError:
+        return False
     return True
 
 
