@@ -136,8 +136,12 @@ def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
     for name, text in begin.files.items():
         lines += [f"cat >{folder / name} <<'END'", text + "END"]
     draw = "export DDL_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')"
-    lines += [draw, *(f"export {name}={shlex.quote(own[name])}" for name in sorted(own))]
-    return "\n".join([*lines, shlex.join([*begin.command, *_wrapped(plan.command)])])
+    names = sorted(own)
+    lines += [draw, *(f"export {n}={shlex.quote(own[n])}" for n in names if n.isidentifier())]
+    # A shell has no variables such as FOO.BAR.
+    others = [f"{name}={own[name]}" for name in names if not name.isidentifier()]
+    command = [*(["env", *others] if others else []), *begin.command, *_wrapped(plan.command)]
+    return "\n".join([*lines, shlex.join(command)])
 
 
 class _Connection:
@@ -292,7 +296,10 @@ class RemoteJob(Supervisor):
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
-        environment = {
+        # Intel MPI loses variables such as FOO.BAR.
+        dotted = [name for name in self._plan.exported if not name.isidentifier()]
+        exported = {name: self._plan.environment[name] for name in dotted}
+        environment = exported | {
             "DDL_RENDEZVOUS": f"tcp://{first}:{ours}",
             "MASTER_ADDR": first,
             "MASTER_PORT": str(torchs),

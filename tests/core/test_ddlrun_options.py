@@ -15,6 +15,7 @@ from conftest import clean_environment
 
 from ddl_launch import placement
 from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch.arguments import parse
 from ddl_launch.console import Console
 from ddl_launch.errors import LaunchError
 from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
@@ -197,6 +198,16 @@ def test_kubernetes_allocation() -> None:
         Host("pi-worker-0.pi.default.svc", 2),
         Host("pi-worker-1.pi.default.svc", 2),
     ]
+
+
+def test_variables_may_have_any_name() -> None:
+    assert parse(["-n", "1", "-x", "FOO.BAR", "-x", "a-b=c=d", "true"]).x == [
+        ("FOO.BAR", None),
+        ("a-b", "c=d"),
+    ]
+    for wrong in ("=x", "A B=1", ""):
+        with pytest.raises(LaunchError, match="is not VAR or VAR=VALUE"):
+            parse(["-n", "1", "-x", wrong, "true"])
 
 
 def test_wrong_allocations(tmp_path: Path) -> None:
