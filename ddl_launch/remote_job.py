@@ -38,6 +38,7 @@ from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
 from ddl_launch.launchers import Launcher, Order, Start, start
+from ddl_launch.library import compare_libraries, describe_library
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
@@ -319,18 +320,33 @@ class RemoteJob(Supervisor):
     def _problem(self) -> str:
         """Why the ranks cannot start; "" if they can."""
         host_of = self._plan.layout.host_of
-        seen: dict[str, str] = {}
         for rank, connection in sorted(self._ranks.items()):
             assert connection.hello is not None
             if connection.hello["error"]:
                 return f"rank {rank} on {host_of[rank]}: {connection.hello['error']}"
-            seen.setdefault(connection.hello["library"], host_of[rank])
-        if len(seen) > 1:
-            hosts = list(seen.values())
-            return f"{hosts[0]} and {hosts[1]} have different libddl: install one on all hosts"
+        first, others = host_of[0], self._plan.layout.hosts[1:]
+        own = self._library_of(first)
+        for host in others:
+            library = self._library_of(host)
+            if library["speaks"] != own["speaks"]:
+                return (
+                    f"{first} has {describe_library(own)}, and {host} has"
+                    f" {describe_library(library)}: install one version on all hosts"
+                )
+        for host in others:
+            note = compare_libraries(first, own, host, self._library_of(host))
+            if note:
+                self._console.log(f"note: {note}")
+                break
         if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
             return f"{host_of[0]} has no free port for the rendezvous"
         return ""
+
+    def _library_of(self, host: str) -> dict[str, str]:
+        hello = self._ranks[self._plan.layout.ranks(host)[0]].hello
+        assert hello is not None
+        library: dict[str, str] = hello["library"]
+        return library
 
     def _show_map(self) -> None:
         for host in self._plan.layout.hosts:
