@@ -31,8 +31,10 @@ def free_ports(number: int) -> list[int]:
 def addresses_to(host: str) -> tuple[str, str]:
     """This host's address that the kernel uses towards another host, and that host's address.
     OSError when there is no route; socket.gaierror when the name is unknown."""
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    found.sort(key=lambda each: each[0] != socket.AF_INET)  # IPv6 only where IPv4 leads nowhere
     problem = OSError(f"{host} has no address")
-    for family, kind, _, _, known in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM):
+    for family, kind, _, _, known in found:
         try:
             with socket.socket(family, kind) as probe:
                 probe.connect(known)
