@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from lab_hosts import Hosts
 
 import ddl_core
 from ddl_launch.lab import Lab, missing
+from ddl_launch.library import compare_libraries, describe_library, identify_library
 
 in_lab = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a laboratory")
 
@@ -40,6 +42,21 @@ def library_on_h2(lab: Lab, one: Hosts, old: bytes = b"", new: bytes = b"") -> I
         yield
     finally:
         lab.run("h2", ["umount", library])
+
+
+def test_builds_for_other_processors_need_no_note() -> None:
+    own = identify_library()
+    machine, _, digest = own["build"].partition(" ")
+    assert (own["version"], machine) == (ddl_core.version(), platform.machine())
+    assert compare_libraries("h1", own, "h2", own) == ""
+    assert compare_libraries("h1", own, "h2", {**own, "build": "other 123"}) == ""
+    assert compare_libraries("h1", own, "h2", {**own, "build": f"{machine} 123"}) == (
+        f"h1 has libddl {own['version']} ({own['speaks']}), build {machine} {digest}, and h2 has"
+        f" libddl {own['version']} ({own['speaks']}), build {machine} 123: they work together"
+    )
+    assert describe_library({"version": "", "speaks": "", "build": ""}) == "no libddl beside ddlrun"
+    unknown = {"version": "of an unknown version", "speaks": "", "build": f"{machine} 123"}
+    assert describe_library(unknown) == ("libddl of an unknown version (unknown ABI and protocol)")
 
 
 @in_lab
