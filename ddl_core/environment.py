@@ -9,7 +9,8 @@
 
 in this order, but a launcher that another one started takes precedence. Except under mpirun, the
 ranks connect to a TCP address of rank 0, at a port derived from what all know;
-DDL_RENDEZVOUS=tcp://host:port chooses another.
+DDL_RENDEZVOUS=tcp://host:port chooses another. A part of a launcher's variables is refused, since
+each process would run alone. MASTER_ADDR and MASTER_PORT without RANK and WORLD_SIZE mean nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ddl_core.errors import InvalidArgument
+from ddl_core.variables import is_of_service
 
 # torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
 TORCHRUN_PORT_OFFSET = 17
 # srun gives no port: one of these, below Linux's ephemeral ports.
 SRUN_PORTS = range(20000, 32000)
+# The variables of each launcher that give a process its place, and those that they need.
+_PARTS = (
+    ("ddlrun", ("DDL_RENDEZVOUS",), ("DDL_RANK", "DDL_SIZE")),
+    ("mpirun", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),
+    ("mpirun", ("PMI_SIZE",), ("PMI_RANK",)),
+    ("torchrun", ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")),
+    ("srun", ("SLURM_STEP_ID",), ("SLURM_PROCID",)),
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,7 @@ def _srun(env: Mapping[str, str]) -> World | None:
 
 
 def _alone(env: Mapping[str, str]) -> World:
+    _refuse_parts(env)
     tasks = env.get("SLURM_NTASKS", "1")
     if tasks == "1":
         return World("alone")
@@ -116,6 +127,18 @@ def _alone(env: Mapping[str, str]) -> World:
         warning=f"Slurm's SLURM_NTASKS is {tasks}, but srun did not start this process: it runs"
         " alone; start it by srun, mpirun or ddlrun",
     )
+
+
+def _refuse_parts(env: Mapping[str, str]) -> None:
+    """Raise InvalidArgument if a launcher has set a part of its variables."""
+    for launcher, places, needed in _PARTS:
+        present = [name for name in places + needed if env.get(name)]
+        missing = [name for name in places + needed if not env.get(name)]
+        if missing and any(name in present for name in places) and env.get("WORLD_SIZE") != "1":
+            raise InvalidArgument(
+                f"the environment has no {' and no '.join(missing)}, but {', '.join(present)}, a"
+                f" part of what {launcher} sets: set all of them, or none to run alone"
+            )
 
 
 def _in_srun_step(env: Mapping[str, str]) -> bool:
@@ -134,8 +157,9 @@ def _rendezvous_url(
 
 
 def metrics_port(env: Mapping[str, str]) -> int | None:
-    """DDL_METRICS_PORT, or None. Raises InvalidArgument if it is no port."""
-    if not env.get("DDL_METRICS_PORT"):
+    """Return DDL_METRICS_PORT, or None if it is unset, empty or set by Kubernetes for a Service.
+    Raises InvalidArgument if it is no port."""
+    if not env.get("DDL_METRICS_PORT") or is_of_service(env, "DDL_METRICS_PORT"):
         return None
     port = _number(env, "DDL_METRICS_PORT")
     if not 0 < port < 65536:
@@ -153,6 +177,6 @@ def _number(env: Mapping[str, str], name: str) -> int:
     text = env.get(name)
     if text is None:
         raise InvalidArgument(f"the environment has no {name}, which belongs to the others")
-    if not re.fullmatch(r"[0-9]{1,9}", text):
+    if not re.fullmatch(r"[0-9]{1,10}", text):  # as many as Slurm's job ids have
         raise InvalidArgument(f'{name} is "{text}", not a number')
     return int(text)

@@ -8,6 +8,7 @@ compares it with what the sources read. The file imports nothing of the package.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 
 # By who sets them: title -> name -> effect, in Markdown.
@@ -97,12 +98,23 @@ GROUPS: dict[str, dict[str, str]] = {
 NAMES = frozenset(name for group in GROUPS.values() for name in group)
 
 
+def is_of_service(env: Mapping[str, str], name: str) -> bool:
+    """Return True if Kubernetes has set the variable `name` for a Service. For a Service
+    `ddl-metrics`, it sets DDL_METRICS_PORT=tcp://10.0.0.1:9400 and others in every pod."""
+    found = re.fullmatch(
+        r"(\w+?)_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)", name
+    )
+    if not found or f"{found[1]}_SERVICE_HOST" not in env:
+        return False
+    return found[2] != "PORT" or "://" in env[name]  # a pod may set such a name itself
+
+
 def misspelt(env: Mapping[str, str]) -> list[str]:
-    """A message for each variable `DDL_...` that resembles a known one and is none. A variable
-    that resembles none may be a user's own."""
+    """Return a message for each variable `DDL_...` that resembles a known one but is unknown. A
+    variable that resembles none may be a user's own."""
     out = []
     for name in sorted(env):
-        if name.startswith("DDL_") and name not in NAMES:
+        if name.startswith("DDL_") and name not in NAMES and not is_of_service(env, name):
             near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
             if near:
                 out.append(f"{name} is set, which libddl does not read: did you mean {near[0]}?")

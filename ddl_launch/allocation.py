@@ -8,6 +8,7 @@ documentation cited below and are untested.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +82,11 @@ def expand_counts(text: str) -> list[int]:
 
 
 def _lsf(env: Mapping[str, str]) -> Allocation | None:
-    """IBM Spectrum LSF 10.1, "Environment variables set for job execution": LSB_MCPU_HOSTS is "a
-    list of hosts and the number of CPUs", as "hostA 20 hostB 10"."""
+    """Return the hosts of an LSF job.
+
+    IBM Spectrum LSF 10.1, "Environment variables set for job execution": LSB_MCPU_HOSTS is "a list
+    of hosts and the number of CPUs", as "hostA 20 hostB 10". On clusters with launch nodes, which
+    have jsrun, the first host is the job's launch node, with one slot. It is not for ranks."""
     if "LSB_JOBID" not in env or not env.get("LSB_MCPU_HOSTS"):
         return None
     words = env["LSB_MCPU_HOSTS"].split()
@@ -91,6 +95,8 @@ def _lsf(env: Mapping[str, str]) -> Allocation | None:
             USAGE, f'LSB_MCPU_HOSTS="{env["LSB_MCPU_HOSTS"]}" is not a list of HOST N'
         )
     hosts = [Host(name, int(n)) for name, n in zip(words[::2], words[1::2], strict=True)]
+    if len(hosts) > 1 and hosts[0].ranks == 1 and shutil.which("jsrun", path=env.get("PATH", "")):
+        del hosts[0]
     return Allocation("lsf", env["LSB_JOBID"], hosts)
 
 
@@ -105,12 +111,18 @@ def _pbs(env: Mapping[str, str]) -> Allocation | None:
 
 
 def _kubernetes(env: Mapping[str, str]) -> Allocation | None:
-    """Kubeflow Trainer's MPI Operator, v2beta1: in the launcher's pod, K_MPI_JOB_ROLE is "launcher"
-    and /etc/mpi/hostfile has lines "NAME slots=N" for Open MPI, "NAME:N" for Intel MPI and MPICH;
-    the MPI's own variable names the file."""
-    if env.get("K_MPI_JOB_ROLE") != "launcher":
-        return None
+    """Return the hosts of the pod that launches an MPI job.
+
+    There, /etc/mpi/hostfile has lines "NAME slots=N" for Open MPI, "NAME:N" for Intel MPI and
+    MPICH, and the MPI's own variable names the file. Kubeflow's MPI Operator, v2beta1, also sets
+    K_MPI_JOB_ROLE to "launcher"; Kubeflow Trainer, v2, has no such variable."""
     variables = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
     named = (*variables, "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
-    path = next((env[name] for name in named if name in env), "/etc/mpi/hostfile")
+    path = next((env[name] for name in named if name in env), None)
+    if env.get("K_MPI_JOB_ROLE") == "launcher":
+        path = path or "/etc/mpi/hostfile"
+    elif "KUBERNETES_SERVICE_HOST" not in env:
+        return None
+    if path is None:
+        return None
     return Allocation("k8s", env.get("HOSTNAME", ""), read_hostfile(Path(path), "hostfile"))

@@ -283,7 +283,7 @@ def _ranks(text: str) -> int:
 
 def _variable(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+    if not re.fullmatch(r"[^\s=,-][^\s=,]*", name):
         raise argparse.ArgumentTypeError(f"{text!r} is not VAR or VAR=VALUE")
     return name, value if equals else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import importlib.metadata
+import ipaddress
 import json
 import math
 import os
@@ -12,12 +13,14 @@ import platform
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ddl_core
 from ddl_core import Comm
+from ddl_launch.library import compare_libraries, identify_library
 from ddl_launch.sockets import addresses_to
 
 _PACKAGES = ("numpy", "torch", "tensorflow", "jax")
@@ -59,6 +62,7 @@ def _facts() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "versions": versions,
+        "library": identify_library(),
         "cores": len(os.sched_getaffinity(0)),
         "accelerators": len(glob.glob("/dev/nvidia[0-9]*")),
         "open files": _limit_of_files(),
@@ -102,6 +106,11 @@ def _way(host: str) -> str:
 
 
 def _interface(address: str) -> str:
+    if ":" in address:
+        wanted = int(ipaddress.ip_address(address.partition("%")[0]))
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+        names = [line.split()[5] for line in lines if int(line.split()[0], 16) == wanted]
+        return names[0] if names else "?"
     import fcntl
     import struct
 
@@ -183,8 +192,12 @@ def _findings(
     first = facts[0]
     for fact in facts[1:]:
         host = fact["host"]
+        note = compare_libraries(first["host"], first["library"], host, fact["library"])
+        if note:
+            found.append(f"note: {note}")
         for name, version in fact["versions"].items():
-            if version != first["versions"][name]:
+            # Which libddl can work together, ddlrun has checked by their protocols.
+            if name != "libddl" and version != first["versions"][name]:
                 found.append(
                     f"error: {host} has {name} {version}, {first['host']} has"
                     f" {first['versions'][name]}: install the same on both"

@@ -29,6 +29,7 @@ from ddl_launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
+from ddl_launch.init_process import leave_process_1
 from ddl_launch.job import Job, Plan
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
@@ -38,6 +39,8 @@ _CHECK = ["-m", "ddl_launch.check"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
+    if argv is None:
+        leave_process_1()
     open_standard_streams()
     console = Console()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -66,7 +69,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     if all(_is_this_machine(host) for host in layout.hosts):
         return _run_here(arguments, command, layout.size, environment, cores, console)
     for host in layout.hosts:
-        if host == "localhost" or host.startswith("127."):
+        if host == "localhost" or sockets.is_loopback(host):
             raise LaunchError(USAGE, f"-H {host}: other hosts cannot reach it by that name")
     scheduler = allocation.scheduler if allocation else None
     plan = RemotePlan(
@@ -244,6 +247,11 @@ def _run_here(
     if _has_loopback():  # no other host needs to reach these ranks
         # By number: "lo" may have addresses that are routed to this host, too.
         shared.setdefault("DDL_INTERFACES", "127.0.0.0/8,::1")
+    elif size > 1:
+        console.log(
+            "the loopback interface is down, and ranks of one machine connect over it: bring it up"
+            " (ip link set lo up)"
+        )
     if arguments.output_dir is None and console.draws_on(console.err):  # for progress bars
         columns, lines = shutil.get_terminal_size()
         prefix = 0 if arguments.no_prefix else len(f"[{size - 1}] ")
@@ -273,12 +281,12 @@ def _run_here(
 
 
 def _has_loopback() -> bool:
-    """Whether loopback is up. In a new network namespace it is not."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-        except OSError:
-            return False
+    """Return True if loopback is up. In a new network namespace it is not, although a socket can be
+    bound to its address."""
+    try:
+        sockets.addresses_to("127.0.0.1")
+    except OSError:
+        return False
     return True
 
 

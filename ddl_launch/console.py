@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from ddl_launch.lines import Lines
+from ddl_launch.lines import LONGEST, Lines
 
 # Seconds between two lines of a progress bar if there is no terminal to draw it on.
 _SECONDS_BETWEEN_STATES = 10.0
@@ -40,18 +40,36 @@ class Stream:
         self.lines = Lines()
         self._console = console
         self._shown = time.monotonic()
+        # Without a prefix, and not redrawn, the bytes are passed on as they are.
+        self._is_raw = not prefix and not console.draws_on(sink)
+        self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
         """Pass on what was read. BrokenPipeError when nobody reads the sink any more."""
         self._pass_on(self.lines.feed(data))
+        if self._is_raw:
+            self._unfinished += data
+            end = max(self._unfinished.rfind(b"\n"), self._unfinished.rfind(b"\r")) + 1
+            if len(self._unfinished) - end > LONGEST:
+                end = len(self._unfinished)
+            self._pass_raw(end)
 
     def end(self) -> None:
         """The rank has closed the stream."""
         self._pass_on(self.lines.end())
+        self._pass_raw(len(self._unfinished))
+
+    def _pass_raw(self, end: int) -> None:
+        """Pass on the first `end` unfinished bytes: whole lines, which no other rank's output
+        splits."""
+        data, self._unfinished = self._unfinished[:end], self._unfinished[end:]
+        self._console.put(self.sink, data)
 
     def _pass_on(self, lines: list[bytes]) -> None:
         if self.last is not None:
             self.last.extend(lines)
+        if self._is_raw:
+            return
         now = time.monotonic()
         if lines:
             self._shown = now
@@ -111,7 +129,7 @@ class Console:
         """Lines that belong to the message before, to stderr."""
         try:
             self._erase()
-            self._put(self.err, b"".join(line + b"\n" for line in lines))
+            self.put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()
         except OSError:  # nobody reads it, or there is no room for it
             self.abandon(self.err)
@@ -126,12 +144,12 @@ class Console:
                 self._live.pop(stream, None)
         if lines:
             self._erase()
-            self._put(stream.sink, b"".join(stream.prefix + line + b"\n" for line in lines))
+            self.put(stream.sink, b"".join(stream.prefix + line + b"\n" for line in lines))
         self._draw()
 
     def _erase(self) -> None:
         if self._drawn:
-            self._put(self._drawn.sink, _CLEAR)
+            self.put(self._drawn.sink, _CLEAR)
             self._drawn = None
 
     def _draw(self) -> None:
@@ -143,10 +161,11 @@ class Console:
         if self._drawn is not None and self._drawn is not stream:
             self._erase()
         text = stream.prefix + self._live[stream].rstrip(b"\r")
-        self._put(stream.sink, _CLEAR + _fit(text, shutil.get_terminal_size().columns - 1))
+        self.put(stream.sink, _CLEAR + _fit(text, shutil.get_terminal_size().columns - 1))
         self._drawn = stream
 
-    def _put(self, sink: BinaryIO, data: bytes) -> None:
+    def put(self, sink: BinaryIO, data: bytes) -> None:
+        """Write bytes to `sink` as they are."""
         sink.write(data)
         sink.flush()
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-_LONGEST = 64 * 1024  # bytes; a longer line is split
+LONGEST = 64 * 1024  # bytes; a longer line is split
 
 
 class Lines:
@@ -25,9 +25,9 @@ class Lines:
         self.redrawn |= b"\r" in rest
         self.live = _last_state(rest, ended=False)
         lines = [_last_state(line, ended=True) for line in complete]
-        while len(self.live) > _LONGEST:
-            lines.append(self.live[:_LONGEST])
-            self.live = self.live[_LONGEST:]
+        while len(self.live) > LONGEST:
+            lines.append(self.live[:LONGEST])
+            self.live = self.live[LONGEST:]
         return lines
 
     def end(self) -> list[bytes]:

@@ -38,6 +38,7 @@ from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
 from ddl_launch.launchers import Launcher, Order, Start, start
+from ddl_launch.library import compare_libraries, describe_library
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
@@ -136,8 +137,12 @@ def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
     for name, text in begin.files.items():
         lines += [f"cat >{folder / name} <<'END'", text + "END"]
     draw = "export DDL_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n')"
-    lines += [draw, *(f"export {name}={shlex.quote(own[name])}" for name in sorted(own))]
-    return "\n".join([*lines, shlex.join([*begin.command, *_wrapped(plan.command)])])
+    names = sorted(own)
+    lines += [draw, *(f"export {n}={shlex.quote(own[n])}" for n in names if n.isidentifier())]
+    # A shell has no variables such as FOO.BAR.
+    others = [f"{name}={own[name]}" for name in names if not name.isidentifier()]
+    command = [*(["env", *others] if others else []), *begin.command, *_wrapped(plan.command)]
+    return "\n".join([*lines, shlex.join(command)])
 
 
 class _Connection:
@@ -161,7 +166,7 @@ class RemoteJob(Supervisor):
         self._plan = plan
         self._secret = secrets.token_hex(32)
         _allow_files(4 * size + 256)  # a connection for each, and two files with --output-dir
-        self._listener = socket.create_server(("", 0), backlog=min(size + 8, 4096))
+        self._listener = sockets.listen(min(size + 8, 4096))
         self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
         self._launcher: subprocess.Popen[bytes] | None = None
         self._said: list[bytes] = []  # by the launcher
@@ -292,7 +297,10 @@ class RemoteJob(Supervisor):
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
         ours, torchs = self._ranks[0].hello["ports"]  # type: ignore[index]
-        environment = {
+        # Intel MPI loses variables such as FOO.BAR.
+        dotted = [name for name in self._plan.exported if not name.isidentifier()]
+        exported = {name: self._plan.environment[name] for name in dotted}
+        environment = exported | {
             "DDL_RENDEZVOUS": f"tcp://{first}:{ours}",
             "MASTER_ADDR": first,
             "MASTER_PORT": str(torchs),
@@ -312,18 +320,33 @@ class RemoteJob(Supervisor):
     def _problem(self) -> str:
         """Why the ranks cannot start; "" if they can."""
         host_of = self._plan.layout.host_of
-        seen: dict[str, str] = {}
         for rank, connection in sorted(self._ranks.items()):
             assert connection.hello is not None
             if connection.hello["error"]:
                 return f"rank {rank} on {host_of[rank]}: {connection.hello['error']}"
-            seen.setdefault(connection.hello["library"], host_of[rank])
-        if len(seen) > 1:
-            hosts = list(seen.values())
-            return f"{hosts[0]} and {hosts[1]} have different libddl: install one on all hosts"
+        first, others = host_of[0], self._plan.layout.hosts[1:]
+        own = self._library_of(first)
+        for host in others:
+            library = self._library_of(host)
+            if library["speaks"] != own["speaks"]:
+                return (
+                    f"{first} has {describe_library(own)}, and {host} has"
+                    f" {describe_library(library)}: install one version on all hosts"
+                )
+        for host in others:
+            note = compare_libraries(first, own, host, self._library_of(host))
+            if note:
+                self._console.log(f"note: {note}")
+                break
         if len(self._ranks[0].hello["ports"]) < 2:  # type: ignore[index]
             return f"{host_of[0]} has no free port for the rendezvous"
         return ""
+
+    def _library_of(self, host: str) -> dict[str, str]:
+        hello = self._ranks[self._plan.layout.ranks(host)[0]].hello
+        assert hello is not None
+        library: dict[str, str] = hello["library"]
+        return library
 
     def _show_map(self) -> None:
         for host in self._plan.layout.hosts:
@@ -555,4 +578,4 @@ def _own_addresses(hosts: list[str]) -> list[str]:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
         except OSError as error:
             raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
-    return sorted(found, key=lambda address: address.startswith("127."))
+    return sorted(found, key=sockets.is_loopback)

@@ -17,8 +17,6 @@ Then its output goes to ddlrun, and signals come from there. When ddlrun goes si
 from __future__ import annotations
 
 import contextlib
-import glob
-import hashlib
 import os
 import secrets
 import selectors
@@ -32,6 +30,7 @@ from typing import Any, NoReturn
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import frames  # type: ignore[import-not-found, unused-ignore]
+import library  # type: ignore[import-not-found, unused-ignore]
 import placement  # type: ignore[import-not-found, unused-ignore]
 import reports  # type: ignore[import-not-found, unused-ignore]
 import sockets  # type: ignore[import-not-found, unused-ignore]
@@ -89,7 +88,7 @@ def main() -> int:
         "rank": identity.rank,
         "host": socket.gethostname(),
         "error": _why_not(command) or cores_wanted or _no_way(identity) or _no_interface(),
-        "library": _digest_of_library(),
+        "library": library.identify_library(),
         "ports": sockets.free_ports(2) if identity.rank == 0 else [],
         "cores": placement.format_cores(cores),
         "allowed": sum(map(len, nodes)),
@@ -147,7 +146,7 @@ def _no_way(identity: _Identity) -> str:
         mine, address = sockets.addresses_to(identity.first)
     except OSError as error:
         return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
-    if mine.startswith("127."):
+    if sockets.is_loopback(mine):
         return f"it takes {identity.first} for itself ({address}); correct its /etc/hosts"
     return ""
 
@@ -160,18 +159,6 @@ def _no_interface() -> str:
             if name not in there:
                 return f"{variable} says {name}, but there is only {', '.join(there)}"
     return ""
-
-
-def _digest_of_library() -> str:
-    """Identifies the build of libddl in the ddl_core beside this package; "" if there is none."""
-    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    core = os.path.join(packages, "ddl_core")
-    libraries = sorted(glob.glob(f"{glob.escape(core)}/**/*.so*", recursive=True))
-    digest = hashlib.sha256()
-    for library in libraries:
-        with open(library, "rb") as file:
-            digest.update(file.read())
-    return digest.hexdigest()[:12] if libraries else ""
 
 
 def _connect(control: str) -> socket.socket:

@@ -149,6 +149,8 @@ def main() -> None:
     chosen = parser.parse_args().only
     WORK.mkdir(parents=True, exist_ok=True)
     DIST.mkdir(exist_ok=True)
+    # The time of all files in the archives, so that the same commit gives the same bytes.
+    os.environ.setdefault("SOURCE_DATE_EPOCH", run("git", "log", "-1", "--format=%ct").strip())
     for name in chosen:
         file = makers[name]()
         print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1024:.0f} KiB", flush=True)

@@ -24,6 +24,7 @@ from ddl_launch.commands.quantities import parse_bytes, parse_count
 from ddl_launch.commands.simulation import OPERATIONS, simulate, split_operation
 from ddl_launch.completion import complete
 from ddl_launch.errors import CommandError
+from ddl_launch.init_process import leave_process_1
 from ddl_launch.lab.cli import add_lab
 
 ENTRY_POINTS = "ddl.commands"
@@ -99,6 +100,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ddl with `argv` (None: the process's own). Returns the exit code."""
+    if argv is None:
+        leave_process_1()
     try:
         parser = make_parser()
         complete(parser)

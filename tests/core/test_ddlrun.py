@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import random
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import clean_environment
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -182,6 +184,58 @@ def test_output_without_a_last_newline(ddlrun: Run) -> None:
 def test_no_prefix(ddlrun: Run) -> None:
     ended = ddlrun(2, "print('same')", options=["--no-prefix"]).expect_success()
     assert ended.out == "same\nsame\n"
+
+
+def test_bytes_without_prefix_arrive_unchanged(tmp_path: Path) -> None:
+    """They have carriage returns, and no newline at their end."""
+    data = random.Random(1).randbytes(200_000) + b"end"
+    (tmp_path / "data").write_bytes(data)
+    command = [sys.executable, "-m", "ddl_launch", "-n", "1", "--no-prefix", "cat", "data"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout == data
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new PID namespace needs root")
+def test_process_1_reaps_orphans_and_forwards_signals(tmp_path: Path) -> None:
+    text = """
+import os, signal, sys, time
+for _ in range(5):
+    if os.fork() == 0:
+        os.fork()  # the grandchild becomes an orphan
+        os._exit(0)
+    os.wait()
+def zombies():
+    states = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            states.append(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0])
+        except OSError:
+            pass
+    return states.count("Z")
+deadline = time.monotonic() + 20
+while zombies() and time.monotonic() < deadline:
+    time.sleep(0.05)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+print("zombies", zombies(), flush=True)
+time.sleep(60)
+"""
+    (tmp_path / "program.py").write_text(text)
+    space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command = [*space, sys.executable, "-m", "ddl_launch", "-n", "1", "program.py"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout and process.stdout.readline() == "[0] zombies 0\n"
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)  # which is process 1 there
+        assert process.wait(timeout=30) == 7
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_output_dir(ddlrun: Run, tmp_path: Path) -> None:

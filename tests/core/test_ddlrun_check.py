@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddlrun --check` on the hosts of a laboratory."""
+"""`ddlrun --check` on the hosts of a laboratory, also of one with IPv6 alone."""
 
 from __future__ import annotations
 
@@ -48,3 +48,28 @@ def test_check_names_what_is_slow(mpirun_of: Callable[[str], Path], tmp_path: Pa
     assert code == 0, err
     slow = re.findall(r"warning: between (\w+) and (\w+) only 0\.[2-9]\d Gbit/s", out)
     assert slow == [("h1", "h4"), ("h2", "h4"), ("h3", "h4")], out
+
+
+def test_hosts_with_ipv6_alone(mpirun_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Open MPI can start ranks there; MPICH and Intel MPI cannot."""
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.1 localhost\nfd77::1 h1\nfd77::2 h2\n")
+    with Lab(2, name="ipv6") as lab:
+        for number in (1, 2):
+            script = f"""set -e
+ip -4 addr flush dev eth0
+sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0
+ip addr add fd77::{number}/64 dev eth0 nodad
+mount --bind {names} /etc/hosts"""
+            done = lab.run(f"h{number}", ["sh", "-c", script])
+            assert done.returncode == 0, done.stderr
+        text = "import numpy as np, ddl_core; comm = ddl_core.init(); "
+        text += "x = np.full(3, comm.rank + 1.0); comm.allreduce(x); print(int(x[0]))"
+        hosts = Hosts(lab, mpirun_of("openmpi"), tmp_path)
+        code, out, err = hosts.run("-H", "h1,h2:2", hosts.program(text))
+        assert code == 0, err
+        sums = [line.split()[2] for line in out.splitlines()]
+        assert sums == ["6", "6", "6"]
+        code, out, err = hosts.run("-H", "h1,h2", "--check")
+        assert code == 0, err
+        assert re.search(r"h2 +\d+ cores +\d+ accelerators +eth0 fd77::2", out), out

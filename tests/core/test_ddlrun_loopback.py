@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import clean_environment
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -63,6 +68,20 @@ def addresses(ended: object) -> set[str]:
 def test_ranks_of_one_machine_listen_on_loopback(ddlrun: Run) -> None:
     found = addresses(ddlrun(2, LISTENING).expect_success())
     assert found and found <= LOOPBACK
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new network namespace needs root")
+def test_loopback_that_is_down_is_reported(tmp_path: Path) -> None:
+    """A new network namespace has no other interface. A single rank needs none."""
+    (tmp_path / "one.py").write_text("import ddl_core; print(ddl_core.init().size)")
+    for words in (("-n", "1", "one.py"), ("-n", "2", "true")):
+        command = ["unshare", "--net", sys.executable, "-m", "ddl_launch", *words]
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=clean_environment(), capture_output=True, timeout=60
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert (b"the loopback interface is down" in ended.stderr) == (words[1] == "2")
+        assert ended.stdout == (b"[0] 1\n" if words[1] == "1" else b"")
 
 
 def test_interfaces_of_the_user_are_kept(ddlrun: Run) -> None:

@@ -15,6 +15,7 @@ from conftest import clean_environment
 
 from ddl_launch import placement
 from ddl_launch.allocation import expand_counts, expand_nodes, find_allocation
+from ddl_launch.arguments import parse
 from ddl_launch.console import Console
 from ddl_launch.errors import LaunchError
 from ddl_launch.frames import HELLO, Frames, frame, open_proven, proven
@@ -197,6 +198,36 @@ def test_kubernetes_allocation() -> None:
         Host("pi-worker-0.pi.default.svc", 2),
         Host("pi-worker-1.pi.default.svc", 2),
     ]
+
+
+def test_allocation_of_kubeflow_trainer() -> None:
+    """Kubeflow Trainer v2 names the hostfile, and no role. The file means nothing elsewhere."""
+    env = {"OMPI_MCA_orte_default_hostfile": str(GOLDEN / "mpijob_hostfile")}
+    assert find_allocation(env) is None
+    found = find_allocation({**env, "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert found and found.scheduler == "k8s"
+    assert [host.ranks for host in found.hosts] == [2, 2]
+    assert find_allocation({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None
+
+
+def test_launch_node_of_lsf_gets_no_rank(tmp_path: Path) -> None:
+    """On clusters with launch nodes, which have jsrun."""
+    env = {"LSB_JOBID": "9", "LSB_MCPU_HOSTS": "batch5 1 h1 42 h2 42", "PATH": str(tmp_path)}
+    found = find_allocation(env)
+    assert found and found.hosts[0] == Host("batch5", 1)
+    (tmp_path / "jsrun").touch(0o755)
+    found = find_allocation(env)
+    assert found and found.hosts == [Host("h1", 42), Host("h2", 42)]
+
+
+def test_variables_may_have_any_name() -> None:
+    assert parse(["-n", "1", "-x", "FOO.BAR", "-x", "a-b=c=d", "true"]).x == [
+        ("FOO.BAR", None),
+        ("a-b", "c=d"),
+    ]
+    for wrong in ("=x", "A B=1", ""):
+        with pytest.raises(LaunchError, match="is not VAR or VAR=VALUE"):
+            parse(["-n", "1", "-x", wrong, "true"])
 
 
 def test_wrong_allocations(tmp_path: Path) -> None:

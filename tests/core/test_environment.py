@@ -73,9 +73,49 @@ def test_torchrun_ipv6() -> None:
 
 
 @pytest.mark.parametrize("missing", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
-def test_part_of_torchruns_variables_means_nothing(missing: str) -> None:
+def test_part_of_torchruns_variables_is_refused(missing: str) -> None:
     env = {name: value for name, value in TORCHRUN.items() if name != missing}
-    assert detect(env).launcher == "alone"
+    with pytest.raises(InvalidArgument, match=f"no {missing}, but .*a part of what torchrun sets"):
+        detect(env)
+
+
+@pytest.mark.parametrize(
+    ("env", "missing"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "MASTER_ADDR and no MASTER_PORT"),
+        ({"WORLD_SIZE": "2"}, "RANK and no MASTER_ADDR and no MASTER_PORT"),
+        ({"DDL_RENDEZVOUS": "tcp://127.0.0.1:20001"}, "DDL_RANK and no DDL_SIZE"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_RANK"),
+        ({"PMI_SIZE": "2"}, "PMI_RANK"),
+        ({"SLURM_STEP_ID": "2", "SLURM_JOB_ID": "77"}, "SLURM_PROCID"),
+    ],
+)
+def test_part_of_a_launchers_variables_is_refused(env: dict[str, str], missing: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the environment has no {missing}, but "):
+        detect(env)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"DDL_RENDEZVOUS": ""},
+    ],
+)
+def test_variables_that_give_no_place_mean_alone(env: dict[str, str]) -> None:
+    assert summary(detect(env)) == ("alone", 0, 1, None)
+
+
+def test_part_of_torchruns_variables_under_srun_is_srun() -> None:
+    """Batch scripts export them before srun."""
+    env = {**SRUN, "WORLD_SIZE": "4", "MASTER_ADDR": "n08", "MASTER_PORT": "29500"}
+    assert detect(env).launcher == "srun"
+
+
+def test_slurm_job_id_of_ten_digits() -> None:
+    world = detect({**SRUN, "SLURM_JOB_ID": "4227858432"})
+    assert (world.launcher, world.rank, world.secret) == ("srun", 3, "4227858432.2")
 
 
 def test_srun() -> None:

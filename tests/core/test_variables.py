@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ddl_core.environment import metrics_port
 from ddl_core.variables import NAMES, misspelt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,26 @@ def test_misspelt() -> None:
     assert misspelt({"DDL_INTERFACE": "eth0", "DDL_LOG": "info", "DDL_WHATEVER_MINE": "1"}) == [
         "DDL_INTERFACE is set, which libddl does not read: did you mean DDL_INTERFACES?"
     ]
+
+
+def test_variables_of_kubernetes_services_are_ignored() -> None:
+    """Those of Services `ddl`, `ddl-metrics` and `ddl-server`."""
+    env = {}
+    for name, port in (("DDL", 80), ("DDL_METRICS", 9400), ("DDL_SERVER", 443)):
+        address = f"tcp://10.0.0.1:{port}"
+        env |= {
+            f"{name}_SERVICE_HOST": "10.0.0.1",
+            f"{name}_SERVICE_PORT": str(port),
+            f"{name}_SERVICE_PORT_HTTP": str(port),
+            f"{name}_PORT": address,
+            f"{name}_PORT_{port}_TCP": address,
+            f"{name}_PORT_{port}_TCP_PROTO": "tcp",
+            f"{name}_PORT_{port}_TCP_ADDR": "10.0.0.1",
+        }
+    assert misspelt(env) == []
+    assert metrics_port(env) is None
+    assert metrics_port({**env, "DDL_METRICS_PORT": "9400"}) == 9400
+    assert misspelt({"DDL_PORT": "20000"}) != []
 
 
 def test_init_warns_once() -> None:

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "comm/comm.h"
 #include "comm/environment.h"
+#include "connect/hello.h"
 
 const char *ddl_strerror(ddl_status status)
 {
@@ -20,6 +21,14 @@ const char *ddl_last_error(void)
 {
     return ddl__message();
 }
+
+#define TEXT_OF(number) #number
+#define TEXT(number)    TEXT_OF(number)
+
+/* ddlrun reads this text in the files of all hosts, of whatever processor, and compares them. */
+__attribute__((used)) static const char identity[] =
+    "libddl " TEXT(DDL_VERSION_MAJOR) "." TEXT(DDL_VERSION_MINOR) "." TEXT(
+        DDL_VERSION_PATCH) ", ABI " TEXT(DDL__ABI) ", protocol " TEXT(DDL__PROTOCOL);
 
 uint32_t ddl_version(void)
 {

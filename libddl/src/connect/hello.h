@@ -7,7 +7,8 @@
 #include "base/crypto.h"
 #include "base/digest.h"
 
-enum { DDL__HELLO_MAGIC = 0x6c646468, DDL__PROTOCOL = 12 };
+#define DDL__PROTOCOL 12 /* a macro, for the text in api_comm.c */
+enum { DDL__HELLO_MAGIC = 0x6c646468 };
 
 /* The purpose of the connection. Over TCP a pair of ranks first opens the link's own connection,
  * then its lanes, if it has any, then the connection for messages and as many lanes of that. In a

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which libddl a host has, read from its files, and whether two hosts can work together.
+
+Imported by scripts that import nothing else of the project.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+
+# libddl/src/api/api_comm.c has this text.
+_IDENTITY = re.compile(rb"libddl (\d+\.\d+\.\d+), (ABI \d+, protocol \d+)\0")
+
+
+def identify_library() -> dict[str, str]:
+    """Return the version, the ABI and protocol, and the build of libddl in the ddl_core beside this
+    package. The version is "" if there is no library, and words if it does not name its own. A
+    build is a processor and a digest of the library and its Python modules."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    core = os.path.join(packages, "ddl_core")
+    version, speaks = "", ""
+    digest = hashlib.sha256()
+    for path in sorted(glob.glob(f"{glob.escape(core)}/**/*.so*", recursive=True)):
+        with open(path, "rb") as file:
+            data = file.read()
+        digest.update(data)
+        identity = _IDENTITY.search(data)
+        if identity:
+            version, speaks = identity[1].decode(), identity[2].decode()
+        version = version or "of an unknown version"
+    build = f"{os.uname().machine} {digest.hexdigest()[:12]}" if version else ""
+    return {"version": version, "speaks": speaks, "build": build}
+
+
+def describe_library(library: dict[str, str]) -> str:
+    """Return "libddl 0.2.0 (ABI 1, protocol 11)"."""
+    if not library["version"]:
+        return "no libddl beside ddlrun"
+    return f"libddl {library['version']} ({library['speaks'] or 'unknown ABI and protocol'})"
+
+
+def compare_libraries(first: str, one: dict[str, str], second: str, other: dict[str, str]) -> str:
+    """Return the note that hosts `first` and `second` have different builds that work together, or
+    "" if the builds are equal, or for different processors."""
+    machines = {library["build"].partition(" ")[0] for library in (one, other)}
+    if one["build"] == other["build"] or (len(machines) > 1 and one["version"] == other["version"]):
+        return ""
+    return (
+        f"{first} has {describe_library(one)}, build {one['build']}, and {second} has"
+        f" {describe_library(other)}, build {other['build']}: they work together"
+    )
