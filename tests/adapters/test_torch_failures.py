@@ -459,6 +459,42 @@ else:
         ended.expect_success()
 
 
+def test_forked_child_that_destroyed_its_groups_raises(ranks: Run) -> None:
+    text = """
+part = dist.new_group([0, 1], backend="ddl")
+backends = [group._get_backend(torch.device("cpu")) for group in (dist.group.WORLD, part)]
+done = dist.all_reduce(torch.ones(3), group=part, async_op=True)
+done.wait()
+pending = [dist.all_reduce(torch.ones(3_000_000), group=group, async_op=True)
+           for group in (dist.group.WORLD, part)]
+futures = [pending[0].get_future()]  # a thread waits for it
+if os.fork() == 0:
+    signal.alarm(30)
+    dist.destroy_process_group()
+    done.wait()  # had ended before
+    assert done.get_future().wait()[0].tolist() == [2, 2, 2]
+    for work in pending:
+        refused(Dead, "before the process was forked", work.wait)
+    refused(Dead, "before the process was forked", pending[1].get_future().wait)
+    for backend in backends:
+        refused(Dead, "has been shut down", backend.allreduce, [torch.ones(1)])
+        refused(Dead, "has been shut down", backend.barrier, dist.BarrierOptions())
+        refused(Dead, "has been shut down", backend._start_coalescing)
+        refused(Dead, "has been shut down", backend._end_coalescing)
+        backend.abort()
+        backend.shutdown()
+    print("child", flush=True)
+    sys.exit(0)
+assert os.wait()[1] == 0
+for work in pending:
+    work.wait()
+futures[0].wait()
+dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        assert "child" in ended.expect_success().out
+
+
 @pytest.mark.slow
 def test_data_loader_workers(ranks: Run) -> None:
     """Forked children do not disturb the group."""

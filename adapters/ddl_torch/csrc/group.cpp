@@ -268,6 +268,8 @@ Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *
 Group::~Group()
 {
     close();
+    if (owner_ != getpid())
+        completion_.release(); // its thread stayed with the parent
 }
 
 Group::Use::Use(Group &group) : group_(&group)
@@ -293,11 +295,7 @@ void Group::abort(const std::string &reason)
 
 void Group::close()
 {
-    if (owner_ != getpid()) {
-        completion_.release();
-        return;
-    }
-    if (closed_.exchange(true))
+    if (closed_.exchange(true) || owner_ != getpid())
         return;
     const auto wait_for_leavers = [this](double seconds) {
         for (double ms = 0; inside_.load() && ms < seconds * 1000; ms++)

@@ -50,7 +50,7 @@ class Endpoint
 // operation. So every call into the library holds a Use. close() refuses new ones, waits for those
 // held, aborts the comm if they take too long, and destroys it when no Use is left.
 //
-// A forked child has neither the threads nor the connections; there close() only drops them.
+// A forked child has neither the threads nor the connections. There close() only refuses new Uses.
 class Group
 {
   public:
