@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -22,13 +24,14 @@ namespace
 
 constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
 constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
+constexpr std::chrono::milliseconds kShortest(1000); // for the ranks to connect
 
 std::mutex endpoint_mutex;
 std::weak_ptr<Endpoint> current_endpoint;
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
-std::weak_ptr<Group> default_group;
+std::map<int, std::weak_ptr<Group>> default_groups; // by this process's rank
 
 using Bytes = std::vector<uint8_t>;
 
@@ -176,14 +179,22 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
                                    std::chrono::milliseconds timeout)
 {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const auto left = [deadline] { // at least 1 s: all ranks are present
+        const auto time = deadline - std::chrono::steady_clock::now();
+        return std::max(std::chrono::ceil<std::chrono::milliseconds>(time), kShortest);
+    };
     auto endpoint = Endpoint::of_this_process();
     Members members = exchange_addresses(store, endpoint->address(), rank, size, timeout);
-
-    auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    // All ranks see the same addresses, hence agree on whether there is a second exchange.
+    if (std::set<Bytes>(members.addresses.begin(), members.addresses.end()).size() < size_t(size)) {
+        const auto &all = members.addresses;
+        if (std::find(all.begin(), all.end(), all[rank]) != all.begin() + rank)
+            endpoint = std::make_shared<Endpoint>();
+        members = exchange_addresses(store, endpoint->address(), rank, size, left());
+    }
     ddl_comm_config config{};
     config.tag = members.tag;
-    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // all ranks are present
+    config.timeout_ms = left().count();
     return create(std::move(endpoint), std::move(members.addresses), rank, config, timeout);
 }
 
@@ -247,16 +258,16 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Address
     return group;
 }
 
-void Group::set_world(const std::shared_ptr<Group> &group)
+void Group::set_world(int rank, const std::shared_ptr<Group> &group)
 {
     std::lock_guard<std::mutex> lock(registry_mutex);
-    default_group = group;
+    default_groups[rank] = group;
 }
 
-std::shared_ptr<Group> Group::world()
+std::shared_ptr<Group> Group::world(int rank)
 {
     std::lock_guard<std::mutex> lock(registry_mutex);
-    return default_group.lock();
+    return default_groups[rank].lock();
 }
 
 Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag)

@@ -21,7 +21,9 @@
 namespace ddl_torch
 {
 
-// This process's endpoint: created for the first group, shared by all, destroyed with the last.
+// An endpoint. A process has one, which is created for the first group, shared by all and destroyed
+// with the last. Ranks of one group that are threads of a process need one each; all but the first
+// of them create their own.
 class Endpoint
 {
   public:
@@ -65,9 +67,13 @@ class Group
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
                                   std::chrono::milliseconds timeout);
 
-    // The default group of this process: the last one created, while it is open.
-    static void set_world(const std::shared_ptr<Group> &group);
-    static std::shared_ptr<Group> world();
+    // The open groups of this process, in the order of creation.
+    static std::vector<std::shared_ptr<Group>> all();
+
+    // The default group in which this process has the given rank: the last one created, while it is
+    // open. Threads that are ranks of their own have one each.
+    static void set_world(int rank, const std::shared_ptr<Group> &group);
+    static std::shared_ptr<Group> world(int rank);
 
     ~Group();
     Group(const Group &) = delete;

@@ -24,14 +24,17 @@ BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int si
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
                   const std::string &name)
 {
-    std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world();
+    std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world(ranks.at(rank));
     if (world)
         group = world->derive(ranks, name, timeout);
     if (!group)
         group = Group::join(*store, rank, size, timeout);
     if (ranks.empty())
-        Group::set_world(group);
-    return c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
+        Group::set_world(rank, group);
+    auto backend = c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
+    backend->getBackendOptions()->group_name = name; // as PyTorch fills in those of Gloo
+    backend->getBackendOptions()->global_ranks_in_group.assign(ranks.begin(), ranks.end());
+    return backend;
 }
 
 Backend &ours(const BackendPtr &backend)

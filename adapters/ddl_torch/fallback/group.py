@@ -398,9 +398,23 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
     with _endpoint_lock:
         if _endpoint is None or _endpoint.closed:
             _endpoint = ddl_core.Endpoint()
+    endpoint, seconds = _endpoint, timeout.total_seconds()
+    addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
+    owned = addresses.index(endpoint.address) != rank  # this rank and an earlier one are threads
+    if len(set(addresses)) < size:
+        endpoint = ddl_core.Endpoint() if owned else endpoint
+        addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
+    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
+    return endpoint.connect(addresses, rank, config, owned=owned), number
+
+
+def _exchange(
+    store: Any, address: bytes, rank: int, size: int, timeout: timedelta
+) -> tuple[list[bytes], int]:
+    """Return the addresses of all ranks, and the number of this exchange in the store."""
     number: int = store.add(f"python/{rank}", 1)
     keys = [f"python/{number}/{of}" for of in range(size)]
-    store.set(keys[rank], _endpoint.address)
+    store.set(keys[rank], address)
     try:
         store.wait(keys, timeout)
     except dist.DistError as error:
@@ -416,9 +430,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
             f"ddl: rank {rank} of {size} could not exchange addresses within"
             f" {timeout.total_seconds():g} s; missing: rank {missing}"
         ) from error
-    seconds = timeout.total_seconds()
-    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
-    return _endpoint.connect(_get_all(store, keys), rank, config), number
+    return _get_all(store, keys), number
 
 
 def _get_all(store: Any, keys: list[str]) -> list[bytes]:
