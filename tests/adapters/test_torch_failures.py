@@ -91,8 +91,16 @@ refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.bro
 refused(ValueError, "ddl send: tensors has layout Sparse", backend.send, [sparse], 1 - rank, 0)
 refused(ValueError, "the destination is rank 2, but the group has 2", backend.send, [ones], 2, 0)
 refused(ValueError, "the source is rank -1, but", backend.recv, [ones], -1, 0)
-refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2],
-        [1, 1])
+for sizes in ([1, 2], [2], [1, 1, 0], [-1, 3], [2**62, 2**62]):
+    for output_sizes, input_sizes in ((sizes, [1, 1]), ([1, 1], sizes)):
+        refused(ValueError, f"are {sizes}; must be 2 numbers", dist.all_to_all_single, ones, ones,
+                output_sizes, input_sizes)
+refused(ValueError, "input has 3 rows; must be a multiple of the 2 ranks", dist.all_to_all_single,
+        torch.ones(3), torch.ones(3))
+refused(ValueError, "input has no dimension", dist.all_to_all_single, ones[0], ones[0])
+refused(ValueError, "the member is rank 2, but the group has 2", dist.group.WORLD.split_group,
+        [0, 2])
+refused(ValueError, "timeout is 0 ms; must be positive", backend.set_timeout, timedelta(0))
 refused(TypeError, "output is of type Float, input of type Int", backend.alltoall_base, ones,
         integers, [], [])
 refused(ValueError, "inputs has 1 tensors, but there are 2 ranks", backend.alltoall, [ones, ones],
@@ -256,7 +264,9 @@ def test_timeout_of_the_group(ranks: Run) -> None:
     text = """
 group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
 second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-group._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=1))
+group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
+assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
+assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
 options = dist.BarrierOptions()
 options.timeout = timedelta(seconds=1)
 if rank == 0:
@@ -279,6 +289,7 @@ groups = [dist.new_group([0, 1], backend="ddl") for _ in range(2)]
 both = dist.new_group([0, 1], backend="cpu:ddl,cuda:gloo")  # the default of each device's own
 for group in (*groups, both):
     set_timeout(timedelta(seconds=1), group)
+    assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
 for wrong, error in ((timedelta(0), ValueError), (1.5, TypeError)):
     try:
         set_timeout(wrong)
@@ -315,7 +326,7 @@ def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_refused_arguments(ddlrun: Run) -> None:
     ended = ddlrun(3, PROGRAMS / "torch_refusals.py", limit=120).expect_success()
-    assert ended.out.count("refused 32") == 3
+    assert ended.out.count("refused 35") == 3
 
 
 def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:

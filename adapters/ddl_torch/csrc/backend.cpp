@@ -66,6 +66,8 @@ c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
 
 void Backend::setTimeout(Milliseconds timeout)
 {
+    TORCH_CHECK_VALUE(timeout > kNoTimeout, "ddl set_timeout: timeout is ", timeout.count(),
+                      " ms; must be positive");
     options_->timeout = timeout;
 }
 
@@ -87,6 +89,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
                                                  const std::vector<int> &ranks,
                                                  const c10::intrusive_ptr<Options> &options)
 {
+    for (int rank : ranks)
+        require_rank("split", "member", rank, size_);
     auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end())
         return nullptr;

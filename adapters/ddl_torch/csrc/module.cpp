@@ -50,6 +50,10 @@ PYBIND11_MODULE(_ddl_torch, m)
 {
     namespace py = pybind11;
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
+    // What Gloo's class has beside the methods of all backends.
+    py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
+        .def_property_readonly("options", &Backend::getBackendOptions)
+        .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"));
     m.def(

@@ -58,7 +58,7 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._store = store
-        self._timeout = timeout
+        self.options = dist._Backend.Options("ddl", timeout)
         self._name = self._description = ""
         self._window: Work | None = None
         self._kept: deque[Work] = deque(maxlen=_KEPT)
@@ -100,8 +100,17 @@ class ProcessGroup(dist.ProcessGroup):
     def local(self) -> tuple[int, int]:
         return self._comm.local_rank, self._comm.local_size
 
+    @property
+    def _timeout(self) -> timedelta:
+        timeout: timedelta = self.options._timeout
+        return timeout
+
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
+        if timeout <= NO_TIMEOUT:
+            raise ValueError(f"ddl set_timeout: timeout is {timeout}; must be positive")
+        self.options._timeout = timeout
+
+    _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
@@ -345,19 +354,22 @@ class ProcessGroup(dist.ProcessGroup):
         copies: list[tuple[Tensor, Tensor]] = []
         memory = writable(output, copies)
         keywords = {
-            "send_counts": self._split(input, input_sizes),
-            "recv_counts": self._split(output, output_sizes),
+            "send_counts": self._split("input", input, input_sizes),
+            "recv_counts": self._split("output", output, output_sizes),
         }
         arguments = (as_buffer(separate(contiguous(input), memory)), as_buffer(memory))
         return self._run([("alltoallv", arguments, keywords)], [output], options, copies)
 
     all_to_all_single = alltoall_base
 
-    def _split(self, tensor: Tensor, sizes: list[int]) -> list[int]:
-        rows = len(tensor)
-        sizes = list(sizes) or [rows // self._comm.size] * self._comm.size
-        if len(sizes) != self._comm.size or sum(sizes) != rows:
-            raise RuntimeError(f"ddl: splits {sizes} do not fit {rows} rows")
+    def _split(self, argument: str, tensor: Tensor, sizes: list[int]) -> list[int]:
+        size, rows = self._comm.size, len(tensor)  # TypeError if it has no dimension
+        sizes = list(sizes) or [rows // size] * size
+        if len(sizes) != size or min(sizes) < 0 or sum(sizes) != rows:
+            raise ValueError(
+                f"ddl alltoall: the split sizes of {argument} are {sizes}; must be {size} numbers"
+                f" of at least 0 whose sum is its {rows} rows"
+            )
         row = tensor.numel() // rows * bytes_each(tensor) if rows else 0
         return [count * row for count in sizes]
 
