@@ -210,7 +210,7 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     for (int rank : ranks) {
         if (rank < 0 || size_t(rank) >= addresses_.size())
             return nullptr;
-        if (rank == ddl_comm_rank(comm_))
+        if (rank == rank_)
             own = int(addresses.size());
         addresses.push_back(addresses_[rank]);
         list += "," + std::to_string(rank);
@@ -249,7 +249,7 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Address
           "group creation");
 
     std::shared_ptr<Group> group(
-        new Group(std::move(endpoint), std::move(addresses), comm, config.tag));
+        new Group(std::move(endpoint), std::move(addresses), rank, comm, config.tag));
     std::lock_guard<std::mutex> lock(registry_mutex);
     registry.erase(std::remove_if(registry.begin(), registry.end(),
                                   [](const auto &each) { return each.expired(); }),
@@ -270,9 +270,10 @@ std::shared_ptr<Group> Group::world(int rank)
     return default_groups[rank].lock();
 }
 
-Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag)
-    : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), comm_(comm), tag_(tag),
-      completion_(new Completion(comm)), owner_(getpid())
+Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, int rank, ddl_comm *comm,
+             uint64_t tag)
+    : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), rank_(rank), comm_(comm),
+      tag_(tag), completion_(new Completion(comm)), owner_(getpid())
 {
 }
 
@@ -325,17 +326,24 @@ void Group::close()
     endpoint_.reset();
 }
 
+bool Group::closed() const
+{
+    return closed_ || owner_ != getpid();
+}
+
+std::vector<std::shared_ptr<Group>> Group::all()
+{
+    std::lock_guard<std::mutex> lock(registry_mutex);
+    std::vector<std::shared_ptr<Group>> groups;
+    for (auto &each : registry)
+        if (auto group = each.lock(); group && !group->closed())
+            groups.push_back(std::move(group));
+    return groups;
+}
+
 void Group::close_all()
 {
-    std::vector<std::shared_ptr<Group>> groups;
-    {
-        std::lock_guard<std::mutex> lock(registry_mutex);
-        for (auto &each : registry)
-            if (auto group = each.lock())
-                groups.push_back(std::move(group));
-        registry.clear();
-    }
-    for (auto &group : groups)
+    for (auto &group : all())
         group->close();
     Executor::instance().quiesce(kCallbackTimeout);
 }

@@ -90,6 +90,10 @@ class Group
         {
             return group_;
         }
+        ddl_comm *comm() const
+        {
+            return group_->comm_;
+        }
 
       private:
         Group *group_;
@@ -108,6 +112,17 @@ class Group
     {
         return *completion_;
     }
+
+    int rank() const
+    {
+        return rank_;
+    }
+    int size() const
+    {
+        return int(addresses_.size());
+    }
+    // True in a forked child, too.
+    bool closed() const;
 
     // What tells this group from all others, equal on all its ranks.
     uint64_t tag() const
@@ -128,7 +143,8 @@ class Group
   private:
     using Addresses = std::vector<std::vector<uint8_t>>;
 
-    Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag);
+    Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, int rank, ddl_comm *comm,
+          uint64_t tag);
 
     static std::shared_ptr<Group> create(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
                                          int rank, ddl_comm_config config,
@@ -136,6 +152,7 @@ class Group
 
     std::shared_ptr<Endpoint> endpoint_;
     const Addresses addresses_; // of the ranks' endpoints
+    const int rank_;
     std::mutex mutex_;
     std::map<std::string, uint64_t> derived_; // number of groups, by ranks and name
     ddl_comm *comm_;

@@ -50,6 +50,21 @@ PYBIND11_MODULE(_ddl_torch, m)
 {
     namespace py = pybind11;
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
+    // For ddl_core's metrics and dump: a comm may be read while a Use of its group exists.
+    py::class_<Group, std::shared_ptr<Group>>(m, "Group")
+        .def_property_readonly("rank", &Group::rank)
+        .def_property_readonly("size", &Group::size)
+        .def_property_readonly("closed", &Group::closed)
+        .def(
+            "use",
+            [](Group &group) {
+                auto use = std::make_unique<Group::Use>(group);
+                return *use ? std::move(use) : nullptr;
+            },
+            py::keep_alive<0, 1>());
+    py::class_<Group::Use>(m, "Use").def_property_readonly(
+        "comm", [](const Group::Use &use) { return uintptr_t(use.comm()); });
+    m.def("groups", &Group::all);
     // What Gloo's class has beside the methods of all backends.
     py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
         .def_property_readonly("options", &Backend::getBackendOptions)
