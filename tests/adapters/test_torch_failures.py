@@ -209,8 +209,15 @@ else:
 def test_abort(ranks: Run) -> None:
     text = """
 if rank == 1:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    collected = backend.allreduce([torch.ones(1)])
     time.sleep(0.3)
+    backend.abort()
+    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
     dist.distributed_c10d._abort_process_group()
+    del backend
+    del collected  # hung: its calls were destroyed after the comm
 else:
     refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
     dist.destroy_process_group()

@@ -44,7 +44,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> g
 
 Backend::~Backend()
 {
-    window_.reset(); // its calls must be destroyed before the comm
+    drop_window();
     // Python may drop the last reference with the GIL held, which callbacks need to end.
     if (Py_IsInitialized() && PyGILState_Check()) {
         pybind11::gil_scoped_release no_gil;
@@ -103,12 +103,19 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
 
 void Backend::shutdown()
 {
-    {
-        std::lock_guard<std::mutex> lock(window_mutex_);
-        window_.reset();
-        coalescing_ = false;
-    }
+    drop_window();
     group_->close();
+}
+
+// End the window without submitting its calls. They must not be destroyed after the comm, which
+// Group::close_all() destroys at the end of the process.
+void Backend::drop_window()
+{
+    std::lock_guard<std::mutex> lock(window_mutex_);
+    if (window_ && group_->closed())
+        window_->calls.release();
+    window_.reset();
+    coalescing_ = false;
 }
 
 void Backend::abort()
