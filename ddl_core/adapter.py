@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import ddl_core
+from ddl_core import env_switches
 from ddl_core.errors import InvalidArgument, InvalidState
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class World:
             comm = world.duplicate(config)
             joined.callback(comm.close)
             self._opened(comm)
+            env_switches.joined(self._adapter, comm.rank, comm.local_rank)
+            joined.callback(env_switches.left, self._adapter)
             if leaves_job:
                 comm._owns_endpoint, world._owns_endpoint = True, False
                 comm._parent = None

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from ddl_core import arguments, fork_guard
 from ddl_core import config as configs
@@ -18,10 +17,11 @@ from ddl_core.config import INT_MAX, Config, integer
 from ddl_core.endpoint_handle import EndpointHandle
 from ddl_core.errors import DdlError, Mismatch
 from ddl_core.group import Group
-from ddl_core.live_objects import LiveObjects
+from ddl_core.live_objects import live_comms
 from ddl_core.operations import Operations
 from ddl_core.operations_async import AsyncOperations
 from ddl_core.order import Order
+from ddl_core.readings import Readings
 from ddl_core.work import Work, wait_in_slices
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ddl_core")
 
 
-class Comm(CommHandle, Operations, AsyncOperations):
+class Comm(CommHandle, Operations, AsyncOperations, Readings):
     """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
@@ -181,42 +181,6 @@ class Comm(CommHandle, Operations, AsyncOperations):
             check(lib.ddl_comm_failed(handle, ranks, self.size, count))
         return list(ranks[0 : count[0]])
 
-    def report(self) -> dict[str, Any]:
-        """The state of the comm: its `pending` operations and how long they have waited, the ranks
-        that are `missing` from them, or from a shrink, and for all `members` whether they are alive
-        and their last operation. At any time, from any thread, also of a dead comm. Does not
-        block."""
-        return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
-
-    def trace(self) -> dict[str, Any]:
-        """The last 1024 operations and messages with their times, as a trace for Chrome's tracing
-        and Perfetto once it is written by json.dump. Times are microseconds of the system's clock,
-        so that the events of several ranks can be joined."""
-        return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_trace)))
-
-    def counters(self) -> dict[str, int]:
-        """`operations` (with messages) that have succeeded and their `bytes`; works that are
-        `pending`; `deaths` of members that were noticed, and `detection_ns`, the longest that one
-        was silent before."""
-        native = ffi.new("ddl_counters *", {"struct_size": ffi.sizeof("ddl_counters")})
-        with self._held() as handle:
-            check(lib.ddl_comm_counters(handle, native))
-        names = ("operations", "bytes", "pending", "deaths", "detection_ns")
-        return {name: int(getattr(native, name)) for name in names}
-
-    def _text(self, function: Any) -> str:
-        """The text of a function that fills a buffer. The text may grow from one call to the
-        next."""
-        capacity, length = 4096, ffi.new("size_t *")
-        while True:
-            buffer = ffi.new("char[]", capacity)
-            with self._held() as handle:
-                status = function(handle, buffer, capacity, length)
-            if length[0] < capacity:
-                check(status)
-                return bytes(ffi.buffer(buffer, length[0])).decode(errors="replace")
-            capacity = 2 * int(length[0])
-
     # ---- completion ----
 
     def fd(self) -> int:
@@ -342,6 +306,3 @@ class Comm(CommHandle, Operations, AsyncOperations):
                 return status
 
         return self._endpoint._join(create, lambda made: Comm(made, self._endpoint, parent=self))
-
-
-live_comms: LiveObjects[Comm] = LiveObjects()

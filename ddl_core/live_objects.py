@@ -6,7 +6,11 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from ddl_core.readings import Readings
 
 
 class Closable(Protocol):
@@ -22,6 +26,7 @@ class LiveObjects(Generic[T]):
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._sources: list[Callable[[], None]] = []
         self._clear()
         os.register_at_fork(after_in_child=self._clear)  # a child cannot use them
 
@@ -31,8 +36,17 @@ class LiveObjects(Generic[T]):
     def add(self, value: T) -> None:
         self._objects[next(self._numbers)] = value
 
+    def add_source(self, add_new: Callable[[], None]) -> None:
+        """Call `add_new` before each listing, to add objects that were created without Python."""
+        self._sources.append(add_new)
+
     def items(self) -> list[tuple[int, T]]:
         """The objects with their numbers, from 0 on, in order."""
+        for add_new in self._sources:
+            add_new()
         pairs = ((int(reference.key), reference()) for reference in self._objects.valuerefs())
         found = [(n, value) for n, value in pairs if value is not None and not value.closed]
         return sorted(found, key=lambda item: item[0])
+
+
+live_comms: LiveObjects[Readings] = LiveObjects()

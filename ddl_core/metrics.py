@@ -6,11 +6,11 @@
     metrics.serve(9400)        # http://127.0.0.1:9400/metrics, from a thread
     print(metrics.text())      # or by any other way
 
-With DDL_METRICS_PORT=9400 in the environment, ddl_core.init serves them: local rank 0 of each host
-at 9400, local rank 1 at 9401 and so on.
+With DDL_METRICS_PORT=9400 in the environment, joining a job serves them, by ddl_core.init and by
+every adapter: local rank 0 of each host at 9400, local rank 1 at 9401 and so on.
 
-Labels: `rank` and `size` of the comm, and `comm`, its number in this process by the order of
-creation.
+Labels: `rank` and `size` of the comm, and `comm`, its number in this process. The process groups of
+torch.distributed are included.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from weakref import WeakKeyDictionary, WeakSet
 
-from ddl_core.comm import Comm, live_comms
 from ddl_core.errors import InvalidState
 from ddl_core.latencies import Latencies
+from ddl_core.live_objects import live_comms
+from ddl_core.readings import Readings
 
 __all__ = ["Server", "serve", "text"]
 
@@ -43,11 +44,11 @@ _METRICS = (
 
 _HISTOGRAM = "ddl_operation_seconds"
 _HISTOGRAM_HELP = "How long operations took, of those in the record when it was read."
-_latencies: WeakKeyDictionary[Comm, Latencies] = WeakKeyDictionary()
+_latencies: WeakKeyDictionary[Readings, Latencies] = WeakKeyDictionary()
 _reading = threading.Lock()
 
 
-def text(comms: Iterable[Comm] | None = None) -> str:
+def text(comms: Iterable[Readings] | None = None) -> str:
     """The counters of these comms (None: of all live ones of this process) in Prometheus' text
     format, without closed ones. Does not block."""
     known = {id(comm): number for number, comm in live_comms.items()}

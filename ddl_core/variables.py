@@ -7,7 +7,6 @@ compares it with what the sources read. The file imports nothing of the package.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 
@@ -115,6 +114,8 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
     out = []
     for name in sorted(env):
         if name.startswith("DDL_") and name not in NAMES and not is_of_service(env, name):
+            import difflib  # takes milliseconds, and most programs do not need it
+
             near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
             if near:
                 out.append(f"{name} is set, which libddl does not read: did you mean {near[0]}?")

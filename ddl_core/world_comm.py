@@ -6,25 +6,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
 
-from ddl_core import mpi, variables
+from ddl_core import env_switches, mpi
 from ddl_core.comm import Comm
 from ddl_core.config import Config
 from ddl_core.endpoint import Endpoint
-from ddl_core.environment import World, detect, metrics_port
+from ddl_core.environment import World, detect
 from ddl_core.errors import InvalidState
-
-if TYPE_CHECKING:
-    from ddl_core import metrics
 
 _log = logging.getLogger("ddl_core")
 
 _lock = threading.Lock()  # held while init is under way
 _comm: Comm | None = None
 _launched = World("alone")  # in which init was called
-_server: metrics.Server | None = None  # if DDL_METRICS_PORT is set
-_warned = False  # of misspelt variables: once is enough
 
 
 def init(
@@ -55,10 +49,9 @@ def init(
         config = config or Config()
         config.fields()  # raises InvalidArgument before anything is opened
         found = detect(os.environ)
-        port = metrics_port(os.environ)
         if found.warning:
             _log.warning(found.warning)
-        _warn_of_misspelt(found)
+        env_switches.check(found.rank)
         if found.launcher == "mpirun":
             comm = mpi.connect(found, config, host, secret)
         else:
@@ -79,38 +72,10 @@ def init(
             *(comm.local_rank, comm.local_size),
         )
         _comm, _launched = comm, found
-        _serve(port)
+        env_switches.joined(__package__, comm.rank, comm.local_rank)
         return comm
     finally:
         _lock.release()
-
-
-def _warn_of_misspelt(found: World) -> None:
-    """Rank 0 speaks for all."""
-    global _warned
-    if not _warned and found.rank <= 0:
-        for message in variables.misspelt(os.environ):
-            _log.warning(message)
-    _warned = True
-
-
-def _serve(port: int | None) -> None:
-    """Serve metrics. If that is impossible, the job goes on without."""
-    global _server
-    if _server is not None:
-        _server.close()
-        _server = None
-    if port is None or _comm is None:
-        return
-    from ddl_core import metrics  # importing http takes as long as the rest of ddl_core
-
-    try:
-        _server = metrics.serve(port + _comm.local_rank)
-    except (OSError, OverflowError) as error:
-        _log.warning(
-            "rank %d serves no metrics at DDL_METRICS_PORT + %d = %d: %s",
-            *(_comm.rank, _comm.local_rank, port + _comm.local_rank, error),
-        )
 
 
 def world() -> Comm:
@@ -137,6 +102,6 @@ def finalize() -> None:
     global _comm
     with _lock:
         comm, _comm = _comm, None
-        _serve(None)
+        env_switches.left(__package__)
     if comm is not None:
         comm.close()

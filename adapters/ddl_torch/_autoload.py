@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,6 +29,7 @@ def register() -> None:
             _open_set_pg_timeout(dist)
             serving.open_gloo_requests(dist)
             _open_init_process_group(dist, serving.is_for_ddl)
+            _open_destroy_process_group(dist)
     except Exception:
         logging.getLogger("ddl_torch").exception("the backend ddl is not available")
 
@@ -68,6 +70,20 @@ def _open_init_process_group(dist: Any, is_for_ddl: Callable[[Any], bool]) -> No
         original(backend, *rest, **options)
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
+
+
+def _open_destroy_process_group(dist: Any) -> None:
+    """Make dist.destroy_process_group end what the creation of the default group has begun."""
+    original = dist.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(group: Any = None) -> None:
+        original(group)
+        switches = sys.modules.get("ddl_core.env_switches")  # loaded by the first group of ddl
+        if switches is not None and not dist.is_initialized():
+            switches.left("torch.distributed")
+
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
 
 
 def _load_ahead() -> None:
@@ -131,7 +147,19 @@ def _open_set_pg_timeout(dist: Any) -> None:
 
 
 def _create(group: Any, _options: Any) -> Any:
-    """The backend of a new group of which this process is a member."""
+    """Return the backend of a new group of which this process is a member."""
+    if group.global_ranks_in_group:
+        return _join(group)[0]
+    from ddl_core import env_switches
+
+    env_switches.check(group.group_rank)
+    backend, local_rank = _join(group)
+    env_switches.joined("torch.distributed", group.group_rank, local_rank)
+    return backend
+
+
+def _join(group: Any) -> tuple[Any, int]:
+    """Join a new group. Return its backend and this process's local rank in it."""
     import torch
 
     from ddl_torch import _build
@@ -145,7 +173,7 @@ def _create(group: Any, _options: Any) -> Any:
             from ddl_core.gpu import load_libraries
 
             load_libraries()
-        return native.create(
+        backend = native.create(
             group.store,
             group.group_rank,
             group.group_size,
@@ -153,6 +181,8 @@ def _create(group: Any, _options: Any) -> Any:
             group.global_ranks_in_group,
             group.group_id,
         )
+        return backend, native.local(backend)[0]
     from ddl_torch import fallback
 
-    return fallback.ProcessGroup(group.store, group.group_rank, group.group_size, group.timeout)
+    joined = fallback.ProcessGroup(group.store, group.group_rank, group.group_size, group.timeout)
+    return joined, joined.local()[0]

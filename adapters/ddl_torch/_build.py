@@ -17,6 +17,7 @@ import torch
 
 import ddl_core
 from ddl_core import native, torch_choices
+from ddl_core.live_objects import live_comms
 from ddl_core.native import BuildError
 
 NAME = "_ddl_torch"  # as in csrc/module.cpp
@@ -41,7 +42,14 @@ def module() -> ModuleType:
                 _failure = error
                 raise
             atexit.register(_module.close_all)  # or peers would report a crash
+            live_comms.add_source(_add_new_comms)
         return _module
+
+
+def _add_new_comms() -> None:
+    from ddl_torch import native_comms  # loads more of ddl_core than joining needs
+
+    native_comms.add_new(_module)
 
 
 def load_ahead() -> None:

@@ -19,7 +19,7 @@ _GRACE = timedelta(seconds=1)  # that the others wait longer than rank 0, for it
 _MILLISECOND = timedelta(milliseconds=1)
 _PASSED = "passed"
 
-_numbers: Counter[int] = Counter()  # of barriers, by the tag of a native group
+_numbers: Counter[tuple[int, int]] = Counter()  # of barriers, by a native group's tag and the rank
 
 
 def of_native(backend: Any, limit: timedelta, wait_all_ranks: bool) -> None:
@@ -27,9 +27,9 @@ def of_native(backend: Any, limit: timedelta, wait_all_ranks: bool) -> None:
     from ddl_torch import _build
 
     store, tag, timeout = _build.module().store(backend)
-    _numbers[tag] += 1
+    _numbers[tag, backend.rank()] += 1
     limit = timeout if limit < timedelta(0) else limit
-    place = (str(tag), _numbers[tag], backend.rank(), backend.size())
+    place = (str(tag), _numbers[tag, backend.rank()], backend.rank(), backend.size())
     monitored_barrier(store, *place, limit, wait_all_ranks)
 
 

@@ -91,8 +91,16 @@ refused(ValueError, "the root is rank 7, but the group has 2 ranks", backend.bro
 refused(ValueError, "ddl send: tensors has layout Sparse", backend.send, [sparse], 1 - rank, 0)
 refused(ValueError, "the destination is rank 2, but the group has 2", backend.send, [ones], 2, 0)
 refused(ValueError, "the source is rank -1, but", backend.recv, [ones], -1, 0)
-refused(RuntimeError, "Split sizes doesn't match", dist.all_to_all_single, ones, ones, [1, 2],
-        [1, 1])
+for sizes in ([1, 2], [2], [1, 1, 0], [-1, 3], [2**62, 2**62]):
+    for output_sizes, input_sizes in ((sizes, [1, 1]), ([1, 1], sizes)):
+        refused(ValueError, f"are {sizes}; must be 2 numbers", dist.all_to_all_single, ones, ones,
+                output_sizes, input_sizes)
+refused(ValueError, "input has 3 rows; must be a multiple of the 2 ranks", dist.all_to_all_single,
+        torch.ones(3), torch.ones(3))
+refused(ValueError, "input has no dimension", dist.all_to_all_single, ones[0], ones[0])
+refused(ValueError, "the member is rank 2, but the group has 2", dist.group.WORLD.split_group,
+        [0, 2])
+refused(ValueError, "timeout is 0 ms; must be positive", backend.set_timeout, timedelta(0))
 refused(TypeError, "output is of type Float, input of type Int", backend.alltoall_base, ones,
         integers, [], [])
 refused(ValueError, "inputs has 1 tensors, but there are 2 ranks", backend.alltoall, [ones, ones],
@@ -201,8 +209,15 @@ else:
 def test_abort(ranks: Run) -> None:
     text = """
 if rank == 1:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend._start_coalescing()
+    collected = backend.allreduce([torch.ones(1)])
     time.sleep(0.3)
+    backend.abort()
+    refused(Dead, "abort of the process group on rank 1", backend._end_coalescing)
     dist.distributed_c10d._abort_process_group()
+    del backend
+    del collected  # hung: its calls were destroyed after the comm
 else:
     refused(Dead, "abort of the process group on rank 1", dist.all_reduce, torch.ones(1))
     dist.destroy_process_group()
@@ -256,7 +271,9 @@ def test_timeout_of_the_group(ranks: Run) -> None:
     text = """
 group = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
 second = dist.new_group([0, 1], backend="ddl", timeout=timedelta(seconds=30))
-group._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=1))
+group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
+assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
+assert group._get_backend(torch.device("cpu")).options.global_ranks_in_group == [0, 1]
 options = dist.BarrierOptions()
 options.timeout = timedelta(seconds=1)
 if rank == 0:
@@ -279,6 +296,7 @@ groups = [dist.new_group([0, 1], backend="ddl") for _ in range(2)]
 both = dist.new_group([0, 1], backend="cpu:ddl,cuda:gloo")  # the default of each device's own
 for group in (*groups, both):
     set_timeout(timedelta(seconds=1), group)
+    assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=1)
 for wrong, error in ((timedelta(0), ValueError), (1.5, TypeError)):
     try:
         set_timeout(wrong)
@@ -315,7 +333,7 @@ def test_set_pg_timeout(ddlrun: Run, env: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_refused_arguments(ddlrun: Run) -> None:
     ended = ddlrun(3, PROGRAMS / "torch_refusals.py", limit=120).expect_success()
-    assert ended.out.count("refused 32") == 3
+    assert ended.out.count("refused 35") == 3
 
 
 def test_rank_that_does_not_come(run_program: Run, tmp_path: Path) -> None:
@@ -457,6 +475,42 @@ else:
 """.replace("tensor = torch.ones(1)", "tensor, group = torch.ones(1), dist.group.WORLD")
     for ended in ranks(2, text):
         ended.expect_success()
+
+
+def test_forked_child_that_destroyed_its_groups_raises(ranks: Run) -> None:
+    text = """
+part = dist.new_group([0, 1], backend="ddl")
+backends = [group._get_backend(torch.device("cpu")) for group in (dist.group.WORLD, part)]
+done = dist.all_reduce(torch.ones(3), group=part, async_op=True)
+done.wait()
+pending = [dist.all_reduce(torch.ones(3_000_000), group=group, async_op=True)
+           for group in (dist.group.WORLD, part)]
+futures = [pending[0].get_future()]  # a thread waits for it
+if os.fork() == 0:
+    signal.alarm(30)
+    dist.destroy_process_group()
+    done.wait()  # had ended before
+    assert done.get_future().wait()[0].tolist() == [2, 2, 2]
+    for work in pending:
+        refused(Dead, "before the process was forked", work.wait)
+    refused(Dead, "before the process was forked", pending[1].get_future().wait)
+    for backend in backends:
+        refused(Dead, "has been shut down", backend.allreduce, [torch.ones(1)])
+        refused(Dead, "has been shut down", backend.barrier, dist.BarrierOptions())
+        refused(Dead, "has been shut down", backend._start_coalescing)
+        refused(Dead, "has been shut down", backend._end_coalescing)
+        backend.abort()
+        backend.shutdown()
+    print("child", flush=True)
+    sys.exit(0)
+assert os.wait()[1] == 0
+for work in pending:
+    work.wait()
+futures[0].wait()
+dist.destroy_process_group()
+"""
+    for ended in ranks(2, text):
+        assert "child" in ended.expect_success().out
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> g
 
 Backend::~Backend()
 {
-    window_.reset(); // its calls must be destroyed before the comm
+    drop_window();
     // Python may drop the last reference with the GIL held, which callbacks need to end.
     if (Py_IsInitialized() && PyGILState_Check()) {
         pybind11::gil_scoped_release no_gil;
@@ -66,6 +66,8 @@ c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions()
 
 void Backend::setTimeout(Milliseconds timeout)
 {
+    TORCH_CHECK_VALUE(timeout > kNoTimeout, "ddl set_timeout: timeout is ", timeout.count(),
+                      " ms; must be positive");
     options_->timeout = timeout;
 }
 
@@ -87,6 +89,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
                                                  const std::vector<int> &ranks,
                                                  const c10::intrusive_ptr<Options> &options)
 {
+    for (int rank : ranks)
+        require_rank("split", "member", rank, size_);
     auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end())
         return nullptr;
@@ -99,12 +103,19 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
 
 void Backend::shutdown()
 {
-    {
-        std::lock_guard<std::mutex> lock(window_mutex_);
-        window_.reset();
-        coalescing_ = false;
-    }
+    drop_window();
     group_->close();
+}
+
+// End the window without submitting its calls. They must not be destroyed after the comm, which
+// Group::close_all() destroys at the end of the process.
+void Backend::drop_window()
+{
+    std::lock_guard<std::mutex> lock(window_mutex_);
+    if (window_ && group_->closed())
+        window_->calls.release();
+    window_.reset();
+    coalescing_ = false;
 }
 
 void Backend::abort()

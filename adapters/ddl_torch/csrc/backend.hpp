@@ -131,6 +131,7 @@ class Backend final : public c10d::Backend
     void place(Operation &operation, const at::Tensor &tensor);
     WorkPtr submit(Operation operation);
     WorkPtr collect(Operation &operation);
+    void drop_window();
     void start(Work &work, const Operation &operation, ddl_group *calls);
     ddl_options options_of(const Operation &operation) const;
 

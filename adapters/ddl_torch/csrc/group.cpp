@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -22,13 +24,14 @@ namespace
 
 constexpr double kGracePeriod = 1.0;     // seconds for pending operations to end before an abort
 constexpr double kCallbackTimeout = 5.0; // seconds for callbacks to end, at exit
+constexpr std::chrono::milliseconds kShortest(1000); // for the ranks to connect
 
 std::mutex endpoint_mutex;
 std::weak_ptr<Endpoint> current_endpoint;
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
-std::weak_ptr<Group> default_group;
+std::map<int, std::weak_ptr<Group>> default_groups; // by this process's rank
 
 using Bytes = std::vector<uint8_t>;
 
@@ -176,14 +179,22 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
                                    std::chrono::milliseconds timeout)
 {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
+    const auto left = [deadline] { // at least 1 s: all ranks are present
+        const auto time = deadline - std::chrono::steady_clock::now();
+        return std::max(std::chrono::ceil<std::chrono::milliseconds>(time), kShortest);
+    };
     auto endpoint = Endpoint::of_this_process();
     Members members = exchange_addresses(store, endpoint->address(), rank, size, timeout);
-
-    auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    // All ranks see the same addresses, hence agree on whether there is a second exchange.
+    if (std::set<Bytes>(members.addresses.begin(), members.addresses.end()).size() < size_t(size)) {
+        const auto &all = members.addresses;
+        if (std::find(all.begin(), all.end(), all[rank]) != all.begin() + rank)
+            endpoint = std::make_shared<Endpoint>();
+        members = exchange_addresses(store, endpoint->address(), rank, size, left());
+    }
     ddl_comm_config config{};
     config.tag = members.tag;
-    config.timeout_ms = std::max<int64_t>(left.count(), 1000); // all ranks are present
+    config.timeout_ms = left().count();
     return create(std::move(endpoint), std::move(members.addresses), rank, config, timeout);
 }
 
@@ -199,7 +210,7 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     for (int rank : ranks) {
         if (rank < 0 || size_t(rank) >= addresses_.size())
             return nullptr;
-        if (rank == ddl_comm_rank(comm_))
+        if (rank == rank_)
             own = int(addresses.size());
         addresses.push_back(addresses_[rank]);
         list += "," + std::to_string(rank);
@@ -238,7 +249,7 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Address
           "group creation");
 
     std::shared_ptr<Group> group(
-        new Group(std::move(endpoint), std::move(addresses), comm, config.tag));
+        new Group(std::move(endpoint), std::move(addresses), rank, comm, config.tag));
     std::lock_guard<std::mutex> lock(registry_mutex);
     registry.erase(std::remove_if(registry.begin(), registry.end(),
                                   [](const auto &each) { return each.expired(); }),
@@ -247,27 +258,30 @@ std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Address
     return group;
 }
 
-void Group::set_world(const std::shared_ptr<Group> &group)
+void Group::set_world(int rank, const std::shared_ptr<Group> &group)
 {
     std::lock_guard<std::mutex> lock(registry_mutex);
-    default_group = group;
+    default_groups[rank] = group;
 }
 
-std::shared_ptr<Group> Group::world()
+std::shared_ptr<Group> Group::world(int rank)
 {
     std::lock_guard<std::mutex> lock(registry_mutex);
-    return default_group.lock();
+    return default_groups[rank].lock();
 }
 
-Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag)
-    : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), comm_(comm), tag_(tag),
-      completion_(new Completion(comm)), owner_(getpid())
+Group::Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, int rank, ddl_comm *comm,
+             uint64_t tag)
+    : endpoint_(std::move(endpoint)), addresses_(std::move(addresses)), rank_(rank), comm_(comm),
+      tag_(tag), completion_(new Completion(comm)), owner_(getpid())
 {
 }
 
 Group::~Group()
 {
     close();
+    if (owner_ != getpid())
+        completion_.release(); // its thread stayed with the parent
 }
 
 Group::Use::Use(Group &group) : group_(&group)
@@ -293,11 +307,7 @@ void Group::abort(const std::string &reason)
 
 void Group::close()
 {
-    if (owner_ != getpid()) {
-        completion_.release();
-        return;
-    }
-    if (closed_.exchange(true))
+    if (closed_.exchange(true) || owner_ != getpid())
         return;
     const auto wait_for_leavers = [this](double seconds) {
         for (double ms = 0; inside_.load() && ms < seconds * 1000; ms++)
@@ -316,17 +326,24 @@ void Group::close()
     endpoint_.reset();
 }
 
+bool Group::closed() const
+{
+    return closed_ || owner_ != getpid();
+}
+
+std::vector<std::shared_ptr<Group>> Group::all()
+{
+    std::lock_guard<std::mutex> lock(registry_mutex);
+    std::vector<std::shared_ptr<Group>> groups;
+    for (auto &each : registry)
+        if (auto group = each.lock(); group && !group->closed())
+            groups.push_back(std::move(group));
+    return groups;
+}
+
 void Group::close_all()
 {
-    std::vector<std::shared_ptr<Group>> groups;
-    {
-        std::lock_guard<std::mutex> lock(registry_mutex);
-        for (auto &each : registry)
-            if (auto group = each.lock())
-                groups.push_back(std::move(group));
-        registry.clear();
-    }
-    for (auto &group : groups)
+    for (auto &group : all())
         group->close();
     Executor::instance().quiesce(kCallbackTimeout);
 }

@@ -21,7 +21,9 @@
 namespace ddl_torch
 {
 
-// This process's endpoint: created for the first group, shared by all, destroyed with the last.
+// An endpoint. A process has one, which is created for the first group, shared by all and destroyed
+// with the last. Ranks of one group that are threads of a process need one each; all but the first
+// of them create their own.
 class Endpoint
 {
   public:
@@ -50,7 +52,7 @@ class Endpoint
 // operation. So every call into the library holds a Use. close() refuses new ones, waits for those
 // held, aborts the comm if they take too long, and destroys it when no Use is left.
 //
-// A forked child has neither the threads nor the connections; there close() only drops them.
+// A forked child has neither the threads nor the connections. There close() only refuses new Uses.
 class Group
 {
   public:
@@ -65,9 +67,13 @@ class Group
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
                                   std::chrono::milliseconds timeout);
 
-    // The default group of this process: the last one created, while it is open.
-    static void set_world(const std::shared_ptr<Group> &group);
-    static std::shared_ptr<Group> world();
+    // The open groups of this process, in the order of creation.
+    static std::vector<std::shared_ptr<Group>> all();
+
+    // The default group in which this process has the given rank: the last one created, while it is
+    // open. Threads that are ranks of their own have one each.
+    static void set_world(int rank, const std::shared_ptr<Group> &group);
+    static std::shared_ptr<Group> world(int rank);
 
     ~Group();
     Group(const Group &) = delete;
@@ -83,6 +89,10 @@ class Group
         explicit operator bool() const
         {
             return group_;
+        }
+        ddl_comm *comm() const
+        {
+            return group_->comm_;
         }
 
       private:
@@ -103,6 +113,17 @@ class Group
         return *completion_;
     }
 
+    int rank() const
+    {
+        return rank_;
+    }
+    int size() const
+    {
+        return int(addresses_.size());
+    }
+    // True in a forked child, too.
+    bool closed() const;
+
     // What tells this group from all others, equal on all its ranks.
     uint64_t tag() const
     {
@@ -122,7 +143,8 @@ class Group
   private:
     using Addresses = std::vector<std::vector<uint8_t>>;
 
-    Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, ddl_comm *comm, uint64_t tag);
+    Group(std::shared_ptr<Endpoint> endpoint, Addresses addresses, int rank, ddl_comm *comm,
+          uint64_t tag);
 
     static std::shared_ptr<Group> create(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
                                          int rank, ddl_comm_config config,
@@ -130,6 +152,7 @@ class Group
 
     std::shared_ptr<Endpoint> endpoint_;
     const Addresses addresses_; // of the ranks' endpoints
+    const int rank_;
     std::mutex mutex_;
     std::map<std::string, uint64_t> derived_; // number of groups, by ranks and name
     ddl_comm *comm_;

@@ -24,14 +24,17 @@ BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int si
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
                   const std::string &name)
 {
-    std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world();
+    std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world(ranks.at(rank));
     if (world)
         group = world->derive(ranks, name, timeout);
     if (!group)
         group = Group::join(*store, rank, size, timeout);
     if (ranks.empty())
-        Group::set_world(group);
-    return c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
+        Group::set_world(rank, group);
+    auto backend = c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
+    backend->getBackendOptions()->group_name = name; // as PyTorch fills in those of Gloo
+    backend->getBackendOptions()->global_ranks_in_group.assign(ranks.begin(), ranks.end());
+    return backend;
 }
 
 Backend &ours(const BackendPtr &backend)
@@ -47,6 +50,25 @@ PYBIND11_MODULE(_ddl_torch, m)
 {
     namespace py = pybind11;
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
+    // For ddl_core's metrics and dump: a comm may be read while a Use of its group exists.
+    py::class_<Group, std::shared_ptr<Group>>(m, "Group")
+        .def_property_readonly("rank", &Group::rank)
+        .def_property_readonly("size", &Group::size)
+        .def_property_readonly("closed", &Group::closed)
+        .def(
+            "use",
+            [](Group &group) {
+                auto use = std::make_unique<Group::Use>(group);
+                return *use ? std::move(use) : nullptr;
+            },
+            py::keep_alive<0, 1>());
+    py::class_<Group::Use>(m, "Use").def_property_readonly(
+        "comm", [](const Group::Use &use) { return uintptr_t(use.comm()); });
+    m.def("groups", &Group::all);
+    // What Gloo's class has beside the methods of all backends.
+    py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
+        .def_property_readonly("options", &Backend::getBackendOptions)
+        .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"));
     m.def(

@@ -2,8 +2,6 @@
 // Collective operations that move elements unchanged.
 #include "backend.hpp"
 
-#include <torch/csrc/distributed/c10d/Utils.hpp>
-
 namespace ddl_torch
 {
 
@@ -18,13 +16,28 @@ std::vector<int64_t> times(std::vector<int64_t> counts, int64_t each)
     return counts;
 }
 
-// The elements of each rank in a tensor that is split along its first dimension.
-std::vector<int64_t> split_counts(const std::vector<int64_t> &sizes, const at::Tensor &tensor,
+// The elements of each rank in a tensor that is split along its first dimension, into the given
+// numbers of rows, or into equal parts if there are none.
+std::vector<int64_t> split_counts(const char *operation, const char *argument,
+                                  const std::vector<int64_t> &sizes, const at::Tensor &tensor,
                                   int ranks)
 {
-    c10d::checkSplitSizes(sizes, tensor, ranks);
+    TORCH_CHECK_VALUE(tensor.dim() > 0, "ddl ", operation, ": ", argument,
+                      " has no dimension to split; give it one by reshape(1)");
     const int64_t rows = tensor.size(0), row = rows ? tensor.numel() / rows : 0;
-    return sizes.empty() ? std::vector<int64_t>(ranks, rows / ranks * row) : times(sizes, row);
+    if (sizes.empty()) {
+        TORCH_CHECK_VALUE(rows % ranks == 0, "ddl ", operation, ": ", argument, " has ", rows,
+                          " rows; must be a multiple of the ", ranks,
+                          " ranks, or give split sizes");
+        return std::vector<int64_t>(ranks, rows / ranks * row);
+    }
+    int64_t left = sizes.size() == size_t(ranks) ? rows : -1; // the sum of sizes might overflow
+    for (int64_t size : sizes)
+        left = size >= 0 && size <= left ? left - size : -1;
+    TORCH_CHECK_VALUE(left == 0, "ddl ", operation, ": the split sizes of ", argument, " are ",
+                      at::IntArrayRef(sizes), "; must be ", ranks,
+                      " numbers of at least 0 whose sum is its ", rows, " rows");
+    return times(sizes, row);
 }
 
 void alltoall_part(Operation &operation, const Blocks &output, const Blocks &input)
@@ -262,8 +275,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
     TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "ddl ", operation.name,
                      ": output is of type ", output.scalar_type(), ", input of type ",
                      input.scalar_type());
-    std::vector<int64_t> sent = split_counts(input_sizes, input, size_);
-    std::vector<int64_t> taken = split_counts(output_sizes, output, size_);
+    auto sent = split_counts(operation.name, "input", input_sizes, input, size_);
+    auto taken = split_counts(operation.name, "output", output_sizes, output, size_);
     operation.inputs = {input};
     operation.buffers.outputs = {output};
     place(operation, output);

@@ -217,7 +217,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     if (!future_) {
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), accelerators_of(buffers_.outputs));
-        if (c10d::Work::isCompleted() || followed_) {
+        // A forked child has no thread that completes it later: there every work has failed.
+        if (isCompleted() || followed_) {
             future_completed_ = true;
             complete_future(future_); // no callback can have been added yet
         } else {

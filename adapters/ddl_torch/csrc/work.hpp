@@ -90,8 +90,8 @@ class Work final : public c10d::Work
         return buffers_;
     }
 
-    // Submit it by `submit`, with options.queued and this as the user pointer. A failure changes
-    // nothing.
+    // Submit it by `submit`, with options.queued and this as the user pointer. A failure drops its
+    // calls, which must not outlive the comm.
     template <class Submit> ddl_status start(Submit submit);
     // Keep the calls that it consists of until it has ended.
     void own(GroupOfCalls calls);
@@ -133,6 +133,7 @@ template <class Submit> ddl_status Work::start(Submit submit)
     ddl_work *work = nullptr;
     ddl_status status = submit(&work);
     if (status != DDL_OK) {
+        calls_.reset();
         c10::raw::intrusive_ptr::decref(this);
         return status;
     }

@@ -58,7 +58,7 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._store = store
-        self._timeout = timeout
+        self.options = dist._Backend.Options("ddl", timeout)
         self._name = self._description = ""
         self._window: Work | None = None
         self._kept: deque[Work] = deque(maxlen=_KEPT)
@@ -100,8 +100,17 @@ class ProcessGroup(dist.ProcessGroup):
     def local(self) -> tuple[int, int]:
         return self._comm.local_rank, self._comm.local_size
 
+    @property
+    def _timeout(self) -> timedelta:
+        timeout: timedelta = self.options._timeout
+        return timeout
+
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
+        if timeout <= NO_TIMEOUT:
+            raise ValueError(f"ddl set_timeout: timeout is {timeout}; must be positive")
+        self.options._timeout = timeout
+
+    _set_default_timeout = set_timeout
 
     def _get_sequence_number_for_group(self) -> int:
         return self._sequence
@@ -345,19 +354,22 @@ class ProcessGroup(dist.ProcessGroup):
         copies: list[tuple[Tensor, Tensor]] = []
         memory = writable(output, copies)
         keywords = {
-            "send_counts": self._split(input, input_sizes),
-            "recv_counts": self._split(output, output_sizes),
+            "send_counts": self._split("input", input, input_sizes),
+            "recv_counts": self._split("output", output, output_sizes),
         }
         arguments = (as_buffer(separate(contiguous(input), memory)), as_buffer(memory))
         return self._run([("alltoallv", arguments, keywords)], [output], options, copies)
 
     all_to_all_single = alltoall_base
 
-    def _split(self, tensor: Tensor, sizes: list[int]) -> list[int]:
-        rows = len(tensor)
-        sizes = list(sizes) or [rows // self._comm.size] * self._comm.size
-        if len(sizes) != self._comm.size or sum(sizes) != rows:
-            raise RuntimeError(f"ddl: splits {sizes} do not fit {rows} rows")
+    def _split(self, argument: str, tensor: Tensor, sizes: list[int]) -> list[int]:
+        size, rows = self._comm.size, len(tensor)  # TypeError if it has no dimension
+        sizes = list(sizes) or [rows // size] * size
+        if len(sizes) != size or min(sizes) < 0 or sum(sizes) != rows:
+            raise ValueError(
+                f"ddl alltoall: the split sizes of {argument} are {sizes}; must be {size} numbers"
+                f" of at least 0 whose sum is its {rows} rows"
+            )
         row = tensor.numel() // rows * bytes_each(tensor) if rows else 0
         return [count * row for count in sizes]
 
@@ -398,9 +410,23 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
     with _endpoint_lock:
         if _endpoint is None or _endpoint.closed:
             _endpoint = ddl_core.Endpoint()
+    endpoint, seconds = _endpoint, timeout.total_seconds()
+    addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
+    owned = addresses.index(endpoint.address) != rank  # this rank and an earlier one are threads
+    if len(set(addresses)) < size:
+        endpoint = ddl_core.Endpoint() if owned else endpoint
+        addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
+    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
+    return endpoint.connect(addresses, rank, config, owned=owned), number
+
+
+def _exchange(
+    store: Any, address: bytes, rank: int, size: int, timeout: timedelta
+) -> tuple[list[bytes], int]:
+    """Return the addresses of all ranks, and the number of this exchange in the store."""
     number: int = store.add(f"python/{rank}", 1)
     keys = [f"python/{number}/{of}" for of in range(size)]
-    store.set(keys[rank], _endpoint.address)
+    store.set(keys[rank], address)
     try:
         store.wait(keys, timeout)
     except dist.DistError as error:
@@ -416,9 +442,7 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_cor
             f"ddl: rank {rank} of {size} could not exchange addresses within"
             f" {timeout.total_seconds():g} s; missing: rank {missing}"
         ) from error
-    seconds = timeout.total_seconds()
-    config = ddl_core.Config(timeout=max(seconds, 1), operation_timeout=seconds)
-    return _endpoint.connect(_get_all(store, keys), rank, config), number
+    return _get_all(store, keys), number
 
 
 def _get_all(store: Any, keys: list[str]) -> list[bytes]:

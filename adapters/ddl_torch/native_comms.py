@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comms of the native part, as ddl_core's metrics and dump read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ddl_core._lib import ffi
+from ddl_core.errors import InvalidState
+from ddl_core.live_objects import live_comms
+from ddl_core.readings import Readings
+
+_known: dict[Any, NativeComm] = {}  # by the native group; kept, because live_comms keeps nothing
+
+
+class NativeComm(Readings):
+    """The comm of a process group."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank, self.size = group.rank, group.size
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._group.closed)
+
+    @contextmanager
+    def _held(self) -> Iterator[Any]:
+        use = self._group.use()  # until this function ends
+        if use is None:
+            raise InvalidState("the process group has been shut down")
+        yield ffi.cast("ddl_comm *", use.comm)
+
+
+def add_new(native: Any) -> None:
+    """Add the groups that were created since the last call to ddl_core's live comms."""
+    for group in [group for group in _known if group.closed]:
+        _known.pop(group, None)
+    for group in native.groups():
+        if group not in _known:
+            comm = NativeComm(group)
+            if _known.setdefault(group, comm) is comm:  # no other thread was faster
+                live_comms.add(comm)
