@@ -26,8 +26,13 @@ Rule = Callable[..., Any]
 
 
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
-    """The operation outside of jit."""
-    return programs.of_primitive(primitive, **parameters)(*arrays)
+    """Run the operation outside of jit. Even under jax.disable_jit it is a program, as JAX's own
+    primitives are."""
+    run = programs.of_primitive(primitive, **parameters)
+    if not jax.config.jax_disable_jit:
+        return run(*arrays)
+    with jax.disable_jit(False):
+        return run(*arrays)
 
 
 def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:

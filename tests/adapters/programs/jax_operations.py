@@ -266,6 +266,42 @@ for jit in (jax.jit, ddl.jit):
     for _ in range(3):  # the second call is quicker than the first
         same(ahead(x), everyones.sum(0), "compiled ahead of time")
 
+device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+for jit in (jax.jit, ddl.jit):
+    placed = jit(
+        lambda u, v: (ddl.allreduce(u), v), in_shardings=device, out_shardings=(device,) * 2
+    )
+    same(placed(x, x)[0], everyones.sum(0), "shardings")
+
+    @jit(static_argnums=1)
+    def multiplied(v: Any, factor: int) -> Any:
+        return ddl.allreduce(v) * factor
+
+    same(multiplied(x, 3), 3 * everyones.sum(0), "decorator with arguments")
+    assert multiplied.eval_shape(x, 3).shape == (ROWS,)
+    assert "ddl_allreduce" in str(multiplied.trace(x, 3).jaxpr)
+    multiplied.clear_cache()
+    same(multiplied(x, 3), 3 * everyones.sum(0), "after clear_cache")
+
+# ---- without jit ----
+
+with jax.disable_jit():
+    for name, (step, reference) in OPERATIONS.items():
+        expected = reference(everyones)[rank]
+        same(step(x), expected, f"{name}, disable_jit")
+        same(jax.vmap(step)(jnp.stack([x])), expected[None], f"{name}, disable_jit, vmap")
+        for jit in (jax.jit, ddl.jit):
+            inner = jit(lambda v, step=step: step(v) * np.float32(v[0] / v[0]))  # of an array
+            same(inner(x), expected, f"{name}, disable_jit, jit")
+    looped = lax.fori_loop(0, 3, lambda i, v: ddl.allreduce(v) / size, jnp.ones(2))
+    same(looped, np.ones(2), "fori, disable_jit")
+    same(jax.grad(lambda v: ddl.allreduce(v).sum())(x), np.full(ROWS, size), "grad, disable_jit")
+    ddl.barrier()
+
+with jax.debug_nans(True):
+    for jit in (jax.jit, ddl.jit):
+        refused(FloatingPointError, "nan", jit(lambda v: jnp.log(ddl.allreduce(v))), -x)
+
 # ---- beside other effects ----
 
 seen: list[float] = []
