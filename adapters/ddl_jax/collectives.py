@@ -195,7 +195,8 @@ def recv(
     """The oldest message with this tag from rank `source`, or from any (None).
 
     like         an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values
-                 do not matter
+                 do not matter. Under vmap, a message has the batch of this array, as it has the
+                 batch of the array of `send`
     with_source  return the array and the rank that sent it, a number of int32
 
     Raises like `broadcast`.
@@ -204,7 +205,8 @@ def recv(
     which, _, size = members(comm)
     where = {"source": _source(source, size), "recv_tag": _tag("tag", tag)}
     form = {"shape": shape, "dtype": dtype, "tells": int(with_source)}
-    results = primitives.recv_p.bind(**form, **where, comm=which, size=size)
+    traced = [jax.lax.stop_gradient(like)] if isinstance(like, jax.core.Tracer) else []
+    results = primitives.recv_p.bind(*traced, **form, **where, comm=which, size=size)
     return tuple(results) if with_source else results[0]
 
 

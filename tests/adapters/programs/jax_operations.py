@@ -372,6 +372,21 @@ if size > 1 and not ON_GPU:
     if rank == 1:
         got = ddl.recv(jax.ShapeDtypeStruct((2, ROWS), jnp.float32), 0, tag=9)
         same(got, [everyones[0], 10 * everyones[0]], "send, vmap")
+    batched = {"in_axes": 1, "out_axes": 1}
+    for jit in (lambda f: f, jax.jit, ddl.jit):
+        got = jit(jax.vmap(ping, **batched))(jnp.stack([x, 10 * x], 1))
+        same(got, np.stack([answer, 10 * answer], 1), "send, recv, vmap")
+        got = jit(jax.vmap(pings, **batched))(jnp.stack([x, 10 * x], 1))
+        same(got, np.stack([6 * answer, 60 * answer], 1), "send, recv, scan, vmap")
+
+    def found(v: Any) -> Any:
+        if rank == 0:
+            return ddl.send(v, 1) or (v, -1)
+        return ddl.recv(v, None, with_source=True) if rank == 1 else (v, -1)
+
+    got, source = jax.vmap(found, out_axes=(0, None))(jnp.stack([x, 10 * x]))
+    same(got, np.stack([everyones[0 if rank == 1 else rank] * k for k in (1, 10)]), "source, vmap")
+    same(source, 0 if rank == 1 else -1, "source, vmap")
     refused(NotImplementedError, "", lambda: jax.grad(lambda v: ddl.send(v, 0) or v.sum())(x))
 
 # ---- barriers, among operations that would not match in another order ----
