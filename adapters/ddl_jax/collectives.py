@@ -82,10 +82,12 @@ def grouped_allreduce(
 
     arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
 
+    Gradients of integers (float0), which have no values, are returned as they are.
     All ranks call it. Raises like `allreduce`.
     """
     leaves, tree = jax.tree.flatten(arrays)
-    own = [_array(leaf) for leaf in leaves]
+    valued = [i for i, leaf in enumerate(leaves) if jnp.result_type(leaf) != jax.dtypes.float0]
+    own = [_array(leaves[i]) for i in valued]
     number = _op(op, own)
     if transpose not in ("allreduce", "identity"):
         raise InvalidArgument(f'transpose: {transpose!r} is neither "allreduce" nor "identity"')
@@ -94,7 +96,9 @@ def grouped_allreduce(
         return arrays
     shared = int(transpose == "identity")
     results = primitives.allreduce_p.bind(*own, op=number, comm=which, size=ranks, shared=shared)
-    result: Tree = jax.tree.unflatten(tree, results)
+    for i, reduced in zip(valued, results, strict=True):
+        leaves[i] = reduced
+    result: Tree = jax.tree.unflatten(tree, leaves)
     return result
 
 
