@@ -25,6 +25,7 @@ from ddl_core import adapter, dtypes
 from ddl_core.arguments import op_value
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
+from ddl_jax.arrays import as_array
 from ddl_jax.communicators import Communicator, members
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def grouped_allreduce(
     """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
 
     arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
-
     Gradients of integers (float0), which have no values, are returned as they are.
+
     All ranks call it. Raises like `allreduce`.
     """
     leaves, tree = jax.tree.flatten(arrays)
@@ -248,7 +249,7 @@ def sendrecv(
 
 
 def _array(value: ArrayLike) -> Array:
-    array = jnp.asarray(value)
+    array = as_array(value)
     dtypes.from_name(str(array.dtype), "array")
     return array
 

@@ -425,6 +425,10 @@ refused(InvalidArgument, f"dest: {size} is not a rank", ddl.send, x, size)
 refused(InvalidArgument, "tag: -1", ddl.send, x, 0, -1)
 refused(InvalidArgument, "dtype int4", ddl.allreduce, jnp.ones(2, jnp.int4))
 refused(InvalidArgument, "like: has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
+large_number = 2**40 + rank
+refused(InvalidArgument, f"has the int64 {large_number}", ddl.broadcast, np.int64(large_number))
+refused(InvalidArgument, "into JAX's uint32", ddl.allreduce, np.full(2, 2**32, np.uint64))
+same(ddl.allreduce(np.full(2, rank + 1)), np.full(2, total), "integers of NumPy that fit")
 for array, op in ((x * 1j, "max"), (x > 0, "average"), (x, "bit_or"), (x, "logical_and")):
     refused(Unsupported, f"there is no {op} of {array.dtype}", ddl.allreduce, array, op)
 same(ddl.allreduce(x), everyones.sum(0), "after what was refused")
