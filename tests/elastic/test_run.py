@@ -235,6 +235,30 @@ def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("last", ["", "sys.exit()\n"])
+def test_program_without_a_job_fails(run: Any, tmp_path: Path, last: str) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text("import ddl_core, sys\nprint(ddl_core.init().rank, 'done')\n" + last)
+    done, report = run("-n", 2, "--preload", "json", program)
+    assert (done.code, report["state"]) == (1, "failed")
+    for worker in (0, 1):
+        assert f"[{worker}] 0 done\n[{worker}] {program} made no elastic job" in done.out
+    assert done.err.count("made no elastic job, so each worker ran it alone; make an") == 2
+
+
+def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "helping.py"
+    program.write_text(
+        "import argparse, ddl_elastic\n"
+        "argparse.ArgumentParser().parse_args()\n"
+        "print('made no job')\n"
+    )
+    done, _ = run("-n", 2, "--preload", "json", "--quiet", program, "--help")
+    assert (done.code, done.err) == (0, "") and "[1] usage: helping.py" in done.out
+    done, _ = run("-n", 2, "--preload", "json", program)
+    assert done.code == 1 and "helping.py made no elastic job" in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

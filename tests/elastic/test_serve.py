@@ -235,7 +235,10 @@ def test_cancelled(serving: Serving, tmp_path: Path) -> None:
 def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import torch\nraise OSError('no such sample')\n")
+    plain = tmp_path / "plain.py"
+    plain.write_text("print('done')\n")
     jobs = {
+        serving.submit(command=[str(plain)], max=2): "rank 0 on .*/plain.py made no elastic job",
         serving.submit(command=["missing.py"]): "missing.py: there is no such program",
         serving.submit(command=[]): "its specification is wrong: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
