@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ddl_elastic import program
+from ddl_elastic.progress import Progress
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
@@ -272,6 +273,14 @@ def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message
     done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
+
+
+def test_missing_bar_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    Progress()
+    assert "no progress bar: tqdm is missing; pip install" in capsys.readouterr().err
 
 
 def test_frameworks_that_a_program_names() -> None:
