@@ -88,7 +88,7 @@ def work(
 
 def _require_job(path: Path) -> None:
     """Raise NoJob if the program has not joined the job: then each worker has run it alone."""
-    if environment.has_agent():
+    if not environment.is_agent_taken():
         raise NoJob(
             f"{path} made no elastic job, so each worker ran it alone; make an elastic.Job in it,"
             " or run it by ddlrun"

@@ -247,6 +247,20 @@ def test_program_without_a_job_fails(run: Any, tmp_path: Path, last: str) -> Non
     assert done.err.count("made no elastic job, so each worker ran it alone; make an") == 2
 
 
+@pytest.mark.slow
+def test_job_of_a_forked_child_counts(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "forking.py"
+    program.write_text(
+        "import multiprocessing, runpy, sys\n"
+        f"sys.argv = [{str(PROGRAM)!r}, '--passes', '1']\n"
+        "run = lambda: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "child = multiprocessing.get_context('fork').Process(target=run)\n"
+        "child.start()\nchild.join()\n"
+    )
+    done, report = run("-n", 2, program)
+    assert (done.code, report["state"]) == (0, "done"), done.out
+
+
 def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> None:
     program = tmp_path / "helping.py"
     program.write_text(
