@@ -162,7 +162,10 @@ class Part:
         failure.unlink(missing_ok=True)
         start = time.monotonic()
         _say(f"building {what} (up to half a minute), into {self.path.parent}")
-        with tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
+        prefix = f"{self.path.name}.tmp"
+        for left in self.path.parent.glob(f"{prefix}*"):  # by a build that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as scratch:
             result = Path(scratch, self.path.name)
             try:
                 self._compile(result)

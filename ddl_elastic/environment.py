@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import re
@@ -16,6 +17,8 @@ _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
 _CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
+
+_taken: mmap.mmap | None = None  # of a worker: a flag in memory that forked children share
 
 
 def cores() -> int:
@@ -131,6 +134,8 @@ def has_agent() -> bool:
 
 def give_agent(descriptor: int, member: int, secret: str) -> None:
     """To the program that this worker runs, which joins its job by `take_agent`."""
+    global _taken
+    _taken = mmap.mmap(-1, 1)
     os.environ[_AGENT] = f"{descriptor} {member}"
     os.environ["DDL_SECRET"] = secret
 
@@ -151,12 +156,19 @@ def checkpoint_folder(number: int) -> str | None:
     return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
 
 
+def is_agent_taken() -> bool:
+    """Return True if the program, or a process that it has forked, has joined the job."""
+    return bool(_taken and _taken[0])
+
+
 def take_agent() -> tuple[int, int] | None:
     """The descriptor of the channel to the job, and the number of this worker; None if no agent has
     started this process. Its children are no workers, so it is there once."""
     text = os.environ.pop(_AGENT, "")
     if not text:
         return None
+    if _taken:
+        _taken[0] = 1
     descriptor, member = map(int, text.split())
     return descriptor, member
 

@@ -25,7 +25,12 @@ _LIBRARIES = {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs", "
 
 
 def storage_at(location: str) -> Storage:
-    """Of a folder, or a URL such as s3://bucket/prefix. Raises ValueError and ImportError."""
+    """Of a folder, or a URL such as s3://bucket/prefix. Raises ValueError and ImportError, also for
+    a package that only reading needs: a checkpoint that cannot be read later is of no use."""
+    if not importlib.util.find_spec("safetensors"):
+        raise ImportError(
+            f"checkpoint is {location}, which needs safetensors: pip install 'libddl[elastic]'"
+        )
     return ObjectStorage(location) if "://" in location else Folder(location)
 
 

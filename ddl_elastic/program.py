@@ -23,6 +23,10 @@ from ddl_elastic.framework import HALVES, loaded_halves
 from ddl_elastic.messages import Channel, JobOver
 
 
+class NoJob(RuntimeError):
+    """The program ended without having made an elastic job."""
+
+
 def preload(modules: Sequence[str] | None, path: Path) -> None:
     """Import these, and all that training with them needs; None: the frameworks, if installed, that
     the program names."""
@@ -54,31 +58,54 @@ def work(
     sys.argv = [str(path), *words]
     sys.path[0] = str(path.parent.resolve())
     code: object = 0
+    ended_early = False
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         code = end.code
+        # An elastic program may do so before it makes its job, for example for --help.
+        ended_early = "elastic" in path.read_text(errors="replace")
     except JobOver:  # nothing is left to do
         pass
     except BaseException as error:
         code = 1
-        _show(error)
-        with suppress(OSError):
-            channel.send("failed", error=f"{type(error).__name__}: {error}", trace="")
+        _fail(channel, error)
     if not (code is None or isinstance(code, int)):
         print(code, file=sys.stderr)
         code = 1
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+    if not (code or ended_early):
+        try:
+            _require_job(path)
+        except NoJob as error:
+            code = 1
+            _fail(channel, error)
     atexit._run_exitfuncs()
     raise SystemExit(code or 0)
 
 
+def _require_job(path: Path) -> None:
+    """Raise NoJob if the program has not joined the job: then each worker has run it alone."""
+    if not environment.is_agent_taken():
+        raise NoJob(
+            f"{path} made no elastic job, so each worker ran it alone; make an elastic.Job in it,"
+            " or run it by ddlrun"
+        )
+
+
+def _fail(channel: Channel, error: BaseException) -> None:
+    """Print the error, and report it to the coordinator."""
+    _show(error)
+    with suppress(OSError):
+        channel.send("failed", error=f"{type(error).__name__}: {error}", trace="")
+
+
 def _show(error: BaseException) -> None:
     """As Python does, without the frames of what runs the program."""
-    if isinstance(error, Minority):
-        print(error, file=sys.stderr)  # the job goes on without this worker
+    if isinstance(error, (Minority, NoJob)):
+        print(error, file=sys.stderr)  # no line of the program is at fault
         return
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename in (

@@ -35,6 +35,7 @@ class Progress(Shows):
             try:
                 from tqdm import tqdm
             except ImportError:
+                self.event("no progress bar: tqdm is missing; pip install 'libddl[elastic]'")
                 return
 
             class Bar(tqdm):  # type: ignore[misc]

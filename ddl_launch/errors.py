@@ -5,6 +5,8 @@ from __future__ import annotations
 
 FAILED, USAGE, NOT_EXECUTABLE, NOT_FOUND = 1, 2, 126, 127
 
+SCHEDULER_EXTRA = "pip install 'libddl[scheduler]'"  # for a package that is missing
+
 
 class LaunchError(Exception):
     """Why nothing was started, and the exit code that says so."""

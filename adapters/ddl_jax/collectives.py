@@ -25,6 +25,7 @@ from ddl_core import adapter, dtypes
 from ddl_core.arguments import op_value
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import primitives
+from ddl_jax.arrays import as_array
 from ddl_jax.communicators import Communicator, members
 
 if TYPE_CHECKING:
@@ -81,11 +82,13 @@ def grouped_allreduce(
     """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
 
     arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
+    Gradients of integers (float0), which have no values, are returned as they are.
 
     All ranks call it. Raises like `allreduce`.
     """
     leaves, tree = jax.tree.flatten(arrays)
-    own = [_array(leaf) for leaf in leaves]
+    valued = [i for i, leaf in enumerate(leaves) if jnp.result_type(leaf) != jax.dtypes.float0]
+    own = [_array(leaves[i]) for i in valued]
     number = _op(op, own)
     if transpose not in ("allreduce", "identity"):
         raise InvalidArgument(f'transpose: {transpose!r} is neither "allreduce" nor "identity"')
@@ -94,7 +97,9 @@ def grouped_allreduce(
         return arrays
     shared = int(transpose == "identity")
     results = primitives.allreduce_p.bind(*own, op=number, comm=which, size=ranks, shared=shared)
-    result: Tree = jax.tree.unflatten(tree, results)
+    for i, reduced in zip(valued, results, strict=True):
+        leaves[i] = reduced
+    result: Tree = jax.tree.unflatten(tree, leaves)
     return result
 
 
@@ -195,7 +200,8 @@ def recv(
     """The oldest message with this tag from rank `source`, or from any (None).
 
     like         an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values
-                 do not matter
+                 do not matter. Under vmap, a message has the batch of this array, as it has the
+                 batch of the array of `send`
     with_source  return the array and the rank that sent it, a number of int32
 
     Raises like `broadcast`.
@@ -204,7 +210,8 @@ def recv(
     which, _, size = members(comm)
     where = {"source": _source(source, size), "recv_tag": _tag("tag", tag)}
     form = {"shape": shape, "dtype": dtype, "tells": int(with_source)}
-    results = primitives.recv_p.bind(**form, **where, comm=which, size=size)
+    traced = [jax.lax.stop_gradient(like)] if isinstance(like, jax.core.Tracer) else []
+    results = primitives.recv_p.bind(*traced, **form, **where, comm=which, size=size)
     return tuple(results) if with_source else results[0]
 
 
@@ -242,7 +249,7 @@ def sendrecv(
 
 
 def _array(value: ArrayLike) -> Array:
-    array = jnp.asarray(value)
+    array = as_array(value)
     dtypes.from_name(str(array.dtype), "array")
     return array
 

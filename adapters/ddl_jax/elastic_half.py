@@ -13,6 +13,7 @@ import numpy as np
 from ddl_elastic import flat, framework
 from ddl_elastic.flat import Flat, Spec
 from ddl_jax import elastic_pins, elastic_state
+from ddl_jax.arrays import as_array
 
 
 class Half(Flat):
@@ -30,7 +31,7 @@ class Half(Flat):
         update_fn: Callable[..., Any],
         example: Any,
     ) -> None:
-        self.model = jax.tree.map(jax.numpy.asarray, state)
+        self.model = jax.tree.map(as_array, state)
         self._words = np.zeros(2, np.uint32)  # which a share's key is made of
 
         def compute(state: Any, batch: Any, words: Any) -> Any:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from ddl_core.errors import InvalidArgument, Unsupported
 from ddl_jax import collectives, communicators, world
+from ddl_jax.arrays import as_array
 
 
 class Comm:
@@ -102,12 +103,12 @@ def allreduce(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
 
 def allgather(x: Any, *, comm: Comm | None = None) -> jax.Array:
     """All processes' arrays, along a new first dimension."""
-    return collectives.allgather(jnp.asarray(x)[None], comm=_part(comm))
+    return collectives.allgather(as_array(x)[None], comm=_part(comm))
 
 
 def alltoall(x: Any, *, comm: Comm | None = None) -> jax.Array:
     """Give process i x[i], and get theirs. x[size]."""
-    part, own = _part(comm), jnp.asarray(x)
+    part, own = _part(comm), as_array(x)
     _check_rows("x", own, _members(comm)[2])
     return collectives.alltoall(own, comm=part)
 
@@ -125,13 +126,13 @@ def bcast(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
 def gather(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
     """On the root all processes' arrays, along a new first dimension; elsewhere x."""
     everyone = allgather(x, comm=comm)
-    return everyone if _members(comm)[1] == root else jnp.asarray(x)
+    return everyone if _members(comm)[1] == root else as_array(x)
 
 
 def reduce(x: Any, op: str, root: int, *, comm: Comm | None = None) -> jax.Array:
     """On the root what `allreduce` gives; elsewhere x."""
     combined = collectives.allreduce(x, op, comm=_part(comm))
-    return combined if _members(comm)[1] == root else jnp.asarray(x)
+    return combined if _members(comm)[1] == root else as_array(x)
 
 
 def scan(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
@@ -141,7 +142,7 @@ def scan(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
 
 def scatter(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
     """On process i the root's x[i]. On the root x[size]; elsewhere x is of the result's form."""
-    part, own = _part(comm), jnp.asarray(x)
+    part, own = _part(comm), as_array(x)
     _, rank, size = _members(comm)
     if rank == root:
         _check_rows("x", own, size)

@@ -26,8 +26,13 @@ Rule = Callable[..., Any]
 
 
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
-    """The operation outside of jit."""
-    return programs.of_primitive(primitive, **parameters)(*arrays)
+    """Run the operation outside of jit. Even under jax.disable_jit it is a program, as JAX's own
+    primitives are."""
+    run = programs.of_primitive(primitive, **parameters)
+    if not jax.config.jax_disable_jit:
+        return run(*arrays)
+    with jax.disable_jit(False):
+        return run(*arrays)
 
 
 def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
@@ -49,6 +54,8 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
             name: np.int64(value) for name, value in parameters.items() if isinstance(value, int)
         }
         given = list(context.avals_in)
+        if kind == "recv":  # the operand only carries the batch of vmap
+            operands, given = (), []
         aliases = {i: i for i, value in enumerate(operands) if in_place and _may_reuse(value)}
         # The handler itself cannot write to the memory of a GPU.
         if is_gpu and kind == "broadcast":
@@ -126,9 +133,11 @@ sendrecv_p = _define(  # dest, send_tag, source, recv_tag
     "sendrecv", lambda array, *, shape, **_: [array.update(shape=shape)]
 )
 send_p = _define("send", lambda *_, **__: [])
-recv_p = _define(  # source, recv_tag; tells: whether the second result is the source
+# Of no array, or of one of the result's form; source, recv_tag; tells: whether the second result is
+# the source.
+recv_p = _define(
     "recv",
-    lambda *, shape, dtype, tells, **_: [
+    lambda *_, shape, dtype, tells, **__: [
         jax.core.ShapedArray(shape, dtype),
         *([jax.core.ShapedArray((), jnp.int32)] if tells else []),
     ],
@@ -164,12 +173,20 @@ def _batch_send(arrays: Any, dims: Any, **parameters: Any) -> Any:
     return send_p.bind(jnp.moveaxis(arrays[0], dims[0], 0), **parameters), []
 
 
+def _batch_recv(arrays: Any, dims: Any, *, shape: Any, **parameters: Any) -> Any:
+    (like,), (dim,) = arrays, dims
+    shape = (like.shape[dim], *shape)
+    results = recv_p.bind(jnp.moveaxis(like, dim, 0), shape=shape, **parameters)
+    return results, [0, None][: len(results)]
+
+
 for _p in (allreduce_p, broadcast_p, reduce_p):
     batching.primitive_batchers[_p] = _batch_in_place(_p)
 for _p in (allgather_p, reduce_scatter_p, alltoall_p):
     batching.primitive_batchers[_p] = _batch_second(_p)
 batching.primitive_batchers[sendrecv_p] = _batch_sendrecv
 batching.primitive_batchers[send_p] = _batch_send
+batching.primitive_batchers[recv_p] = _batch_recv
 
 
 # ---- derivatives ----

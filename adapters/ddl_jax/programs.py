@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -32,14 +32,28 @@ _FAILED = re.compile(
 _FIRST = np.zeros(0, np.bool_)  # the first token, of JAX's type
 
 
-def jit(function: Function, **options: Any) -> Function:
-    """As jax.jit, for a function with operations of ddl_jax: a call of the result takes
-    some microseconds instead of a hundred. The two may be mixed.
+@overload
+def jit(function: Function, **options: Any) -> Function: ...
 
-    options: those of jax.jit. A function with other ordered effects (ordered callbacks) is called
-    as by jax.jit, and so is every function where jax has several devices.
+
+@overload
+def jit(function: None = None, **options: Any) -> Callable[[Function], Function]: ...
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Compile a function with operations of ddl_jax as jax.jit does. A call of the result takes
+    some microseconds instead of a hundred. The two may be mixed. Without a function, return a
+    decorator with these options.
+
+    options: those of jax.jit. These functions are called as by jax.jit: functions with shardings,
+    functions with other ordered effects (ordered callbacks), and every function under
+    jax.disable_jit or where jax has several devices.
     """
+    if function is None:
+        return functools.partial(jit, **options)
     slow = jax.jit(function, **options)
+    if options.keys() & {"in_shardings", "out_shardings"}:  # they do not describe the token
+        return slow
 
     @functools.partial(jax.jit, **options)
     @functools.wraps(function)
@@ -62,7 +76,7 @@ def jit(function: Function, **options: Any) -> Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        if not trace_state_clean() or jax.device_count() > 1:
+        if jax.config.jax_disable_jit or not trace_state_clean() or jax.device_count() > 1:
             return slow(*arguments, **named)
         try:
             result, token = program(*arguments, ddl_token=_before(), **named)
@@ -76,8 +90,13 @@ def jit(function: Function, **options: Any) -> Function:
             dispatch.runtime_tokens.set_token_result(EFFECT, own)
         return result
 
-    call.lower = slow.lower  # type: ignore[attr-defined]
-    return call  # type: ignore[return-value]
+    def clear_cache() -> None:
+        slow.clear_cache()
+        program.clear_cache()
+
+    methods = {"lower": slow.lower, "trace": slow.trace, "eval_shape": slow.eval_shape}
+    vars(call).update(methods, clear_cache=clear_cache)
+    return call
 
 
 def _before() -> Any:
@@ -107,6 +126,11 @@ scope_p = Primitive("ddl_scope")
 scope_p.multiple_results = True
 
 
+def _run(token: Any, *arrays: Any, body: Any) -> Any:
+    """Run the body operation by operation, which jax_debug_nans does to find the first NaN."""
+    return [*jaxpr_as_fun(body)(*arrays), token]
+
+
 def _abstract(token: Any, *_: Any, body: Any) -> Any:
     return [*body.out_avals, token]
 
@@ -121,5 +145,6 @@ def _lower(context: Any, token: Any, *operands: Any, body: Any) -> Any:
     return [*results, mlir.ir_constant(_FIRST)]
 
 
+scope_p.def_impl(_run)
 scope_p.def_abstract_eval(_abstract)
 mlir.register_lowering(scope_p, _lower, cacheable=False)

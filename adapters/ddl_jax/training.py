@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ddl_core import adapter
+from ddl_core.errors import InvalidArgument
 from ddl_jax.collectives import broadcast, grouped_allreduce
 from ddl_jax.world import rank
 
@@ -92,7 +94,9 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
     """The root's arrays, on all ranks, of a pytree of parameters, optimizer state or both.
 
     All ranks call it with trees of one form. Leaves that are not arrays stay each rank's own; keys
-    of jax.random are broadcast as well. Raises like `broadcast`.
+    of jax.random are broadcast as well. An array of NumPy whose 64-bit type JAX would narrow is
+    returned as an array of NumPy of that type. Raises like `broadcast`; InvalidArgument for such an
+    array inside jax.jit.
     """
 
     def give(leaf: Any) -> Any:
@@ -101,10 +105,23 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             data = broadcast(jax.random.key_data(leaf), root)
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        if jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+            return _broadcast_wide(np.asarray(leaf), root)
         return broadcast(leaf, root)
 
     result: Tree = jax.tree.map(give, parameters)
     return result
+
+
+def _broadcast_wide(array: Any, root: int) -> Any:
+    """Broadcast an array of NumPy of a type that JAX would narrow, as numbers of 32 bits."""
+    received = broadcast(np.ascontiguousarray(array).reshape(-1).view(np.uint32), root)
+    if isinstance(received, jax.core.Tracer):
+        raise InvalidArgument(
+            f"parameters has an array of NumPy of {array.dtype}, which jax.jit would narrow; call"
+            " broadcast_parameters outside of jax.jit, or set jax_enable_x64"
+        )
+    return np.array(received).view(array.dtype).reshape(array.shape)[()]
 
 
 def rank_key(key: Array) -> Array:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ddl_elastic import environment
@@ -28,7 +29,7 @@ from ddl_elastic.scheduler.service import Service
 from ddl_elastic.scheduler.starter import Starter, StarterLost
 from ddl_elastic.scheduler.store import Store, StoreError
 from ddl_elastic.scheduler.user import user_find
-from ddl_launch.errors import CommandError, LaunchError
+from ddl_launch.errors import SCHEDULER_EXTRA, CommandError, LaunchError
 
 _DESCRIPTION = """\
 Run elastic jobs of several tenants on the slots of this machine, of others, or of a Ray cluster.
@@ -165,6 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     with ExitStack() as stack:
         starter = stack.enter_context(Starter())  # before there are threads
+        _import_web()
         try:
             stack.callback(os.close, _lock(arguments.store))
             _add_tenants(arguments.store, arguments.tenant)
@@ -190,6 +192,16 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"ddl: {error}", file=sys.stderr)
             return 1
     return 0
+
+
+def _import_web() -> tuple[ModuleType, ModuleType]:
+    """Return the modules of the page and of the REST interface. Raises CommandError if a package
+    that they need is missing: no client could reach the service."""
+    try:
+        from ddl_elastic.web import app, server
+    except ImportError as error:
+        raise CommandError(f"ddl serve: {error}; {SCHEDULER_EXTRA}") from None
+    return app, server
 
 
 def _lock(path: Path) -> int:
@@ -262,34 +274,28 @@ def _serve(service: Service, arguments: argparse.Namespace, address: tuple[str, 
     try:
         service.run(asked.is_set)
     finally:
-        if web:
-            web.should_exit = True
+        web.should_exit = True
     _log.info("ends; jobs that run go on")
 
 
 def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, int]) -> Any:
-    """The page and the REST interface, in a thread; None if they are not installed."""
-    try:
-        from ddl_elastic.web.app import make_app
-        from ddl_elastic.web.server import host_names, make_server, start
-    except ImportError as error:
-        _log.info("no page and no REST interface: %s", error)
-        return None
+    """Start the page and the REST interface in a thread. Return their server."""
+    app, server = _import_web()
     host, port = address
     certificate, key = arguments.certificate, arguments.key
     calls = (service.live, service.slots, service.wake)
     try:
-        names = host_names(host, arguments.host_name)
+        names = server.host_names(host, arguments.host_name)
     except ValueError as error:
         raise CommandError(f"--host-name {error}") from None
     try:
-        app = make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
-        server = make_server(app, host, port, certificate, key)
-        got = start(server)
+        made = app.make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
+        web = server.make_server(made, host, port, certificate, key)
+        got = server.start(web)
     except (ValueError, OSError) as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None
     _log.info("listens on http%s://%s:%d", "s" if certificate else "", host, got)
-    return server
+    return web
 
 
 def _add_tenants(path: Path, names: list[str]) -> None:

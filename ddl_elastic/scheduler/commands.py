@@ -21,7 +21,7 @@ from ddl_elastic.scheduler.access import DEFAULT, Access, AccessError, access_wr
 from ddl_elastic.scheduler.requests import RequestError, spec_read
 from ddl_elastic.scheduler.text import printable, printable_line, sizes_text
 from ddl_launch.commands.quantities import parse_bytes
-from ddl_launch.errors import CommandError
+from ddl_launch.errors import SCHEDULER_EXTRA, CommandError
 
 if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
     from ddl_elastic.scheduler.client import Client, ServerError
@@ -243,11 +243,14 @@ def _logs(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _top(client: Client, arguments: argparse.Namespace) -> int:
-    from ddl_elastic.scheduler.top import print_once, watch
-
     if arguments.json:
         print(json.dumps(client.overview()))
-    elif arguments.once or not sys.stdout.isatty():
+        return 0
+    try:
+        from ddl_elastic.scheduler.top import print_once, watch
+    except ImportError as error:
+        raise CommandError(f"ddl top: {error}; {SCHEDULER_EXTRA}") from None
+    if arguments.once or not sys.stdout.isatty():
         print_once(client.overview())
     else:
         watch(client.stream("/v1/overview/stream"))

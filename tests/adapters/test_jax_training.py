@@ -86,6 +86,33 @@ tree = {"key": jax.random.key(rank), "n": np.int32(rank), "name": f"r{rank}", "n
 tree = ddl.broadcast_parameters(tree, size - 1)
 assert tree["n"] == size - 1 and tree["name"] == f"r{rank}" and tree["none"] is None
 assert (jax.random.key_data(tree["key"]) == jax.random.key_data(jax.random.key(size - 1))).all()
+
+wide = {
+    "step": np.int64(2**40 + rank), "clock": np.full((2, 3), 1 / 3 + rank).T,
+    "phase": np.full(2, rank + 1e-200j), "none": np.zeros((0, 2)),
+}
+got = ddl.broadcast_parameters(wide, size - 1)
+assert got["step"] == 2**40 + size - 1 and got["step"].dtype == np.int64
+assert got["clock"].dtype == np.float64 and (got["clock"] == 1 / 3 + (size - 1)).all()
+assert got["phase"].dtype == np.complex128 and (got["phase"] == size - 1 + 1e-200j).all()
+assert got["none"].dtype == np.float64 and got["none"].shape == (0, 2)
+try:
+    jax.jit(lambda: ddl.broadcast_parameters(wide))()
+except InvalidArgument as error:
+    assert "call broadcast_parameters outside of jax.jit" in str(error)
+else:
+    raise AssertionError
+
+def counted(tree):
+    return (tree["w"] * tree["n"]).sum() * (rank + 1)
+
+tree = {"w": jnp.ones(2), "n": jnp.arange(2)}
+for options in ({}, {"compression": "bf16"}):
+    local = jax.grad(counted, allow_int=True)(tree)
+    got = ddl.allreduce_gradients(local, **options)
+    assert got["n"].dtype == jax.dtypes.float0 and got["w"].tolist() == [0, mean]
+    step = ddl.value_and_grad(counted, allow_int=True, **options)
+    assert jax.jit(lambda tree: step(tree)[1]["w"])(tree).tolist() == [0, mean]
 print("done", flush=True)
 """
     assert ddlrun(2, text, limit=120).expect_success().out.count("done") == 2

@@ -43,7 +43,7 @@ assert tensor.item() == 3
     assert ended.err.count("libddl: built ddl_torch for PyTorch") == 1
     assert ended.err.count("libddl: waiting for another process to build") <= 2
     assert [path.name for path in cache.rglob("*.so")] == ["_ddl_torch.so"]
-    assert not list(cache.rglob("tmp*"))
+    assert not list(cache.rglob("*.tmp*"))
 
 
 @pytest.mark.parametrize("backend", ["ddl", "gloo"])

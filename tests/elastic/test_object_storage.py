@@ -160,6 +160,15 @@ def test_folders_need_no_other_packages(tmp_path: Path, monkeypatch: pytest.Monk
         storage_at("s3://a/b")
 
 
+def test_checkpoint_without_safetensors_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job could write its checkpoints without it, and not resume from them."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"needs safetensors: pip install 'libddl\[elastic\]'"):
+        storage_at(str(tmp_path))
+
+
 class Overloaded(BaseHTTPRequestHandler):
     """A store that takes only every second object."""
 

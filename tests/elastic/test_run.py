@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ddl_elastic import program
+from ddl_elastic.progress import Progress
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
@@ -235,6 +236,44 @@ def test_as_python_runs_it(run: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("last", ["", "sys.exit()\n"])
+def test_program_without_a_job_fails(run: Any, tmp_path: Path, last: str) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text("import ddl_core, sys\nprint(ddl_core.init().rank, 'done')\n" + last)
+    done, report = run("-n", 2, "--preload", "json", program)
+    assert (done.code, report["state"]) == (1, "failed")
+    for worker in (0, 1):
+        assert f"[{worker}] 0 done\n[{worker}] {program} made no elastic job" in done.out
+    assert done.err.count("made no elastic job, so each worker ran it alone; make an") == 2
+
+
+@pytest.mark.slow
+def test_job_of_a_forked_child_counts(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "forking.py"
+    program.write_text(
+        "import multiprocessing, runpy, sys\n"
+        f"sys.argv = [{str(PROGRAM)!r}, '--passes', '1']\n"
+        "run = lambda: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "child = multiprocessing.get_context('fork').Process(target=run)\n"
+        "child.start()\nchild.join()\n"
+    )
+    done, report = run("-n", 2, program)
+    assert (done.code, report["state"]) == (0, "done"), done.out
+
+
+def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> None:
+    program = tmp_path / "helping.py"
+    program.write_text(
+        "import argparse, ddl_elastic\n"
+        "argparse.ArgumentParser().parse_args()\n"
+        "print('made no job')\n"
+    )
+    done, _ = run("-n", 2, "--preload", "json", "--quiet", program, "--help")
+    assert (done.code, done.err) == (0, "") and "[1] usage: helping.py" in done.out
+    done, _ = run("-n", 2, "--preload", "json", program)
+    assert done.code == 1 and "helping.py made no elastic job" in done.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -248,6 +287,14 @@ def test_wrong_usage(run_program: Any, tmp_path: Path, words: list[Any], message
     done = run_program([*DDL, *words], cwd=tmp_path, limit=LIMIT)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"ddl: {message}")
+
+
+def test_missing_bar_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    Progress()
+    assert "no progress bar: tqdm is missing; pip install" in capsys.readouterr().err
 
 
 def test_frameworks_that_a_program_names() -> None:

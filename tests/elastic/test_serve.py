@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import clean_environment
 
 sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
@@ -235,7 +236,10 @@ def test_cancelled(serving: Serving, tmp_path: Path) -> None:
 def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import torch\nraise OSError('no such sample')\n")
+    plain = tmp_path / "plain.py"
+    plain.write_text("print('done')\n")
     jobs = {
+        serving.submit(command=[str(plain)], max=2): "rank 0 on .*/plain.py made no elastic job",
         serving.submit(command=["missing.py"]): "missing.py: there is no such program",
         serving.submit(command=[]): "its specification is wrong: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
@@ -258,6 +262,28 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
     code, told = run("--store", "missing/a.db")
     assert code == 1 and "ddl: --store missing/a.db: [Errno 2] No such file" in told
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "starlette",
+        *(pytest.param(o, marks=pytest.mark.slow) for o in ("uvicorn", "jinja2", "plotly")),
+    ],
+)
+def test_serve_without_a_package_names_the_remedy(package: str, tmp_path: Path) -> None:
+    """Without its interface no client could reach the service, so it must not run on."""
+    text = f"raise ModuleNotFoundError('there is no {package}')\n"
+    (tmp_path / f"{package}.py").write_text(text)
+    ended = subprocess.run(
+        [*DDL, "serve", "--store", tmp_path / "jobs.db", "--listen", "0"],
+        env={**clean_environment(), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    remedy = f"ddl: ddl serve: there is no {package}; pip install 'libddl[scheduler]'\n"
+    assert (ended.returncode, ended.stderr) == (2, remedy)
 
 
 class AgeingServing(Serving):

@@ -173,6 +173,14 @@ def test_top_shows_the_cluster(site: Site, ddl: Ddl) -> None:
         site.cluster.places, site.cluster.reports = [], {}
 
 
+def test_top_without_rich_names_the_remedy(ddl: Ddl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.delitem(sys.modules, "ddl_elastic.scheduler.top", raising=False)
+    code, _, error = ddl("top", "--once")
+    assert code == 2 and error.endswith("; pip install 'libddl[scheduler]'")
+    assert ddl("top", "--json")[0] == 0
+
+
 def test_a_token_is_made_beside_the_store(site: Site, ddl: Ddl, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "server.toml"
     made = ("token", "--store", str(site.path), "--file", str(file), "--server", site.url)

@@ -266,6 +266,42 @@ for jit in (jax.jit, ddl.jit):
     for _ in range(3):  # the second call is quicker than the first
         same(ahead(x), everyones.sum(0), "compiled ahead of time")
 
+device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+for jit in (jax.jit, ddl.jit):
+    placed = jit(
+        lambda u, v: (ddl.allreduce(u), v), in_shardings=device, out_shardings=(device,) * 2
+    )
+    same(placed(x, x)[0], everyones.sum(0), "shardings")
+
+    @jit(static_argnums=1)
+    def multiplied(v: Any, factor: int) -> Any:
+        return ddl.allreduce(v) * factor
+
+    same(multiplied(x, 3), 3 * everyones.sum(0), "decorator with arguments")
+    assert multiplied.eval_shape(x, 3).shape == (ROWS,)
+    assert "ddl_allreduce" in str(multiplied.trace(x, 3).jaxpr)
+    multiplied.clear_cache()
+    same(multiplied(x, 3), 3 * everyones.sum(0), "after clear_cache")
+
+# ---- without jit ----
+
+with jax.disable_jit():
+    for name, (step, reference) in OPERATIONS.items():
+        expected = reference(everyones)[rank]
+        same(step(x), expected, f"{name}, disable_jit")
+        same(jax.vmap(step)(jnp.stack([x])), expected[None], f"{name}, disable_jit, vmap")
+        for jit in (jax.jit, ddl.jit):
+            inner = jit(lambda v, step=step: step(v) * np.float32(v[0] / v[0]))  # of an array
+            same(inner(x), expected, f"{name}, disable_jit, jit")
+    looped = lax.fori_loop(0, 3, lambda i, v: ddl.allreduce(v) / size, jnp.ones(2))
+    same(looped, np.ones(2), "fori, disable_jit")
+    same(jax.grad(lambda v: ddl.allreduce(v).sum())(x), np.full(ROWS, size), "grad, disable_jit")
+    ddl.barrier()
+
+with jax.debug_nans(True):
+    for jit in (jax.jit, ddl.jit):
+        refused(FloatingPointError, "nan", jit(lambda v: jnp.log(ddl.allreduce(v))), -x)
+
 # ---- beside other effects ----
 
 seen: list[float] = []
@@ -336,6 +372,21 @@ if size > 1 and not ON_GPU:
     if rank == 1:
         got = ddl.recv(jax.ShapeDtypeStruct((2, ROWS), jnp.float32), 0, tag=9)
         same(got, [everyones[0], 10 * everyones[0]], "send, vmap")
+    batched = {"in_axes": 1, "out_axes": 1}
+    for jit in (lambda f: f, jax.jit, ddl.jit):
+        got = jit(jax.vmap(ping, **batched))(jnp.stack([x, 10 * x], 1))
+        same(got, np.stack([answer, 10 * answer], 1), "send, recv, vmap")
+        got = jit(jax.vmap(pings, **batched))(jnp.stack([x, 10 * x], 1))
+        same(got, np.stack([6 * answer, 60 * answer], 1), "send, recv, scan, vmap")
+
+    def found(v: Any) -> Any:
+        if rank == 0:
+            return ddl.send(v, 1) or (v, -1)
+        return ddl.recv(v, None, with_source=True) if rank == 1 else (v, -1)
+
+    got, source = jax.vmap(found, out_axes=(0, None))(jnp.stack([x, 10 * x]))
+    same(got, np.stack([everyones[0 if rank == 1 else rank] * k for k in (1, 10)]), "source, vmap")
+    same(source, 0 if rank == 1 else -1, "source, vmap")
     refused(NotImplementedError, "", lambda: jax.grad(lambda v: ddl.send(v, 0) or v.sum())(x))
 
 # ---- barriers, among operations that would not match in another order ----
@@ -374,6 +425,10 @@ refused(InvalidArgument, f"dest: {size} is not a rank", ddl.send, x, size)
 refused(InvalidArgument, "tag: -1", ddl.send, x, 0, -1)
 refused(InvalidArgument, "dtype int4", ddl.allreduce, jnp.ones(2, jnp.int4))
 refused(InvalidArgument, "like: has type int32", lambda: ddl.sendrecv(x, 0, 0, like=np.int32(1)))
+large_number = 2**40 + rank
+refused(InvalidArgument, f"has the int64 {large_number}", ddl.broadcast, np.int64(large_number))
+refused(InvalidArgument, "into JAX's uint32", ddl.allreduce, np.full(2, 2**32, np.uint64))
+same(ddl.allreduce(np.full(2, rank + 1)), np.full(2, total), "integers of NumPy that fit")
 for array, op in ((x * 1j, "max"), (x > 0, "average"), (x, "bit_or"), (x, "logical_and")):
     refused(Unsupported, f"there is no {op} of {array.dtype}", ddl.allreduce, array, op)
 same(ddl.allreduce(x), everyones.sum(0), "after what was refused")
