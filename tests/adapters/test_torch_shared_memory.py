@@ -45,6 +45,16 @@ for line in open("/proc/self/maps"):
     start, end = (int(part, 16) for part in line.split()[0].split("-"))
     if start <= address < end:
         print("shared", "memfd:libddl" in line)
+complex = torch.nn.ParameterList([torch.randn(300, 300, dtype=torch.complex64)])
+complex.forward = lambda given: (given @ complex[0]).abs().sum()
+model = DistributedDataParallel(complex)
+model(torch.ones(1, 300, dtype=torch.complex64)).backward()
+mine = complex[0].grad.clone()
+dist.all_reduce(mine, dist.ReduceOp.AVG)
+torch.testing.assert_close(mine, complex[0].grad)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+memory = backend.allocate_tensor(4, dtype=torch.complex64, device=torch.device("cpu"))
+assert memory.shape == (4,) and memory.is_complex()
 dist.destroy_process_group()
 """
 

@@ -6,6 +6,7 @@
 #include <pybind11/chrono.h>
 
 #include "backend.hpp"
+#include "callbacks.hpp"
 #include "shared_memory.hpp"
 
 namespace
@@ -47,6 +48,21 @@ PYBIND11_MODULE(_ddl_torch, m)
 {
     namespace py = pybind11;
     using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
+    // What PyTorch's own Python types have, but for the order of callbacks, and the type of memory
+    // that allocateTensor gives the Reducer.
+    using ddl_torch::Callbacks;
+    py::class_<Callbacks, std::shared_ptr<Callbacks>>(m, "Callbacks")
+        .def("then", &Callbacks::then)
+        .def("add_done_callback", &Callbacks::add_done_callback);
+    py::class_<ddl_torch::Work, c10::intrusive_ptr<ddl_torch::Work>, c10d::Work>(m, "Work").def(
+        "get_future", &ddl_torch::future_of);
+    py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
+        .def(
+            "allocate_tensor",
+            [](Backend &, int64_t elements, at::ScalarType dtype, const at::Device &device) {
+                return ddl_torch::empty_shared(elements, at::device(device).dtype(dtype));
+            },
+            py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"));
     m.def(
