@@ -301,7 +301,6 @@ def hook_makers() -> dict[str, Callable[[object, object], tuple[object, Callable
         default_hooks,
         post_localSGD_hook,
         powerSGD_hook,
-        quantization_hooks,
     )
 
     def of_group(hook):  # type: ignore[no-untyped-def]
@@ -335,8 +334,6 @@ def hook_makers() -> dict[str, Callable[[object, object], tuple[object, Callable
         ),
         "power, fp16": power(wrapped),
         "batched power": power(powerSGD_hook.batched_powerSGD_hook),
-        "per tensor": of_group(quantization_hooks.quantization_pertensor_hook),
-        "per channel": of_group(quantization_hooks.quantization_perchannel_hook),
         "local": local,
     }
 
