@@ -39,10 +39,16 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training and self.running_mean is not None:
             own = (self.running_mean, self.running_var, self.weight, self.bias)
             return nn.functional.batch_norm(input, *own, eps=self.eps)
-        result, mean, variance, count = _Normalize.apply(input, self.weight, self.bias, self.eps)
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        result, _, mean, variance, count = _Normalize.apply(values, self.eps)
+        shape = [1, -1] + [1] * (values.dim() - 2)
+        if self.weight is not None:
+            result = result * self.weight.view(shape)
+        if self.bias is not None:
+            result = result + self.bias.view(shape)
         if self.training and self.running_mean is not None:
             self._track(mean, variance * (count / (count - 1).clamp(min=1)))
-        return result  # type: ignore[no-any-return]
+        return result.to(input.dtype)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
@@ -57,15 +63,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _Normalize(torch.autograd.Function):
-    """(input - mean) / deviation * weight + bias, by the mean and deviation of all ranks. Also
-    returns these and the number of values, without gradients."""
+    """(values - mean) * scale, by the mean of all ranks and the inverse of their deviation.
+
+    Also returns the scale, and without gradients the mean, the variance and the number of values.
+    Backward uses nothing but these results and differentiable operations, so gradients of any order
+    are right.
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ctx: Any, values: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         group()
-        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         over = [0, *range(2, values.dim())]
         own = values.new_tensor([values.numel() / values.shape[1]])
         if values.numel():
@@ -79,30 +88,18 @@ class _Normalize(torch.autograd.Function):
         mean = (means * counts).sum(0) / count
         variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
         scale = (variance + eps).rsqrt()
-        shape = [1, -1] + [1] * (values.dim() - 2)
-        normal = (values - mean.view(shape)) * scale.view(shape)
-        result = normal if weight is None else normal * weight.view(shape)
-        if bias is not None:
-            result = result + bias.view(shape)
-        ctx.save_for_backward(normal, scale, weight, count)
-        ctx.over, ctx.shape = over, shape
+        ctx.over, ctx.shape = over, [1, -1] + [1] * (values.dim() - 2)
+        normal = (values - mean.view(ctx.shape)) * scale.view(ctx.shape)
+        ctx.save_for_backward(normal, scale, count)
         ctx.mark_non_differentiable(mean, variance, count)
-        return result.to(input.dtype), mean, variance, count
+        return normal, scale, mean, variance, count
 
     @staticmethod
     def backward(  # type: ignore[override]
-        ctx: Any, gradient: Tensor, *ignored: Any
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        normal, scale, weight, count = ctx.saved_tensors
-        shape, kind = ctx.shape, gradient.dtype
-        gradient = gradient.to(normal.dtype)
-        sums = torch.stack([gradient.sum(ctx.over), (gradient * normal).sum(ctx.over)])
-        of_bias, of_weight = sums.unbind()
-        result = None
-        if ctx.needs_input_grad[0]:
-            means = allreduce(sums) / count
-            shift, slope = (part.view(shape) for part in means.unbind())
-            factor = scale if weight is None else scale * weight
-            result = ((gradient - shift - normal * slope) * factor.view(shape)).to(kind)
-        has = weight is not None
-        return result, of_weight.to(kind) if has else None, of_bias.to(kind) if has else None, None
+        ctx: Any, gradient: Tensor, of_scale: Tensor, *ignored: Any
+    ) -> tuple[Tensor, None]:
+        normal, scale, count = ctx.saved_tensors
+        slopes = (gradient * normal).sum(ctx.over) + of_scale * scale
+        means = allreduce(torch.stack([gradient.sum(ctx.over), slopes])) / count
+        shift, slope = (part.view(ctx.shape) for part in means.unbind())
+        return (gradient - shift - normal * slope) * scale.view(ctx.shape), None

@@ -45,6 +45,14 @@ for line in open("/proc/self/maps"):
     start, end = (int(part, 16) for part in line.split()[0].split("-"))
     if start <= address < end:
         print("shared", "memfd:libddl" in line)
+model = DistributedDataParallel(torch.nn.Linear(300, 300, dtype=torch.complex64))
+model(torch.full((1, 300), dist.get_rank() + 1j)).abs().sum().backward()
+mine = model.module.weight.grad.clone()
+dist.all_reduce(mine, dist.ReduceOp.AVG)
+torch.testing.assert_close(mine, model.module.weight.grad)
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+memory = backend.allocate_tensor(4, dtype=torch.complex64, device=torch.device("cpu"))
+assert memory.shape == (4,) and memory.is_complex()
 dist.destroy_process_group()
 """
 

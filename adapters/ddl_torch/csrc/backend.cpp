@@ -144,7 +144,10 @@ bool Backend::supportsTensorAlloc(c10::DeviceIndex)
 
 at::Tensor Backend::allocateTensor(long elements, at::TensorOptions options)
 {
-    return empty_shared(elements, options);
+    at::Tensor memory = empty_shared(elements, options);
+    // PyTorch's Reducer wants real numbers in a bucket of complex ones, and forgets to view them
+    // so.
+    return memory.is_complex() ? at::view_as_real(memory).reshape({-1}) : memory;
 }
 
 std::pair<int, int> Backend::local()
@@ -172,16 +175,39 @@ ddl_options Backend::options_of(const Operation &operation) const
     return options;
 }
 
-// Run the operation where this tensor of its is, if libddl takes that memory, else on the host.
+// Run the operation where this tensor of its is, if libddl takes that memory, else on the host. So
+// do callbacks on the host: libddl matches no operations on a GPU by name.
 void Backend::place(Operation &operation, const at::Tensor &tensor)
 {
-    operation.buffers.stream = streams_.on(tensor.device());
+    if (!Callbacks::current())
+        operation.buffers.stream = streams_.on(tensor.device());
+}
+
+static bool is_collective(const Operation &operation)
+{
+    using Type = c10d::OpType;
+    return operation.type != Type::SEND && operation.type != Type::RECV &&
+           operation.type != Type::RECVANYSOURCE;
+}
+
+// The name by which ranks match a collective that a callback starts; empty for all others, which
+// they match by order. See Callbacks.
+std::string Backend::name_of(bool collective)
+{
+    const uint64_t tag = Callbacks::current();
+    if (!tag || !collective)
+        return "";
+    std::lock_guard<std::mutex> lock(names_mutex_);
+    return "callbacks of group " + std::to_string(tag) + ", operation " +
+           std::to_string(++named_[tag]);
 }
 
 // Submit the operation, or the calls collected for it; the queue reports its end.
-void Backend::start(Work &work, const Operation &operation, ddl_group *calls)
+void Backend::start(Work &work, const Operation &operation, const std::string &name,
+                    ddl_group *calls)
 {
     ddl_options options = options_of(operation);
+    options.name = name.c_str();
     if (const auto &stream = work.buffers().stream) {
         let_wait(*stream);
         options.memory = DDL_MEMORY_CUDA;
@@ -196,6 +222,8 @@ void Backend::start(Work &work, const Operation &operation, ddl_group *calls)
                      : operation.parts[0](group_->comm(), &options, handle);
     }),
           operation.name);
+    if (operation.async)
+        work.profile(operation.title, operation.inputs);
 }
 
 Backend::WorkPtr Backend::submit(Operation operation)
@@ -208,15 +236,17 @@ Backend::WorkPtr Backend::submit(Operation operation)
     ddl_comm *comm = group_->comm();
     group_->completion().poll();
     ddl_options options = options_of(operation);
-    auto work =
-        c10::make_intrusive<Work>(group_, rank_, operation.type, operation.name, operation.title,
-                                  operation.inputs, std::move(operation.buffers), ++sequence_);
+    auto work = c10::make_intrusive<Work>(
+        group_, rank_, operation.type, operation.name, operation.async ? nullptr : operation.title,
+        operation.inputs, std::move(operation.buffers), ++sequence_);
+    const std::string name = name_of(is_collective(operation));
     if (operation.parts.size() == 1) {
         // A caller who waits at once gets the blocking call, which is the fastest. On a GPU the
         // host does not wait.
         if (operation.async || work->buffers().stream) {
-            start(*work, operation, nullptr);
+            start(*work, operation, name, nullptr);
         } else {
+            options.name = name.c_str();
             check(operation.parts[0](comm, &options, nullptr), operation.name);
             work->done();
         }
@@ -227,7 +257,7 @@ Backend::WorkPtr Backend::submit(Operation operation)
     for (const Part &part : operation.parts)
         check(part(comm, &options, nullptr), operation.name);
     work->own(std::move(calls));
-    start(*work, operation, group);
+    start(*work, operation, name, group);
     if (!operation.async)
         work->wait();
     return work;
@@ -247,7 +277,7 @@ void Backend::startCoalescing()
     TORCH_CHECK_WITH(DistBackendError, !window_, "ddl ", name,
                      ": coalescing has been started already; end that first");
     auto work = c10::make_intrusive<Work>(group_, rank_, c10d::OpType::COALESCED, "coalesced",
-                                          "ddl:coalesced", Tensors{}, Buffers{}, ++sequence_);
+                                          nullptr, Tensors{}, Buffers{}, ++sequence_);
     window_.reset(new Window{std::this_thread::get_id(), create_calls(group_->comm(), name), work});
     coalescing_ = true;
 }
@@ -270,6 +300,7 @@ Backend::WorkPtr Backend::collect(Operation &operation)
             std::rethrow_exception(failure);
         }
     }
+    window_->collective = window_->collective && is_collective(operation);
     Buffers &from = operation.buffers, &to = window_->work->buffers();
     TORCH_CHECK_WITH(NotImplementedError, !from.finish, "ddl ", operation.name,
                      " cannot be coalesced");
@@ -298,7 +329,7 @@ Backend::WorkPtr Backend::endCoalescing()
     group_->completion().poll();
     ddl_group *group = window->calls.get();
     window->work->own(std::move(window->calls));
-    start(*window->work, operation, group);
+    start(*window->work, operation, name_of(window->collective), group);
     return window->work;
 }
 

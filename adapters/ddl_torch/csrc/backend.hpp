@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -126,14 +127,16 @@ class Backend final : public c10d::Backend
         std::thread::id owner; // only what this thread calls is collected
         GroupOfCalls calls;
         c10::intrusive_ptr<Work> work;
+        bool collective = true; // it has no messages
     };
 
     void place(Operation &operation, const at::Tensor &tensor);
     WorkPtr submit(Operation operation);
     WorkPtr collect(Operation &operation);
     void drop_window();
-    void start(Work &work, const Operation &operation, ddl_group *calls);
+    void start(Work &work, const Operation &operation, const std::string &name, ddl_group *calls);
     ddl_options options_of(const Operation &operation) const;
+    std::string name_of(bool collective);
 
     // Each adds one part to the operation.
     void reduce_scatter_part(Operation &operation, const at::Tensor &output, const Blocks &input,
@@ -145,6 +148,8 @@ class Backend final : public c10d::Backend
     c10::intrusive_ptr<Options> options_;
     Streams streams_;
     std::atomic<uint64_t> sequence_{0};
+    std::mutex names_mutex_;
+    std::map<uint64_t, uint64_t> named_; // operations that callbacks started, by the group's tag
     std::atomic<bool> coalescing_{false};
     std::mutex window_mutex_;
     std::unique_ptr<Window> window_;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "callbacks.hpp"
 #include "completion.hpp"
 #include "ddl/ddl.h"
 #include "shared_memory.hpp"
@@ -130,6 +131,12 @@ class Group
         return tag_;
     }
 
+    // The order of its futures' callbacks.
+    const std::shared_ptr<Callbacks> &callbacks() const
+    {
+        return callbacks_;
+    }
+
     // Kill the comm on all ranks. Nothing when closed.
     void abort(const std::string &reason);
 
@@ -158,6 +165,7 @@ class Group
     ddl_comm *comm_;
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;
+    const std::shared_ptr<Callbacks> callbacks_{std::make_shared<Callbacks>(tag_)};
     std::atomic<bool> closed_{false};
     std::atomic<int> inside_{0};
     const pid_t owner_;

@@ -6,6 +6,7 @@
 #include <pybind11/chrono.h>
 
 #include "backend.hpp"
+#include "callbacks.hpp"
 #include "shared_memory.hpp"
 
 namespace
@@ -65,10 +66,24 @@ PYBIND11_MODULE(_ddl_torch, m)
     py::class_<Group::Use>(m, "Use").def_property_readonly(
         "comm", [](const Group::Use &use) { return uintptr_t(use.comm()); });
     m.def("groups", &Group::all);
-    // What Gloo's class has beside the methods of all backends.
+    // What PyTorch's own Python types have, but for the order of callbacks, and the type of memory
+    // that allocateTensor gives the Reducer.
+    using ddl_torch::Callbacks;
+    py::class_<Callbacks, std::shared_ptr<Callbacks>>(m, "Callbacks")
+        .def("then", &Callbacks::then)
+        .def("add_done_callback", &Callbacks::add_done_callback);
+    py::class_<ddl_torch::Work, c10::intrusive_ptr<ddl_torch::Work>, c10d::Work>(m, "Work").def(
+        "get_future", &ddl_torch::future_of);
+    // `options` and `_set_default_timeout` are what Gloo's class has beside the methods of all.
     py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
         .def_property_readonly("options", &Backend::getBackendOptions)
-        .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"));
+        .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
+        .def(
+            "allocate_tensor",
+            [](Backend &, int64_t elements, at::ScalarType dtype, const at::Device &device) {
+                return ddl_torch::empty_shared(elements, at::device(device).dtype(dtype));
+            },
+            py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
           py::arg("timeout"), py::arg("ranks"), py::arg("name"));
     m.def(

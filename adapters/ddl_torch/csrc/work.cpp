@@ -2,6 +2,7 @@
 #include "work.hpp"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Logging.h>
 #include <pybind11/pybind11.h>
@@ -67,6 +68,26 @@ Work::~Work()
 void Work::own(GroupOfCalls calls)
 {
     calls_ = std::move(calls);
+}
+
+void Work::profile(const char *title, const std::vector<at::Tensor> &inputs)
+{
+    constexpr auto kScope = at::RecordScope::USER_SCOPE;
+    if (!at::getStepCallbacksUnlessEmpty(kScope))
+        return;
+    auto ended = std::make_shared<std::promise<void>>();
+    profiled_ = ended->get_future().share();
+    auto self = c10::intrusive_ptr<Work>::reclaim_copy(this);
+    Executor::instance().run([self, title, ended, state = at::ThreadLocalState(),
+                              shown = std::vector<c10::IValue>(inputs.begin(), inputs.end())] {
+        {
+            at::ThreadLocalStateGuard guard(state);
+            at::RecordFunction record(kScope);
+            record.before(title, c10::ArrayRef<const c10::IValue>(shown.data(), shown.size()));
+            self->await(kNoTimeout);
+        }
+        ended->set_value();
+    });
 }
 
 void Work::done()
@@ -184,6 +205,8 @@ bool Work::wait(std::chrono::milliseconds timeout)
         if (!followed_ || ended())
             settle();
     }
+    if (profiled_.valid() && !followed_)
+        profiled_.wait();
     if (followed_)
         let_current_wait(buffers_.stream->device(), *followed_);
     if (work_)

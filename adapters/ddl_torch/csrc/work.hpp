@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -70,6 +71,7 @@ using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 class Work final : public c10d::Work
 {
   public:
+    // The profiling title is null for an operation that the calling thread does not wait for.
     Work(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *name,
          const char *profiling_title, const std::vector<at::Tensor> &inputs, Buffers buffers,
          uint64_t sequence);
@@ -83,6 +85,11 @@ class Work final : public c10d::Work
 
     int sourceRank() const override;
 
+    Group &group() const
+    {
+        return *group_;
+    }
+
     // ---- for the submitter ----
 
     Buffers &buffers()
@@ -95,6 +102,9 @@ class Work final : public c10d::Work
     template <class Submit> ddl_status start(Submit submit);
     // Keep the calls that it consists of until it has ended.
     void own(GroupOfCalls calls);
+    // Show the submitted operation to a profiler, if there is one: on another thread, since slices
+    // of one thread must nest. wait() returns when the slice has ended.
+    void profile(const char *title, const std::vector<at::Tensor> &inputs);
     // Complete an operation that needed no submission.
     void done();
 
@@ -120,6 +130,7 @@ class Work final : public c10d::Work
     std::atomic<int> pending_{2};
     std::once_flag settled_;
     std::optional<c10::Event> followed_;
+    std::shared_future<void> profiled_; // set before the submitter gets the work
 
     std::mutex future_mutex_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;   // made when asked for

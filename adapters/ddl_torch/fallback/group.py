@@ -16,6 +16,7 @@ from torch import Tensor
 
 import ddl_core
 from ddl_torch.barriers import monitored_barrier
+from ddl_torch.fallback.callbacks import Callbacks, current
 from ddl_torch.fallback.tensors import (
     as_buffer,
     bytes_each,
@@ -29,7 +30,13 @@ from ddl_torch.fallback.tensors import (
     separate,
     writable,
 )
-from ddl_torch.fallback.work import NO_TIMEOUT, Work, dist_errors, exclude_from_compilation
+from ddl_torch.fallback.work import (
+    NO_TIMEOUT,
+    Work,
+    dist_errors,
+    exclude_from_compilation,
+    profiled,
+)
 
 # What the profiler calls the operations of ddl_core, as for the native part.
 _TITLES = {
@@ -62,6 +69,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._name = self._description = ""
         self._window: Work | None = None
         self._kept: deque[Work] = deque(maxlen=_KEPT)
+        self._callbacks = Callbacks()
+        self._named: dict[str, int] = {}  # operations that callbacks started, by their group
+        self._named_lock = threading.Lock()
         self._sequence = self._monitored = self._splits = 0
         with dist_errors():
             self._comm, self._number = _join(store, rank, size, timeout)
@@ -80,7 +90,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._comm.size
 
     def setGroupName(self, name: str) -> None:
-        self._name = name
+        self._name = self._callbacks.group = name
 
     def getGroupName(self) -> str:
         return self._name
@@ -150,27 +160,36 @@ class ProcessGroup(dist.ProcessGroup):
         limit = getattr(options, "timeout", None) or self._timeout
         limit = limit if limit > NO_TIMEOUT else self._timeout
         self._sequence += 1
-        works, profiled = [], None
-        if calls and self._window is None and torch.autograd._profiler_enabled():
-            name = calls[0][0]
-            profiled = torch.autograd.profiler.record_function(f"ddl:{_TITLES.get(name, name)}")
-            profiled.__enter__()
-        with dist_errors():
+        works = []
+        title = f"ddl:{_TITLES.get(calls[0][0], calls[0][0])}" if calls else ""
+        with dist_errors(), profiled("" if self._window else title):
             for name, arguments, keywords in calls:
                 start = getattr(self._comm, name + "_async")
-                works.append(start(*arguments, **keywords, timeout=limit.total_seconds()))
+                matching = {} if name in ("send", "recv") else self._matching()
+                works.append(
+                    start(*arguments, **keywords, **matching, timeout=limit.total_seconds())
+                )
         finish = [functools.partial(copy_into, to, part) for to, part in copies]
-        work = Work(works, list(outputs), finish, profiled)
+        work = Work(works, list(outputs), finish, self._callbacks, title)
         if self._window is None:
             self._kept.append(work)
             return work
         self._window._works += works
         self._window._finish += finish
         self._window._outputs += outputs
-        return Work([], [], [])
+        return Work([], [], [], self._callbacks)
+
+    def _matching(self) -> dict[str, str]:
+        """Return how ranks match a collective: by name if a callback starts it, else by order."""
+        group = current()
+        if group is None:
+            return {}
+        with self._named_lock:
+            number = self._named[group] = self._named.get(group, 0) + 1
+        return {"name": f"callbacks of group {group}, operation {number}"}
 
     def _start_coalescing(self, device: Any = None) -> None:
-        self._window = Work([], [], [])
+        self._window = Work([], [], [], self._callbacks)
 
     def _end_coalescing(self, device: Any = None) -> Work | None:
         work, self._window = self._window, None
@@ -239,12 +258,14 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError("ddl: only ReduceOp.SUM and AVG are possible for sparse tensors")
         own = tensor.detach().coalesce()
         counts = torch.empty(self._comm.size, dtype=torch.int64)
-        self._comm.allgather(as_buffer(torch.tensor([own._nnz()])), as_buffer(counts))
+        elements = as_buffer(torch.tensor([own._nnz()]))
+        self._comm.allgather(elements, as_buffer(counts), **self._matching())
         parts = []
         for mine in (own._indices().t().contiguous(), own._values().contiguous()):
             every = mine.new_empty(int(counts.sum()), *mine.shape[1:])
             row = every[0].numel() if len(every) else 0
-            self._comm.allgatherv(as_buffer(mine), as_buffer(every), counts=(counts * row).tolist())
+            keywords = {"counts": (counts * row).tolist(), **self._matching()}
+            self._comm.allgatherv(as_buffer(mine), as_buffer(every), **keywords)
             parts.append(every)
         total = torch.sparse_coo_tensor(
             parts[0].t(), parts[1], tensor.shape, check_invariants=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddl_core.errors import DdlError, TimedOut, UsageError
+from ddl_torch.fallback.callbacks import Callbacks
+from ddl_torch.futures import Future
 
 NO_TIMEOUT = timedelta(0)
 
@@ -26,19 +28,21 @@ class Work(dist.Work):
         works: list[Any],
         outputs: list[Tensor],
         finish: list[Callable[[], None]],
-        profiled: Any = None,
+        callbacks: Callbacks,
+        title: str = "",
     ):
         super().__init__()
         self._works = works
         self._outputs = outputs
         self._finish = finish
-        self._profiled = profiled  # the profiler's range, which ends with the work
+        self._callbacks = callbacks
+        self._title = title  # the profiler's name of the wait
         self._lock = threading.Lock()
-        self._future: torch.futures.Future[list[Tensor]] | None = None
+        self._future: Future | None = None
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         limit = timeout.total_seconds() if timeout > NO_TIMEOUT else None
-        with dist_errors():
+        with dist_errors(), profiled(self._title):
             for work in self._works:
                 try:
                     work.wait(limit)
@@ -50,9 +54,6 @@ class Work(dist.Work):
         with self._lock, torch.no_grad():
             while self._finish:
                 self._finish.pop(0)()
-            if self._profiled is not None:
-                self._profiled.__exit__(None, None, None)
-                self._profiled = None
         return True
 
     def get_future(self) -> Any:
@@ -61,7 +62,7 @@ class Work(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = torch.futures.Future()
+            self._future = Future(self._callbacks)
         if self.is_completed():
             self._complete(self._future)
         else:
@@ -114,6 +115,14 @@ def exclude_from_compilation(cls: type) -> None:
 
 
 exclude_from_compilation(Work)
+
+
+def profiled(title: str) -> AbstractContextManager[Any]:
+    """Show what runs inside to a profiler, if there is one. Slices of a thread must nest, so an
+    operation has one for its start and one for each wait."""
+    if title and torch.autograd._profiler_enabled():
+        return torch.autograd.profiler.record_function(title)
+    return nullcontext()
 
 
 @contextmanager

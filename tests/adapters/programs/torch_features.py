@@ -294,6 +294,125 @@ def hooks() -> None:
     torch.testing.assert_close(flat(list(local.parameters())), total)
 
 
+def hook_makers() -> dict[str, Callable[[object, object], tuple[object, Callable]]]:
+    """Return the makers of PyTorch's hooks: of the state and the hook for a group, and a group of
+    this rank alone."""
+    from torch.distributed.algorithms.ddp_comm_hooks import (
+        default_hooks,
+        post_localSGD_hook,
+        powerSGD_hook,
+    )
+
+    def of_group(hook):  # type: ignore[no-untyped-def]
+        return lambda group, alone: (group, hook)
+
+    def power(hook, **options):  # type: ignore[no-untyped-def]
+        usual = {"matrix_approximation_rank": 2, "start_powerSGD_iter": 2}
+        usual["min_compression_rate"] = 0.5
+        return lambda group, alone: (
+            powerSGD_hook.PowerSGDState(group, **{**usual, **options}),
+            hook,
+        )
+
+    def local(group, alone):  # type: ignore[no-untyped-def]
+        state = post_localSGD_hook.PostLocalSGDState(group, alone, start_localSGD_iter=2)
+        return state, post_localSGD_hook.post_localSGD_hook
+
+    # PyTorch 2.13's batched PowerSGD gives this function matrices, which it refuses.
+    orthogonalize = powerSGD_hook._orthogonalize
+    powerSGD_hook._orthogonalize = lambda matrices, epsilon=0: orthogonalize(
+        matrices if matrices.dim() == 3 else matrices[None], epsilon
+    )
+    wrapped = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
+    return {
+        "allreduce": of_group(default_hooks.allreduce_hook),
+        "fp16": of_group(default_hooks.fp16_compress_hook),
+        "bf16": of_group(default_hooks.bf16_compress_hook),
+        "power": power(powerSGD_hook.powerSGD_hook),
+        "power, equal shapes": power(
+            powerSGD_hook.powerSGD_hook, batch_tensors_with_same_shape=True
+        ),
+        "power, fp16": power(wrapped),
+        "batched power": power(powerSGD_hook.batched_powerSGD_hook),
+        "local": local,
+    }
+
+
+BUCKETS = {25: 1, 0.009: 2, 1e-4: 5}  # megabytes: number of buckets
+
+
+@feature
+def all_hooks() -> None:
+    """PyTorch's hooks beside Gloo's, with one and several buckets.
+
+    Some start operations in callbacks. Over Gloo these crash unless each bucket waits for the one
+    before.
+    """
+
+    def train_with(backend, make, megabytes):  # type: ignore[no-untyped-def]
+        group, alone = groups[backend]
+        model = DistributedDataParallel(
+            network(), process_group=group, bucket_cap_mb=megabytes, gradient_as_bucket_view=True
+        )
+        state, hook = make(group, alone)
+        seen = set()
+
+        def watched(state, bucket):  # type: ignore[no-untyped-def]
+            seen.add(bucket.index())
+            future = hook(state, bucket)
+            if backend == "gloo":
+                future.wait()
+            return future
+
+        model.register_comm_hook(state, watched)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), MINE)
+        assert len(seen) == BUCKETS[megabytes], (megabytes, seen)
+        return flat(list(model.parameters()))
+
+    groups = {
+        backend: (
+            dist.new_group(backend=backend),
+            [dist.new_group([each], backend=backend) for each in range(size)][rank],
+        )
+        for backend in ("ddl", "gloo")
+    }
+    for name, make in hook_makers().items():
+        for megabytes in BUCKETS:
+            ours, theirs = (train_with(backend, make, megabytes) for backend in groups)
+            difference = (ours - theirs).abs().max().item()
+            assert difference < (2e-2 if "fp16" in name or name == "bf16" else 1e-3), (
+                name,
+                megabytes,
+                difference,
+            )
+
+
+@feature
+def zero_hooks() -> None:
+    """ZeRO's steps in the hooks of buckets, also between these."""
+    from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def sgd(parameters, **options):  # type: ignore[no-untyped-def]
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **options)
+
+    wanted = network()
+    train(wanted, sgd(wanted.parameters()), slice(None))
+    for add in (ddp_zero_hook.hook_with_zero_step, ddp_zero_hook.hook_with_zero_step_interleaved):
+        for megabytes in BUCKETS:
+            model = DistributedDataParallel(network(), bucket_cap_mb=megabytes)
+            optimizer = ZeroRedundancyOptimizer(
+                model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1, momentum=0.9
+            )
+            hook = add(default_hooks.allreduce_hook, model, optimizer)
+            model.register_comm_hook(None, hook)
+            for step in (0, 0, *range(STEPS)):  # the first two make no update
+                model.zero_grad()
+                cross_entropy(model(images[step, MINE]), labels[step, MINE]).backward()
+            mine = flat(list(model.parameters()))
+            torch.testing.assert_close(mine, flat(list(wanted.parameters())), rtol=0, atol=2e-5)
+
+
 @feature
 def mesh2d() -> None:
     """Groups along the rows and columns of a mesh, and data parallelism in two levels."""

@@ -309,8 +309,20 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
     dist.all_reduce(torch.ones(3))
     dist.broadcast(torch.ones(3), 0, async_op=True).wait()
     dist.all_to_all_single(torch.empty(size), torch.ones(size))
+    works = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(5)]
+    torch.ones(100_000).cumsum(0)
+    for work in reversed(works):
+        work.wait()
 names = {event.key for event in profile.key_averages()}
 assert {"ddl:all_reduce", "ddl:broadcast", "ddl:all_to_all"} <= names, names
+events = [(event.thread, event.time_range, event.name) for event in profile.events()]
+ours = [event for event in events if event[2].startswith("ddl:")]
+assert not native or sum(name == "ddl:all_reduce" for _, _, name in ours) == 6, ours
+for thread, own, name in ours:  # slices of a thread nest
+    for other_thread, other, other_name in events:
+        crossing = own.start < other.start < own.end < other.end
+        crossing = crossing or other.start < own.start < other.end < own.end
+        assert not (crossing and thread == other_thread), (name, other_name)
 
 dist.destroy_process_group()
 print(f"checked {checked}")

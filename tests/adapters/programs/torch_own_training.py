@@ -183,6 +183,30 @@ for shape in [(3 * size, 4), (2 * size, 4, 5), (2 * size, 4, 3, 3)]:
             torch.testing.assert_close(ddl.allreduce(many[0].weight.grad), one.weight.grad)
             torch.testing.assert_close(ddl.allreduce(many[0].bias.grad), one.bias.grad)
         torch.testing.assert_close(many.eval()(part), one.eval()(whole)[rank::size])
+        many.train()
+
+        # Gradients of gradients: of a penalty, as in the training of generative networks. PyTorch's
+        # own layer has no right gradient of the third order.
+        def plain(rows, layer=one):  # type: ignore[no-untyped-def]
+            over = [0, *range(2, rows.dim())]
+            variance, mean = torch.var_mean(rows, over, unbiased=False, keepdim=True)
+            result = (rows - mean) * (variance + layer.eps).rsqrt()
+            if layer.weight is None:
+                return result
+            return result * layer.weight.view(mean.shape) + layer.bias.view(mean.shape)
+
+        slope = torch.randn(4, 4, generator=data, dtype=torch.float64)
+        higher = []
+        for model, rows in ((plain, batch), (many, batch[rank::size])):
+            mixing, given = slope.clone().requires_grad_(), rows.clone().requires_grad_()
+            result = model(torch.einsum("ni...,ij->nj...", given, mixing))
+            (first,) = torch.autograd.grad((result**3).sum(), given, create_graph=True)
+            second = torch.autograd.grad((first**2).sum(), [given, mixing], create_graph=True)
+            third = torch.autograd.grad((second[0] ** 2).sum(), given)
+            higher.append((first, second[0], third[0], second[1]))
+        for wanted, actual in zip(*(each[:3] for each in higher), strict=True):
+            torch.testing.assert_close(actual, wanted[rank::size])
+        torch.testing.assert_close(ddl.allreduce(higher[1][3].detach()), higher[0][3].detach())
 uneven = torch.randn(10 * size, 4, generator=data)
 mine = uneven[10 * rank : 10 * rank + 10] if rank else uneven[:3]
 rest = torch.cat([uneven[:3], uneven[10:]])

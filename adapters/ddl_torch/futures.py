@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Futures whose callbacks run in one order on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Future(torch.futures.Future[Any]):
+    """The future of an operation, or of a callback.
+
+    The callbacks of a group's futures run one at a time, in the order in which the program added
+    them. Collectives that they start match the other ranks' by that order, whatever the program
+    starts meanwhile.
+    """
+
+    def __init__(self, callbacks: Any) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def then(self, callback: Callable[[Any], Any]) -> Any:
+        """Return the future of the callback's result."""
+        return self._callbacks.then(self, callback)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call the callback when the future is complete."""
+        self._callbacks.add_done_callback(self, callback)
