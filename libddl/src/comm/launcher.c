@@ -72,7 +72,7 @@ static ddl_status set_url(ddl__world *world, const char *url)
 }
 
 /* The ranks meet at this host and port, unless the user has chosen another place. */
-static ddl_status set_meeting(ddl__world *world, const char *host, int64_t port, const char *job)
+static ddl_status set_rendezvous(ddl__world *world, const char *host, int64_t port, const char *job)
 {
     char url[DDL__URL_MAX];
     const char *brackets = strchr(host, ':') ? "[]" : "";
@@ -157,7 +157,7 @@ static ddl_status find_torchrun(ddl__world *world)
         port -= 2 * TORCHRUN_PORT_OFFSET;
     snprintf(job, sizeof job, "%s.%s", text_or("TORCHELASTIC_RUN_ID", ""),
              text_or("TORCHELASTIC_RESTART_COUNT", ""));
-    return set_meeting(world, text_or("MASTER_ADDR", ""), port, job);
+    return set_rendezvous(world, text_or("MASTER_ADDR", ""), port, job);
 }
 
 /* Get the first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1". */
@@ -192,7 +192,7 @@ static ddl_status find_srun(ddl__world *world)
     get_first_host(text_or("SLURM_STEP_NODELIST", text_or("SLURM_JOB_NODELIST", "127.0.0.1")), host,
                    sizeof host);
     snprintf(name, sizeof name, "%lld.%lld", (long long)job, (long long)step);
-    return set_meeting(world, host, SRUN_FIRST_PORT + (31 * job + step) % SRUN_PORTS, name);
+    return set_rendezvous(world, host, SRUN_FIRST_PORT + (31 * job + step) % SRUN_PORTS, name);
 }
 
 /* ------------------------------------------------------------------------------------- alone */
