@@ -191,7 +191,7 @@ static void check_stream_limit(ddl__engine *engine, ddl__stream *stream)
 {
     ddl__call call;
     ddl__signature signature;
-    if (!ddl__stream_pending(stream) || !find_expired(engine, stream, &call, &signature))
+    if (!find_expired(engine, stream, &call, &signature))
         return;
     char text[DDL__CALL_MAX], before[DDL__CALL_MAX + 32] = "", why[DDL__MESSAGE_MAX / 2] = "";
     const ddl_work *current = stream->current;
