@@ -36,7 +36,7 @@ class NativeComm(Readings):
 
 def add_new(native: Any) -> None:
     """Add the groups that were created since the last call to ddl_core's live comms."""
-    for group in [group for group in _known if group.closed]:
+    for group in [group for group in list(_known) if group.closed]:  # threads may add some
         _known.pop(group, None)
     for group in native.groups():
         if group not in _known:

@@ -126,7 +126,7 @@ class _Distributed(torch.optim.Optimizer):
                     stacklevel=2,
                 )
             self.synchronize()
-        elif self._ddl.works:
+        elif self._ddl.calls:
             raise AssertionError("step() in skip_synchronize() came before synchronize()")
         self._ddl.synchronized = False
         self._opt_called = True
