@@ -67,14 +67,15 @@ def test_by_cmake(tmp_path: Path) -> None:
 
 
 def test_it_is_one_library(tmp_path: Path) -> None:
-    """libddl.so is for the linker only: the program loads the file that Python loads."""
+    """libddl.so stands for libddl.so.1: the program loads the file that Python loads."""
     program = str(tmp_path / "allreduce")
     flags = ddl("--cflags", "--libs").split()
     run(["cc", str(EXAMPLES / "c" / "allreduce.c"), *flags, "-o", program])
     (line,) = [line for line in run(["ldd", program]).splitlines() if "libddl" in line]
     library = Path(ddl_core.library_path())
     assert library.samefile(line.split()[2])
-    assert library.with_name("libddl.so").read_text() == "INPUT(libddl.so.1)\n"
+    linked = library.with_name("libddl.so").read_bytes()
+    assert linked.startswith(b"\x7fELF") and b"$ORIGIN/libddl.so.1" in linked  # a filter of it
 
 
 def test_moved(tmp_path: Path) -> None:

@@ -76,15 +76,15 @@ static void advance(ddl_endpoint *endpoint, ddl__race *race, int64_t deadline)
     for (unsigned i = 0; i < race->n_tried; i++)
         if (race->tries[i].state == DDL__PATH_DIALED && now >= race->tries[i].deadline)
             fail_path(race, i, ETIMEDOUT);
-    while (race->n_tried < race->paths.n && !race->connected_at &&
+    while (race->n_tried < race->paths.n && !race->connected_at && now < deadline &&
            (race->n_tried < race->paths.at_once || !count_dialed(race, race->n_tried) ||
             now >= race->tried_at + DDL__PATH_HEAD_START))
         try_next_path(endpoint, race, deadline);
     bool chosen_wait = count_dialed(race, race->paths.at_once);
-    race->ended =
-        race->connected_at
-            ? !chosen_wait || now >= race->connected_at + DDL__PATH_LEAD || now >= deadline
-            : race->n_tried == race->paths.n && !count_dialed(race, race->n_tried);
+    race->ended = race->connected_at ? !chosen_wait || now >= race->connected_at + DDL__PATH_LEAD ||
+                                           now >= deadline
+                                     : (race->n_tried == race->paths.n || now >= deadline) &&
+                                           !count_dialed(race, race->n_tried);
 }
 
 static void warn_unused(const ddl_endpoint *endpoint, const ddl__race *race, unsigned i)

@@ -139,7 +139,8 @@ static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t lat
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
 
-ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+/* Fail if waiting is in vain (until.h), or if a member has sent a create-failure notice. */
+static ddl_status check_notices(const ddl__wireup *w)
 {
     ddl__create_failure failure;
     ddl_status status = ddl__until_check(w->until);
@@ -156,13 +157,17 @@ ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
     return DDL_OK;
 }
 
+/* The member has no link, or has closed it. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;
-    return rank >= 0 && rank < w->size && rank != w->rank && !w->links[rank];
+    if (rank < 0 || rank >= w->size || rank == w->rank)
+        return false;
+    return !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
-/* A member that has connected for a later creation, and not for this one, never comes to it. */
+/* A member that has connected for a later creation, and is missing in this one, never comes to it.
+ */
 static ddl_status check_superseded(const ddl__wireup *w)
 {
     int member;
@@ -171,36 +176,46 @@ static ddl_status check_superseded(const ddl__wireup *w)
     return later ? fail_superseded(w, member, later) : DDL_OK;
 }
 
-ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+/* Fail if a member has closed its link with a reason. */
+static ddl_status check_aborted(const ddl__wireup *w)
 {
     ddl__reason reason;
-    warn_missing(w);
-    ddl_status status = ddl__wireup_check_reasons(w);
-    if (status == DDL_OK)
-        status = check_superseded(w);
-    if (status != DDL_OK)
-        return status;
     for (int i = 0; i < w->size; i++) {
         ddl__link *link = w->links[i];
-        if (!link)
-            continue;
-        if (link->fd >= 0) /* nothing comes over one that is unopened */
+        if (link && link->fd >= 0) /* nothing comes over one that is unopened */
             link->ops->poll(link);
-        if (link->state == DDL__LINK_ABORTED && ddl__reason_read(link->reason, &reason)) {
-            *w->peer_reason = reason;
-            if (reason.status == DDL__SUPERSEDED)
-                ddl__endpoint_raise_creation(w->endpoint, w->id.family, reason.attempt);
-            if (reason.from >= 0)
-                ddl__endpoint_ignore_create_failure(w->endpoint, &w->id, reason.from,
-                                                    reason.attempt);
-            return ddl__fail(reason.status, "%s", reason.text);
-        }
-        if (link->state != DDL__LINK_OPEN || pair_has_ended(w, i))
+        if (!link || link->state != DDL__LINK_ABORTED || !ddl__reason_read(link->reason, &reason))
+            continue;
+        *w->peer_reason = reason;
+        if (reason.status == DDL__SUPERSEDED)
+            ddl__endpoint_raise_creation(w->endpoint, w->id.family, reason.attempt);
+        if (reason.from >= 0)
+            ddl__endpoint_ignore_create_failure(w->endpoint, &w->id, reason.from, reason.attempt);
+        return ddl__fail(reason.status, "%s", reason.text);
+    }
+    return DDL_OK;
+}
+
+ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+{
+    ddl_status status = check_notices(w);
+    if (status == DDL_OK)
+        status = check_aborted(w);
+    return status == DDL_OK ? check_superseded(w) : status;
+}
+
+ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+{
+    warn_missing(w);
+    ddl_status status = ddl__wireup_check_reasons(w);
+    for (int i = 0; i < w->size && status == DDL_OK; i++) {
+        const ddl__link *link = w->links[i];
+        if (link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i)))
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
                 w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
-    return DDL_OK;
+    return status;
 }
 
 /* Wait for the answer of the peer's comm while all members are still there. Higher ranks are

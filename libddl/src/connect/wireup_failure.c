@@ -51,7 +51,7 @@ void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
     const ddl__reason *peer_reason = w->peer_reason;
     bool own = peer_reason->status == DDL_OK;
     int64_t end = ddl__now() + DDL__CREATE_FAILURE_LIMIT;
-    uint32_t number = ddl__endpoint_fail_attempt(w->endpoint, w->slot);
+    uint32_t number = ddl__endpoint_fail_attempt(w->endpoint, w->slot, status == DDL__SUPERSEDED);
     uint32_t attempt = own ? number : peer_reason->attempt;
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", w->rank,

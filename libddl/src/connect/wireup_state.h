@@ -85,7 +85,8 @@ int ddl__wireup_describe_missing(const ddl__wireup *w, char text[DDL__MISSING_TE
  * set; DDL_OK: none. */
 ddl_status ddl__wireup_fail_late(const ddl__wireup *w, ddl_status otherwise);
 
-/* Fail if waiting is in vain (until.h), or if a member has sent that it cannot create the comm. */
+/* Fail if waiting is in vain (until.h), if a member has sent that it cannot create the comm, or if
+ * one is at a later creation. */
 ddl_status ddl__wireup_check_reasons(const ddl__wireup *w);
 
 /* The same, and fail if a member's link has closed, with or without a reason. */

@@ -114,8 +114,10 @@ static void use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const dd
         start_others(w, peer, a);
 }
 
+/* Higher ranks are answered meanwhile, as in all that waits. */
 static ddl_status check_members(const void *wireup)
 {
+    ddl__wireup_accept_waiting(wireup);
     return ddl__wireup_check_members(wireup);
 }
 
