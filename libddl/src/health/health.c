@@ -190,9 +190,12 @@ static ddl_status accept_higher(ddl__health *h)
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
-    ddl__position *position = context;
-    if ((message == DDL__HEARTBEAT || message == DDL__LEAVE) && bytes >= sizeof *position)
-        memcpy(position, content, sizeof *position); /* a heartbeat begins with it */
+    ddl__member *member = context;
+    if ((message != DDL__HEARTBEAT && message != DDL__LEAVE) || bytes < sizeof member->position)
+        return;
+    memcpy(&member->position, content, sizeof member->position); /* a heartbeat begins with it */
+    if (message == DDL__LEAVE && member->fate == DDL__ALIVE)
+        member->fate = DDL__LEFT;
 }
 
 /* Send the last message: a control connection is never closed without one. The send buffer is
@@ -207,7 +210,7 @@ static void send_last(ddl__member *member, ddl__control_msg message, const void 
     setsockopt(member->conn.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     ddl__control_conn_send(&member->conn, message, content, bytes);
     /* Closing a socket with unread data would reset the connection. */
-    ddl__control_conn_receive(&member->conn, receive_last_position, &member->position);
+    ddl__control_conn_receive(&member->conn, receive_last_position, member);
 }
 
 static void health_free(ddl__health *h)
