@@ -186,11 +186,14 @@ static ddl_status accept_higher(ddl__health *h)
     return DDL_OK;
 }
 
-/* Of the messages that arrive while this rank leaves, only the last operations are used. */
+/* Of the messages that arrive while this rank leaves, only the last operations are used; if the
+ * comm has ended at the member, they are not compared. */
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
     ddl__member *member = context;
+    if ((message == DDL__DEAD || message == DDL__EXPEL) && member->fate == DDL__ALIVE)
+        member->fate = DDL__SILENT;
     if ((message != DDL__HEARTBEAT && message != DDL__LEAVE) || bytes < sizeof member->position)
         return;
     memcpy(&member->position, content, sizeof member->position); /* a heartbeat begins with it */

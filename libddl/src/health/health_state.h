@@ -47,10 +47,13 @@ typedef enum ddl__fate {
     DDL__SILENT        /* silent for too long, or unreachable; it may be alive */
 } ddl__fate;
 
+/* How an operation has ended; 0: it has not. */
+enum { DDL__ENDED_OK = 1, DDL__ENDED_FAILED };
+
 /* A rank's last operation, which every heartbeat carries. */
 typedef struct ddl__position {
     ddl__signature last; /* the last operation by order that it has started; zero: none */
-    uint32_t ended;      /* 1: that operation has ended */
+    uint32_t ended;      /* DDL__ENDED_...; 0: that operation has not ended */
     uint32_t waiting_ms; /* else: for how long it has been waiting */
 } ddl__position;
 

@@ -28,7 +28,8 @@ ddl__position ddl__health_position(const ddl__health *h, int64_t now)
     if (!ddl__record_last(ddl__engine_recorder(h->engine), &last))
         return position;
     position.last = last.signature;
-    position.ended = last.ended != 0;
+    if (last.ended)
+        position.ended = last.status == DDL_OK ? DDL__ENDED_OK : DDL__ENDED_FAILED;
     if (!last.ended)
         position.waiting_ms = (uint32_t)((now - last.submitted) / 1000000);
     return position;

@@ -262,20 +262,22 @@ bool ddl__operations_compare_numbers(ddl__health *h, char text[DDL__MESSAGE_MAX]
 {
     ddl__record last, surplus;
     if (ddl__engine_snapshot(h->engine).status != DDL_OK ||
-        !ddl__record_last(ddl__engine_recorder(h->engine), &last) || !last.ended)
+        !ddl__record_last(ddl__engine_recorder(h->engine), &last) || !last.ended ||
+        last.status != DDL_OK)
         return false;
     uint32_t own = sequence_of(&last.signature);
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__position *position = &h->members[rank].position;
         uint32_t theirs = sequence_of(&position->last);
-        if (rank == h->rank || !position->last.words[0])
+        bool fine = h->members[rank].fate == DDL__ALIVE || h->members[rank].fate == DDL__LEFT;
+        if (rank == h->rank || !position->last.words[0] || !fine)
             continue;
         if (h->members[rank].fate == DDL__LEFT && sequence_before(theirs, own) &&
             find_own(h, &last, theirs + 1, &surplus)) {
             describe_surplus(h, h->rank, &surplus.signature, rank, theirs, text);
             return true;
         }
-        if (position->ended && sequence_before(own, theirs)) {
+        if (position->ended == DDL__ENDED_OK && sequence_before(own, theirs)) {
             describe_surplus(h, rank, &position->last, h->rank, own, text);
             return true;
         }
