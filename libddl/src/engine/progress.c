@@ -160,8 +160,8 @@ bool ddl__advance(ddl__engine *engine)
     return advance_stream(engine, &engine->ordered) || moved;
 }
 
-/* The work of the stream that has run past its limit: the current one, the next one, which waits
- * for a device, or a queued one. Copied, since a queued one may be destroyed. */
+/* Copy the call and the signature of a work that has run past its limit: the current one, the next
+ * one, which waits for a device, or a queued one, which another thread may destroy. */
 static bool find_expired(ddl__engine *engine, ddl__stream *stream, ddl__call *call,
                          ddl__signature *signature)
 {
@@ -202,9 +202,9 @@ static void check_stream_limit(ddl__engine *engine, ddl__stream *stream)
         ddl__describe_signature(other, sizeof other, &current->signature);
         snprintf(before, sizeof before, ": it waited for %s", other);
     }
-    if (current)
+    if (current && stream == &engine->ordered) /* a named one runs when all have called it */
         ddl__engine_explain(engine, &current->signature, NULL, why, sizeof why);
-    else
+    else if (!current)
         snprintf(why, sizeof why, ": the GPU has not come to it");
     ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms%s%s",
                   engine->config.names[engine->config.rank], text, (long long)call.timeout_ms,
