@@ -19,19 +19,22 @@ from pathlib import Path
 LAYERS = {
     "api": {"comm", "health", "connect", "device", "engine", "base"},
     "comm": {"health", "connect", "device", "engine", "topo", "net", "base"},
-    "health": {"connect", "engine", "net", "base"},
-    "connect": {"topo", "net", "base"},
+    "health": {"membership", "connect", "engine", "net", "base"},
+    "connect": {"membership", "topo", "net", "base"},
     "device": {"engine", "net", "base"},
     "engine": {"plan", "topo", "reduce", "net", "base"},
     "plan": {"topo", "base"},
     "topo": {"base"},
     "reduce": {"base"},
     "net": {"base"},
+    "membership": {"base"},
     "base": set(),
 }
 
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
-PURE = {"plan", "topo", "reduce"}
+PURE = {"plan", "topo", "reduce", "membership"}
+NO_ALLOCATION = {"membership"}  # nothing in it can fail
+ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|free)\s*\(")
 PURE_SYSTEM = {
     *("assert.h", "errno.h", "float.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h"),
@@ -141,6 +144,10 @@ def check_c(root: Path) -> Iterator[str]:
             for match in IMPURE_CALLS.finditer(text):
                 line = line_of(text, match.start())
                 yield f"{where}:{line}: {layer} is pure and may not call {match[1]}"
+        if layer in NO_ALLOCATION:
+            for match in ALLOCATES.finditer(text):
+                line = line_of(text, match.start())
+                yield f"{where}:{line}: {layer} may not call {match[1]}: its state is one block"
 
 
 def check_include(path: Path, layer: str, system: bool, name: str) -> str | None:

@@ -321,11 +321,11 @@ static int malformed(ddl_comm *comm)
     pthread_mutex_lock(&h->detector->lock);
     for (unsigned i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         e.rank = ranks[i];
-        ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e.rank + 1);
+        ddl__ports_receive(h, !rank, DDL__EXPELLED, (unsigned char *)&e, sizeof e.rank + 1);
     }
     e.rank = rank;
-    ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e.rank - 1);
-    ddl__member_receive_expelled(h, !rank, (unsigned char *)&e, sizeof e);
+    ddl__ports_receive(h, !rank, DDL__EXPELLED, (unsigned char *)&e, sizeof e.rank - 1);
+    ddl__ports_receive(h, !rank, DDL__EXPELLED, (unsigned char *)&e, sizeof e);
     pthread_mutex_unlock(&h->detector->lock);
     OK(ddl_comm_failed(comm, NULL, 0, &n));
     CHECK(n == 0, "%d", n);

@@ -3,7 +3,7 @@
  * Ranks are processes; here their comm counts as so large that far members are quiet for longer
  * than a dead one. */
 #include "health/health_state.h"
-#include "health/near_members.h"
+#include "membership/graph.h"
 #include "processes.h"
 
 enum {

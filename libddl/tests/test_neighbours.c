@@ -2,7 +2,7 @@
 /* Which members of a sparse comm are connected. */
 #include "check.h"
 #include "connect/neighbours.h"
-#include "health/near_members.h"
+#include "membership/graph.h"
 
 enum { FIRST = 33, LAST = 300, LARGE = 1024, NEIGHBOURS_OF_LARGE = 19 };
 

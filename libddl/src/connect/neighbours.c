@@ -3,32 +3,6 @@
 
 #include <string.h>
 
-enum { LEAST_SIZE = 33 };
-
-bool ddl__is_sparse(int size)
-{
-    return size >= LEAST_SIZE;
-}
-
-static bool is_power_of_two(int n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-bool ddl__are_neighbours(int one, int other, int size)
-{
-    int apart = one < other ? other - one : one - other;
-    return is_power_of_two(apart) || is_power_of_two(size - apart);
-}
-
-int ddl__neighbours_most(int size)
-{
-    int n = 0;
-    for (int apart = 1; apart < size; apart *= 2)
-        n += 2;
-    return n;
-}
-
 /* Whether it has two interfaces that may lead to other hosts. */
 static bool has_several_interfaces(const ddl__address *address)
 {

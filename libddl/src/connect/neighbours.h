@@ -7,15 +7,7 @@
 #define DDL_CONNECT_NEIGHBOURS_H
 
 #include "connect/address.h"
-
-/* True for comms of so many ranks that not all pairs are connected. */
-bool ddl__is_sparse(int size);
-
-/* True if the two are 1, 2, 4, 8 ... places apart in the ring of all ranks. */
-bool ddl__are_neighbours(int one, int other, int size);
-
-/* How many neighbours a rank has at most. */
-int ddl__neighbours_most(int size);
+#include "membership/graph.h"
 
 /* Give each address its place among those of its host. */
 void ddl__find_places(ddl__address *addresses, int size);

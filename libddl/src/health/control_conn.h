@@ -9,28 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "membership/membership.h"
 #include "net/seal.h"
 
 enum { DDL__CONTROL_MSG_MAX = 32 * 1024 /* bytes of one message's content */ };
-
-/* The values are the protocol's. */
-typedef enum ddl__control_msg {
-    DDL__HEARTBEAT = 1, /* the sender is alive; its last operation */
-    DDL__LEAVE,         /* the sender has destroyed the comm; its last operation */
-    DDL__DEAD,          /* the comm is dead: status and reason */
-    DDL__EXPEL,         /* the sender goes on without the receiver: reason */
-    DDL__ASK,           /* asks for the receiver's operation of this sequence */
-    DDL__ANSWER,        /* answers ASK */
-    DDL__JOIN,          /* agreement: the sender's leader, and the ranks that it accuses */
-    DDL__VERDICT,       /* agreement: the survivors */
-    DDL__DONE,          /* agreement: the sender has created the survivors' comm */
-    DDL__ASK_NAME,      /* asks rank 0 which ranks have not called this name; the rank that asks */
-    DDL__ANSWER_NAME,   /* answers ASK_NAME; the rank that asked */
-    DDL__CONFIRM,       /* the process of this rank has ended, as the sender's kernel has shown */
-    DDL__EXPELLED,      /* a rank's program has expelled another one: both, and the reason */
-    DDL__LOST,          /* a rank counts another one as dead: both, and the fate; see gossip.c */
-    DDL__GONE           /* ranks that have left the comm, with their last operations */
-} ddl__control_msg;
 
 typedef enum ddl__control_conn_state {
     DDL__CONTROL_CONN_OPEN,

@@ -54,65 +54,31 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-static void receive_expel(ddl__health *h, int from, const unsigned char *content, size_t bytes)
-{
-    /* In a sparse comm most survivors have no connection on which to say so. */
-    bool left_out = bytes == sizeof DDL__LEFT_OUT - 1 && !memcmp(content, DDL__LEFT_OUT, bytes);
-    bool was_alive = h->members[from].fate == DDL__ALIVE;
-    h->left_out = h->left_out || (h->n_late && left_out);
-    ddl__member_mark_gone_on(h, from);
-    if (was_alive && !left_out)
-        ddl__gossip_lost(h, from);
-    ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %.*s", h->names[h->rank], h->names[from],
-                    (int)bytes, (const char *)content);
-}
-
-/* A member on the host of a third one confirms the end of that one's process. */
-static void receive_confirm(ddl__health *h, int from, const unsigned char *content, size_t bytes)
-{
-    int32_t rank;
-    if (bytes != sizeof rank)
-        return;
-    memcpy(&rank, content, sizeof rank);
-    if (rank < 0 || rank >= h->size || rank == h->rank)
-        return;
-    if (!h->members[rank].confirmed)
-        ddl__gossip_pass_on(h, from, DDL__CONFIRM, content, bytes);
-    ddl__member_confirm(h, rank);
-}
-
 /* A handler only changes what the lock guards, since the connection is still being read. */
 static void receive_message(void *context, ddl__control_msg message, const unsigned char *content,
                             size_t bytes)
 {
     const message_source *source = context;
     ddl__health *h = source->health;
-    ddl__member *member = &h->members[source->from];
     switch (message) {
-    case DDL__HEARTBEAT: ddl__gossip_receive_beat(h, source->from, content, bytes); break;
+    case DDL__HEARTBEAT: ddl__beat_receive(h, source->from, content, bytes); break;
     case DDL__LEAVE:
-        ddl__gossip_receive_beat(h, source->from, content, bytes);
-        if (member->fate == DDL__ALIVE)
-            ddl__member_leave(h, source->from);
-        else
-            member->may_go_on = true;
+        ddl__beat_receive(h, source->from, content, bytes);
+        ddl__ports_receive(h, source->from, message, content, bytes);
         break;
     case DDL__DEAD: receive_dead(h, source->from, content, bytes); break;
-    case DDL__EXPEL: receive_expel(h, source->from, content, bytes); break;
     case DDL__ASK: ddl__operations_receive_ask(h, source->from, content, bytes); break;
     case DDL__ANSWER: ddl__operations_receive_answer(h, source->from, content, bytes); break;
+    case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
+    case DDL__ANSWER_NAME: ddl__names_receive_answer(h, source->from, content, bytes); break;
+    case DDL__EXPEL:
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE:
-        if (member->fate == DDL__ALIVE) /* else it is not part of the agreement any more */
-            ddl__agreement_receive(h, source->from, message, content, bytes);
-        break;
-    case DDL__CONFIRM: receive_confirm(h, source->from, content, bytes); break;
-    case DDL__EXPELLED: ddl__member_receive_expelled(h, source->from, content, bytes); break;
-    case DDL__ASK_NAME: ddl__names_receive_ask(h, source->from, content, bytes); break;
-    case DDL__ANSWER_NAME: ddl__names_receive_answer(h, source->from, content, bytes); break;
-    case DDL__LOST: ddl__gossip_receive_lost(h, source->from, content, bytes); break;
-    case DDL__GONE: ddl__gossip_receive_gone(h, content, bytes); break;
+    case DDL__CONFIRM:
+    case DDL__EXPELLED:
+    case DDL__LOST:
+    case DDL__GONE: ddl__ports_receive(h, source->from, message, content, bytes); break;
     }
     if (message != DDL__HEARTBEAT)
         pthread_cond_broadcast(&h->detector->changed);
@@ -123,73 +89,46 @@ void ddl__member_poll(ddl__health *h, int rank)
     ddl__member *member = &h->members[rank];
     message_source source = {h, rank};
     if (ddl__control_conn_receive(&member->conn, receive_message, &source)) {
-        member->silent_ns = 0;
+        member->peer->silent_ns = 0;
+        member->peer->is_new = false;
         member->heard_since_beat = member->ever_heard = true;
-        member->suspect = member->is_new = false;
+        member->suspect = false;
     }
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
-    bool confirmed = member->confirmed || member->confirmed_at;
-    if (member->is_new && !confirmed) /* it has given up dialing before it had the answer */
-        member->silent_ns = 0;
+    ddl__peer *peer = member->peer;
+    bool confirmed = peer->confirmed || peer->confirmed_at;
+    if (peer->is_new && !confirmed) /* it has given up dialing before it had the answer */
+        peer->silent_ns = 0;
     else if (member->conn.state == DDL__CONTROL_CONN_ENDED)
-        ddl__member_ended(h, rank, member->conn.error);
+        ddl__member_ended(h->membership, rank, member->conn.local, member->conn.error, ddl__now());
     else
-        ddl__member_unreachable(h, rank, member->conn.error);
+        ddl__member_unreachable(h->membership, rank, member->conn.error, ddl__now());
     ddl__control_conn_close(&member->conn);
-}
-
-/* The comm is dead: what to say of it. */
-static ddl__notice make_notice(const ddl__health *h)
-{
-    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
-    ddl__notice notice = {.status = snapshot.status};
-    snprintf(notice.text, sizeof notice.text, "%.300s", snapshot.text);
-    return notice;
-}
-
-void ddl__health_tell_death(ddl__health *h, int rank)
-{
-    ddl__notice notice = make_notice(h);
-    ddl__control_conn_send(&h->members[rank].conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
+    peer->connected = false;
 }
 
 /* The comm is dead because this rank's link with a member has failed. That is evidence where they
  * have no control connection: otherwise the survivors would try this pair again. */
 static void accuse_unreachable(ddl__health *h)
 {
-    for (int i = 0; h->n_late && i < h->size; i++) {
+    for (int i = 0; h->membership->n_late && i < h->size; i++) {
         ddl__finding found = ddl__engine_find_peer(h->engine, i);
-        if (found == DDL__PEER_FINE || h->members[i].fate != DDL__ALIVE ||
-            h->members[i].conn.fd >= 0)
-            continue;
-        if (found == DDL__PEER_LOST)
-            ddl__member_mark_dead(h, i, DDL__DISCONNECTED, "its connection with %s ended",
-                                  h->names[h->rank]);
-        else
-            ddl__member_mark_dead(h, i, DDL__SILENT, "%s cannot reach it", h->names[h->rank]);
-        h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
-        ddl__gossip_lost(h, i);
+        if (found != DDL__PEER_FINE)
+            ddl__member_link_failed(h->membership, i, found == DDL__PEER_LOST, ddl__now());
     }
 }
 
 void ddl__health_announce(ddl__health *h)
 {
-    if (h->announced || ddl__engine_snapshot(h->engine).status == DDL_OK)
+    if (h->membership->announced || ddl__engine_snapshot(h->engine).status == DDL_OK)
         return;
     accuse_unreachable(h);
-    h->announced = true;
-    h->announced_at = ddl__now();
     ddl__flight_record_start(h);
-    ddl__notice notice = make_notice(h);
     ddl__health_poll_eagerly(h);
-    ddl__gossip_tell_gone(h);
+    ddl__notice notice = ddl__health_notice(h);
     bool was_told = is_told(notice.text, strlen(notice.text));
-    for (int i = 0; i < h->size; i++)
-        if (i != h->rank && h->members[i].fate == DDL__ALIVE &&
-            (!was_told || ddl__gossip_reaches(h, i)))
-            ddl__control_conn_send(&h->members[i].conn, DDL__DEAD, &notice,
-                                   ddl__notice_bytes(&notice));
+    ddl__membership_announce(h->membership, was_told, ddl__now());
     ddl__late_start(h);
 }
 
@@ -210,7 +149,7 @@ static void poll_witness(ddl__detector *detector)
         for (ddl__health *h = detector->comms; h; h = h->next)
             for (int rank = 0; rank < h->size; rank++)
                 if (rank != h->rank && ddl__digest_equal(h->config.addresses[rank].endpoint, ended))
-                    ddl__member_launcher_confirm(h, rank);
+                    ddl__member_launcher_confirm(h->membership, rank, ddl__now());
 }
 
 static void handle_event(ddl__detector *detector, uint64_t id)
@@ -242,9 +181,9 @@ static void health_check(ddl__health *h, int64_t now)
         ddl__names_check(h, now);
     }
     if (now >= h->grace_poll_at)
-        ddl__health_check_grace(h, now);
+        ddl__grace_check(h, now);
     ddl__health_settle(h);
-    if (!h->announced)
+    if (!h->membership->announced)
         ddl__health_announce(h);
 }
 
@@ -295,15 +234,12 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
     for (int i = 0; i < h->size; i++) {
         ddl__member_register(h, i, EPOLL_CTL_ADD);
         if (i != h->rank && ddl__witness_saw(detector->witness, &h->config.addresses[i].endpoint))
-            ddl__member_launcher_confirm(h, i);
-        if (h->members[i].fate == DDL__KILLED || h->members[i].fate == DDL__DISCONNECTED)
-            ddl__member_start_grace(h, i);
-        if (h->members[i].fate == DDL__KILLED)
-            ddl__member_announce_end(h, i);
+            ddl__member_launcher_confirm(h->membership, i, now);
+        ddl__member_start(h->membership, i, now);
     }
     ddl__heartbeats_start(h, now);
     ddl__health_settle(h);
-    if (!h->announced)
+    if (!h->membership->announced)
         ddl__health_announce(h);
     bool wakes_in_time = detector->wakes_at <= health_due_at(h);
     pthread_mutex_unlock(&detector->lock);

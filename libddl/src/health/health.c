@@ -37,14 +37,22 @@ static ddl_status check_members(ddl__health *h)
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
         const ddl__link *link = ddl__engine_links(h->engine)[i];
-        if (i == h->rank || member->conn.fd >= 0 || member->late || member->fate != DDL__ALIVE)
+        if (i == h->rank || member->conn.fd >= 0 || member->peer->late ||
+            member->peer->state != DDL__ALIVE)
             continue;
         if (link->state == DDL__LINK_LEFT)
-            member->fate = DDL__LEFT;
+            ddl__member_left_early(h->membership, i);
         if (link->state == DDL__LINK_LOST)
-            ddl__member_mark_ended(h, i, link->ops->shared, 0);
+            ddl__member_ended_early(h->membership, i, link->ops->shared, ddl__now());
     }
     return ddl__until_check(h->config.until);
+}
+
+/* This is the member's control connection. */
+static void control_open(ddl__health *h, int rank, int fd, ddl__seal *seal)
+{
+    ddl__control_conn_open(&h->members[rank].conn, fd, seal);
+    h->members[rank].peer->connected = true;
 }
 
 /* As ddl__dial, but wait for room if the backlog of a unix listener is full. */
@@ -127,7 +135,7 @@ static void accept_control_conn(ddl__health *h, ddl__accepted *accepted)
     ddl__seal *seal = NULL;
     if (fits && ddl__session_seal(ddl__endpoint_job(h->config.endpoint), &accepted->session,
                                   accepted->fd, DDL__DIALED, &seal) == DDL_OK) {
-        ddl__control_conn_open(&h->members[hello->from].conn, accepted->fd, seal);
+        control_open(h, (int)hello->from, accepted->fd, seal);
         return;
     }
     ddl__hello answer = ddl__hello_answer(hello, DDL_EREFUSED, "it does not fit this comm");
@@ -139,10 +147,10 @@ static ddl_status join_lower(ddl__health *h, int peer)
 {
     ddl__seal *seal = NULL;
     ddl__control_dial *dial = &h->dials[peer];
-    if (h->members[peer].conn.fd >= 0 || h->members[peer].late)
+    if (h->members[peer].conn.fd >= 0 || h->members[peer].peer->late)
         return DDL_OK;
     if ((dial->fd >= 0 || dial_peer(h, peer)) && dial_await_admission(h, dial, &seal)) {
-        ddl__control_conn_open(&h->members[peer].conn, dial->fd, seal);
+        control_open(h, peer, dial->fd, seal);
         dial->fd = -1;
         ddl__control_dial_close(dial);
         return DDL_OK;
@@ -150,7 +158,7 @@ static ddl_status join_lower(ddl__health *h, int peer)
     char why[DDL__MESSAGE_MAX - 128];
     snprintf(why, sizeof why, "%s", ddl__message());
     ddl_status status = check_members(h);
-    if (status != DDL_OK || h->members[peer].fate != DDL__ALIVE)
+    if (status != DDL_OK || h->members[peer].peer->state != DDL__ALIVE)
         return status;
     return ddl__fail(ddl__now() < h->config.deadline ? DDL_EUNREACHABLE : DDL_ETIMEDOUT,
                      "%s cannot be reached for control messages: %s", h->names[peer], why);
@@ -160,8 +168,8 @@ static ddl_status join_lower(ddl__health *h, int peer)
 static int next_missing(const ddl__health *h)
 {
     int rank = h->rank + 1;
-    while (rank < h->size && (h->members[rank].conn.fd >= 0 || h->members[rank].late ||
-                              h->members[rank].fate != DDL__ALIVE))
+    while (rank < h->size && (h->members[rank].conn.fd >= 0 || h->members[rank].peer->late ||
+                              h->members[rank].peer->state != DDL__ALIVE))
         rank++;
     return rank;
 }
@@ -186,34 +194,38 @@ static ddl_status accept_higher(ddl__health *h)
     return DDL_OK;
 }
 
+/* A member whose last messages are read. */
+typedef struct last_sender {
+    ddl__health *health;
+    int rank;
+} last_sender;
+
 /* Of the messages that arrive while this rank leaves, only the last operations are used; if the
  * comm has ended at the member, they are not compared. */
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
-    ddl__member *member = context;
-    if ((message == DDL__DEAD || message == DDL__EXPEL) && member->fate == DDL__ALIVE)
-        member->fate = DDL__SILENT;
+    const last_sender *sender = context;
+    ddl__member *member = &sender->health->members[sender->rank];
+    ddl__member_note_last(sender->health->membership, sender->rank, message);
     if ((message != DDL__HEARTBEAT && message != DDL__LEAVE) || bytes < sizeof member->position)
         return;
     memcpy(&member->position, content, sizeof member->position); /* a heartbeat begins with it */
-    if (message == DDL__LEAVE && member->fate == DDL__ALIVE)
-        member->fate = DDL__LEFT;
 }
 
 /* Send the last message: a control connection is never closed without one. The send buffer is
  * enlarged, since a member that was stopped may have left no room. Sending comes before receiving,
  * so that of two ranks that leave at the same time at least one receives the other's message. */
-static void send_last(ddl__member *member, ddl__control_msg message, const void *content,
-                      size_t bytes)
+static void send_last(ddl__control_conn *conn, ddl__control_msg message, const void *content,
+                      size_t bytes, ddl__control_msg_handler *handle, void *context)
 {
     int room = 1 << 20;
-    if (member->conn.fd < 0)
+    if (conn->fd < 0)
         return;
-    setsockopt(member->conn.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
-    ddl__control_conn_send(&member->conn, message, content, bytes);
+    setsockopt(conn->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    ddl__control_conn_send(conn, message, content, bytes);
     /* Closing a socket with unread data would reset the connection. */
-    ddl__control_conn_receive(&member->conn, receive_last_position, member);
+    ddl__control_conn_receive(conn, handle, context);
 }
 
 static void health_free(ddl__health *h)
@@ -222,11 +234,10 @@ static void health_free(ddl__health *h)
         ddl__control_conn_close(&h->members[i].conn);
     ddl__controls_destroy(h->dials, h->size);
     ddl__close_guarded(h->arrivals);
-    free(h->gone);
     free(h->trace_dir);
     free(h->members);
     free(h->causes);
-    free(h->sets);
+    free(h->membership);
     free(h->survivors);
     free(h);
 }
@@ -234,22 +245,22 @@ static void health_free(ddl__health *h)
 /* All memory that a failure may need: without it, the survivors would wait for this rank. */
 static bool health_allocate(ddl__health *h)
 {
-    size_t size = (size_t)h->size, set = ddl__set_bytes(h);
+    size_t size = (size_t)h->size;
     h->members = calloc(size, sizeof *h->members);
     h->causes = calloc(size, DDL__CAUSE);
-    h->sets = calloc(size, 2 * set);
+    h->membership = calloc(1, ddl__membership_bytes(h->size));
     h->survivors = calloc(size, sizeof *h->survivors);
-    if (!h->members || !h->causes || !h->sets || !h->survivors) {
+    if (!h->members || !h->causes || !h->membership || !h->survivors) {
         free(h->members);
         h->members = NULL;
         return false;
     }
+    ddl__membership_init(h->membership, &ddl__health_ports, h, h->rank, h->size);
     for (size_t i = 0; i < size; i++) {
         ddl__member *member = &h->members[i];
+        member->peer = &h->membership->peers[i];
         member->conn.fd = -1;
         member->cause = h->causes + i * DDL__CAUSE;
-        member->accused = h->sets + 2 * i * set;
-        member->verdict = member->accused + set;
     }
     return true;
 }
@@ -261,6 +272,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
         ddl__endpoint_attach(config->endpoint, DDL__ATTACHED_DETECTOR, ddl__detector_create,
                              config->witness, ddl__detector_destroy);
     if (h) {
+        h->rank = config->rank;
         h->size = config->size;
         h->arrivals = -1;
     }
@@ -275,19 +287,20 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     h->config = *config;
     h->dials = config->controls;
     h->engine = config->engine;
-    h->rank = config->rank;
     h->names = config->names;
     h->limits = config->limits;
+    h->membership->heartbeat = config->limits.heartbeat;
+    h->membership->dead = config->limits.dead;
     h->trace_dir = config->trace_dir ? strdup(config->trace_dir) : NULL;
     for (int i = 0; i < h->size; i++) {
         ddl__control_dial *dial = &h->dials[i];
         if (dial->open) {
-            ddl__control_conn_open(&h->members[i].conn, dial->fd, dial->seal);
+            control_open(h, i, dial->fd, dial->seal);
             dial->fd = -1;
             dial->seal = NULL;
         } else if (dial->late) {
-            h->members[i].late = true;
-            h->n_late++;
+            h->members[i].peer->late = true;
+            h->membership->n_late++;
         } else if (i < h->rank && dial->fd < 0) {
             dial_peer(h, i); /* a failed dial is repeated in join_lower */
         }
@@ -295,6 +308,12 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     ddl__engine_set_explainer(h->engine, ddl__operations_explain, h);
     *out = h;
     return DDL_OK;
+}
+
+static void ignore_message(void *context, ddl__control_msg message, const unsigned char *content,
+                           size_t bytes)
+{
+    (void)context, (void)message, (void)content, (void)bytes;
 }
 
 void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status, const char *why)
@@ -306,13 +325,13 @@ void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status
         ddl__control_dial *dial = &controls[i];
         if (!dial->open)
             continue;
-        ddl__member member = {.fate = DDL__ALIVE};
-        ddl__control_conn_open(&member.conn, dial->fd, dial->seal);
+        ddl__control_conn conn;
+        ddl__control_conn_open(&conn, dial->fd, dial->seal);
         dial->fd = -1;
         dial->seal = NULL;
-        send_last(&member, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
-        send_last(&member, DDL__EXPEL, end, sizeof end - 1);
-        ddl__control_conn_close(&member.conn);
+        send_last(&conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice), ignore_message, NULL);
+        send_last(&conn, DDL__EXPEL, end, sizeof end - 1, ignore_message, NULL);
+        ddl__control_conn_close(&conn);
     }
     ddl__controls_destroy(controls, size);
 }
@@ -324,7 +343,7 @@ ddl_status ddl__health_open(ddl__health *h)
         status = join_lower(h, peer);
     if (status == DDL_OK)
         status = accept_higher(h);
-    if (status == DDL_OK && h->n_late)
+    if (status == DDL_OK && h->membership->n_late)
         status = ddl__late_create(h);
     if (status == DDL_OK) {
         ddl__detector_add(h->detector, h);
@@ -365,12 +384,16 @@ static void send_leave(ddl__health *h)
 {
     static const char why[] = "it goes on without this comm";
     ddl__position last = ddl__health_position(h, ddl__now());
-    ddl__gossip_tell_gone(h);
-    for (int i = 0; i < h->size; i++)
+    ddl__gossip_send_gone(h->membership);
+    for (int i = 0; i < h->size; i++) {
+        last_sender sender = {h, i};
         if (h->abandoned)
-            send_last(&h->members[i], DDL__EXPEL, why, sizeof why - 1);
+            send_last(&h->members[i].conn, DDL__EXPEL, why, sizeof why - 1, receive_last_position,
+                      &sender);
         else
-            send_last(&h->members[i], DDL__LEAVE, &last, sizeof last);
+            send_last(&h->members[i].conn, DDL__LEAVE, &last, sizeof last, receive_last_position,
+                      &sender);
+    }
 }
 
 void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
@@ -380,7 +403,7 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
         return;
     ddl__engine_set_explainer(h->engine, NULL, NULL);
     ddl__late_destroy(h);
-    if (h->monitored && h->n_late)
+    if (h->monitored && h->membership->n_late)
         poll_all(h);
     if (h->monitored)
         ddl__detector_remove(h);
@@ -400,7 +423,7 @@ int ddl__health_failed(ddl__health *h, int *ranks, int capacity)
     int n = 0;
     pthread_mutex_lock(&h->detector->lock);
     for (int i = 0; i < h->size; i++)
-        if (ddl__member_is_dead(h, i)) {
+        if (ddl__member_is_dead(h->membership, i)) {
             if (n < capacity)
                 ranks[n] = i;
             n++;
@@ -414,7 +437,7 @@ ddl_status ddl__health_check(ddl__health *h, const int *ranks, int n)
     ddl_status status = DDL_OK;
     pthread_mutex_lock(&h->detector->lock);
     for (int i = 0; status == DDL_OK && i < n; i++)
-        if (ddl__member_is_dead(h, ranks[i]))
+        if (ddl__member_is_dead(h->membership, ranks[i]))
             status = ddl__fail(DDL_EPEER, "%s is dead: %s", h->names[ranks[i]],
                                h->members[ranks[i]].cause);
     pthread_mutex_unlock(&h->detector->lock);

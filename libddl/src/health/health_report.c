@@ -7,11 +7,11 @@
 static const char *member_state(const ddl__health *h, int rank)
 {
     const ddl__member *member = &h->members[rank];
-    return rank == h->rank                ? "self"
-           : ddl__member_is_dead(h, rank) ? "dead"
-           : member->fate == DDL__LEFT    ? "left"
-           : member->suspect              ? "suspect"
-                                          : "alive";
+    return rank == h->rank                            ? "self"
+           : ddl__member_is_dead(h->membership, rank) ? "dead"
+           : member->peer->state == DDL__LEFT         ? "left"
+           : member->suspect                          ? "suspect"
+                                                      : "alive";
 }
 
 static void add_member(const ddl__health *h, int rank, const ddl__position *position, ddl__text *to)
@@ -25,7 +25,7 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
     ddl__text_add(to, ", \"state\": \"%s\", \"cause\": ", member_state(h, rank));
     ddl__text_quote(to, member->cause);
     ddl__text_add(to, ", \"silent_s\": ");
-    ddl__text_thousandths(to, member->silent_ns / 1000000);
+    ddl__text_thousandths(to, member->peer->silent_ns / 1000000);
     ddl__text_add(to, ", \"operation\": ");
     ddl__text_quote(to, operation);
     ddl__text_add(to, ", \"sequence\": %u, \"ended\": %s, \"waiting_s\": ",
@@ -43,8 +43,8 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
 static bool is_late_to_shrink(const ddl__health *h, int rank)
 {
     const ddl__member *member = &h->members[rank];
-    return h->shrinking && member->fate == DDL__ALIVE &&
-           member->joined < h->members[h->rank].joined;
+    return h->shrinking && member->peer->state == DDL__ALIVE &&
+           member->peer->joined < h->members[h->rank].peer->joined;
 }
 
 void ddl__health_report(ddl__health *h, ddl__text *to)
@@ -75,7 +75,7 @@ void ddl__health_report(ddl__health *h, ddl__text *to)
 void ddl__health_add_counters(ddl__health *h, ddl_counters *counters)
 {
     pthread_mutex_lock(&h->detector->lock);
-    counters->deaths = h->n_deaths;
-    counters->detection_ns = (uint64_t)h->detection_ns;
+    counters->deaths = h->membership->n_deaths;
+    counters->detection_ns = (uint64_t)h->membership->detection_ns;
     pthread_mutex_unlock(&h->detector->lock);
 }

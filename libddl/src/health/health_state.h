@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* health_state.h - the internals of the failure detector, shared by its files: health.c (opening
  * and closing), detector.c (the thread, and messages), heartbeats.c (heartbeats and silence),
- * peer_death.c (the evidence of a member's death, and its consequences), last_operations.c and
- * named_waits.c (waiting operations, by order and by name), agreement.c (the survivors' agreement),
- * health_report.c, flight_recorder.c. In a sparse comm (connect/neighbours.h): gossip.c
- * (what members tell of others), late_control.c (connections to the leader of an agreement).
+ * ports.c (the state machine of membership/ and its surroundings), comm_end.c (the end of the
+ * comm), positions.c, last_operations.c and named_waits.c (waiting operations, by order and by
+ * name), agreement.c (runs the survivors' agreement), late_control.c (connections to the leader of
+ * an agreement in a sparse comm), health_report.c, flight_recorder.c. membership/ decides who is
+ * dead and which ranks continue.
  *
  * Design notes.
  *
@@ -38,14 +39,6 @@
 
 #include "health/control_conn.h"
 #include "health/health.h"
-
-typedef enum ddl__fate {
-    DDL__ALIVE,
-    DDL__LEFT,         /* it has destroyed the comm */
-    DDL__KILLED,       /* its process has ended: the kernel that ran it has shown so */
-    DDL__DISCONNECTED, /* its connection has ended: its process has, or the network cut it off */
-    DDL__SILENT        /* silent for too long, or unreachable; it may be alive */
-} ddl__fate;
 
 /* How an operation has ended; 0: it has not. */
 enum { DDL__ENDED_OK = 1, DDL__ENDED_FAILED };
@@ -82,36 +75,15 @@ typedef struct ddl__stall {
 enum { DDL__CAUSE = 288, DDL__NAME_STATE = 1000 };
 
 typedef struct ddl__member {
+    ddl__peer *peer; /* what the state machine knows of it */
     ddl__control_conn conn;
-    ddl__fate fate;
     bool heard_since_beat; /* a message has arrived since our last heartbeat */
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
-    bool confirmed;    /* a witness has seen its process end */
-    bool expelled;     /* a program has expelled it; of our own entry: it has expelled us */
-    bool may_go_on;    /* it expelled us, or left after we had given it up: it may have gone on with
-                          others, so its own end does not prove that they are gone */
-    int64_t silent_ns; /* how long it has been silent */
-    int64_t disconnected_at;
     char *cause; /* why it is not alive; of DDL__CAUSE bytes, which are touched only then */
     ddl__position position;
     int64_t position_at; /* when that was its position */
-
-    bool late;        /* it has no control connection unless an agreement needs it */
-    bool by_report;   /* it counts as dead since others say so */
-    int reporters[2]; /* ranks that count it as dead; see gossip.c */
-    unsigned n_reporters;
-    bool reported_silent; /* one of them says that it was silent */
-    bool is_new;          /* its late connection has brought no message so far */
-    int64_t confirmed_at; /* when the launcher has confirmed the end of its process */
     ddl__answer answer;
-
-    /* Its messages of the survivors' agreement: the last attempts that it has joined, decided,
-     * created, and seen created by all; the leader that it follows, the ranks that it accuses, and
-     * the survivors that it has decided on. */
-    uint32_t joined, decided, done, committed;
-    int leader;
-    unsigned char *accused, *verdict; /* sets of ranks, in `sets` of the health */
 } ddl__member;
 
 /* The content of DDL__DEAD: a status and its reason. The text is sent without its NUL. */
@@ -141,36 +113,28 @@ struct ddl__health {
     int rank, size;
     char *const *names;
     ddl__limits limits;
-    ddl__member *members;     /* by rank; our own has no connection */
-    char *causes;             /* of the members */
-    unsigned char *sets;      /* of the members: two sets of ranks each */
+    ddl__member *members; /* by rank; our own has no connection */
+    char *causes;         /* of the members */
+    ddl__membership *membership;
     int *survivors;           /* room for the ranks of a verdict */
     ddl__control_dial *dials; /* by rank, while the comm is created */
     bool monitored;           /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
     unsigned beats;         /* counts them */
-    int far_beats;          /* see near_members.h */
     int neighbour_beats;    /* the same between neighbours of a sparse comm */
     int64_t position_limit; /* that an operation counts of which others have told */
-    int64_t announced_at;
-    int arrivals;      /* in a large comm: an epoll set of all connections; else -1 */
-    bool eager;        /* messages are read as they arrive */
-    bool announced;    /* the members were sent the comm's death */
-    ddl__end end;      /* noted by ddl__health_end, to be settled */
-    unsigned n_ending; /* threads that are ending the comm, without the lock */
-    bool abandoned;    /* see ddl__health_abandon */
+    int arrivals;           /* in a large comm: an epoll set of all connections; else -1 */
+    bool eager;             /* messages are read as they arrive */
+    ddl__end end;           /* noted by ddl__health_end, to be settled */
+    unsigned n_ending;      /* threads that are ending the comm, without the lock */
+    bool abandoned;         /* see ddl__health_abandon */
     bool shrinking;
-    bool left_out;            /* the survivors go on without this rank, by their verdict */
-    uint32_t attempt;         /* the last attempt to shrink the comm */
-    uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
 
     /* The first member whose process ended without a leave message. */
     int grace_rank; /* -1: none */
     int64_t died_at, moved_at, grace_poll_at;
     uint64_t grace_begun, grace_finished, grace_moves; /* at its end; at the last check */
-    int64_t evidence_until; /* until then a witness may confirm the last death, or an expelled
-                               member may turn out to have expelled this rank */
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
@@ -180,12 +144,7 @@ struct ddl__health {
     pthread_t writer; /* of the flight record */
     bool writing;
 
-    int n_late;             /* late members */
-    int *gone, n_gone;      /* ranks that have left, to be told with the next heartbeats */
     struct ddl__late *late; /* see late_control.c; NULL: there are no late members */
-
-    uint64_t n_deaths;
-    int64_t detection_ns; /* the longest silence before a death */
 };
 
 typedef struct ddl__detector {
@@ -201,28 +160,13 @@ typedef struct ddl__detector {
     struct ddl__witness *witness; /* or NULL */
 } ddl__detector;
 
-/* The bytes of a set of ranks. */
-static inline size_t ddl__set_bytes(const ddl__health *health)
-{
-    return ((size_t)health->size + 7) / 8;
-}
-
 /* Under the lock: send a message to all members that are alive. */
 static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg message,
                                          const void *content, size_t bytes)
 {
     for (int i = 0; i < health->size; i++)
-        if (i != health->rank && health->members[i].fate == DDL__ALIVE)
+        if (i != health->rank && health->members[i].peer->state == DDL__ALIVE)
             ddl__control_conn_send(&health->members[i].conn, message, content, bytes);
-}
-
-/* Under the lock: the lowest rank that counts as alive. */
-static inline int ddl__health_lowest_alive(const ddl__health *health)
-{
-    int rank = 0;
-    while (rank != health->rank && health->members[rank].fate != DDL__ALIVE)
-        rank++;
-    return rank;
 }
 
 /* ---- detector.c ---- */
@@ -246,9 +190,6 @@ void ddl__detector_remove(ddl__health *health);
  * tells only those that are near: whoever told it tells all, and if it dies, all know that. */
 void ddl__health_announce(ddl__health *health);
 
-/* Under the lock: send DEAD to this member. */
-void ddl__health_tell_death(ddl__health *health, int rank);
-
 /* Under the lock: receive a member's messages, and handle the end of its connection. */
 void ddl__member_poll(ddl__health *health, int rank);
 
@@ -263,9 +204,6 @@ void ddl__heartbeats_start(ddl__health *health, int64_t now);
 /* Read what has arrived, check who is silent, and send the heartbeats that are due. */
 void ddl__heartbeats_send(ddl__health *health, int64_t now);
 
-/* True if the two send each other heartbeats less often than at every beat. */
-bool ddl__member_is_far(const ddl__health *health, int rank);
-
 /* A control connection was opened late: read it with the others from now on. */
 void ddl__heartbeats_add(ddl__health *health, int rank);
 
@@ -275,7 +213,7 @@ void ddl__health_poll_eagerly(ddl__health *health);
 /* This rank's last operation. */
 ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
-/* ---- peer_death.c; all under the lock ---- */
+/* ---- comm_end.c; all under the lock ---- */
 
 /* Note that the comm is to end; the first reason counts. */
 void ddl__health_end(ddl__health *health, ddl_status status, const char *format, ...)
@@ -284,44 +222,20 @@ void ddl__health_end(ddl__health *health, ddl_status status, const char *format,
 /* End the comm if that was noted. Releases the lock meanwhile. */
 void ddl__health_settle(ddl__health *health);
 
-bool ddl__member_is_dead(const ddl__health *health, int rank);
-
-/* Mark the member dead. */
-void ddl__member_mark_dead(ddl__health *health, int rank, ddl__fate fate, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-/* The member goes on without this rank, so this rank no longer counts on it. */
-void ddl__member_mark_gone_on(ddl__health *health, int rank);
-
-/* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
-void ddl__member_expel(ddl__health *health, int rank);
-
-/* A member has sent EXPELLED. */
-void ddl__member_receive_expelled(ddl__health *health, int from, const unsigned char *content,
-                                  size_t bytes);
-
-/* The member has destroyed the comm. */
-void ddl__member_leave(ddl__health *health, int rank);
-
-/* Mark the member dead, since its process is known to have ended, or else its connection. */
-void ddl__member_mark_ended(ddl__health *health, int rank, bool known, int error);
-
-/* The member's connection has ended, or has failed with an error. The caller closes it. */
-void ddl__member_ended(ddl__health *health, int rank, int error);
-void ddl__member_unreachable(ddl__health *health, int rank, int error);
-
-/* A witness has confirmed the end of the member's process; this rank is the witness, and sends
- * CONFIRM to all others. */
-void ddl__member_confirm(ddl__health *health, int rank);
-
-/* The launcher has confirmed it. A leave message may still be on its way to this rank. */
-void ddl__member_launcher_confirm(ddl__health *health, int rank);
-void ddl__member_check_confirmed(ddl__health *health, int rank, int64_t now);
-void ddl__member_announce_end(ddl__health *health, int rank);
-
 /* The member's process ended without a leave message: watch the pending operations. */
-void ddl__member_start_grace(ddl__health *health, int rank);
-void ddl__health_check_grace(ddl__health *health, int64_t now);
+void ddl__grace_start(ddl__health *health, int rank);
+void ddl__grace_check(ddl__health *health, int64_t now);
+
+/* ---- ports.c; all under the lock ---- */
+
+extern const ddl__member_ports ddl__health_ports;
+
+/* Pass a message on to the state machine. */
+void ddl__ports_receive(ddl__health *health, int from, ddl__control_msg kind,
+                        const unsigned char *content, size_t bytes);
+
+/* Why the comm is dead. */
+ddl__notice ddl__health_notice(const ddl__health *health);
 
 /* ---- last_operations.c; all under the lock ---- */
 
@@ -369,26 +283,7 @@ void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *
 void ddl__names_receive_answer(ddl__health *health, int from, const unsigned char *content,
                                size_t bytes);
 
-/* ---- gossip.c; all under the lock ---- */
-
-/* Pass a message on that `from` has sent, so that all members hear it. */
-void ddl__gossip_pass_on(ddl__health *health, int from, ddl__control_msg message,
-                         const void *content, size_t bytes);
-
-/* True if this rank passes messages on to that one. */
-bool ddl__gossip_reaches(const ddl__health *health, int rank);
-
-/* This rank counts the member as dead, by evidence of its own: tell those that have no connection
- * to it. */
-void ddl__gossip_lost(ddl__health *health, int rank);
-void ddl__gossip_receive_lost(ddl__health *health, int from, const unsigned char *content,
-                              size_t bytes);
-
-/* The member has left the comm; others may still have to hear it, with the next heartbeats. */
-void ddl__gossip_left(ddl__health *health, int rank);
-void ddl__gossip_tell_gone(ddl__health *health);
-void ddl__gossip_tell_all_gone(ddl__health *health, int to);
-void ddl__gossip_receive_gone(ddl__health *health, const unsigned char *content, size_t bytes);
+/* ---- positions.c; all under the lock ---- */
 
 /* A heartbeat: this rank's position, and in a sparse comm the members that are furthest behind. */
 enum { DDL__BEHIND_MAX = 2 };
@@ -400,12 +295,11 @@ typedef struct ddl__beat {
         ddl__position position;
     } behind[DDL__BEHIND_MAX];
 } ddl__beat;
-size_t ddl__gossip_make_beat(const ddl__health *health, int64_t now, ddl__beat *beat);
-void ddl__gossip_receive_beat(ddl__health *health, int from, const unsigned char *content,
-                              size_t bytes);
+size_t ddl__beat_make(const ddl__health *health, int64_t now, ddl__beat *beat);
+void ddl__beat_receive(ddl__health *health, int from, const unsigned char *content, size_t bytes);
 
 /* True if the member's position is known as it was a few seconds ago. */
-bool ddl__gossip_knows_position(const ddl__health *health, int rank);
+bool ddl__position_is_known(const ddl__health *health, int rank);
 
 /* ---- late_control.c ---- */
 
@@ -425,21 +319,6 @@ void ddl__late_adopt(ddl__health *health);
 
 /* Neither dial nor accept any more. Without the lock. */
 void ddl__late_destroy(ddl__health *health);
-
-/* Under the lock: a late member has not connected to this rank, which leads the agreement. */
-void ddl__late_check_silence(ddl__health *health, int rank, int64_t elapsed);
-
-/* ---- agreement.c ---- */
-
-/* The reason in EXPEL for ranks that are not in the verdict. */
-#define DDL__LEFT_OUT "left out when the comm was shrunk"
-
-/* Under the lock: tell a member that has connected late what it has missed. */
-void ddl__agreement_tell_standing(ddl__health *health, int rank);
-
-/* Under the lock: a member has sent JOIN, VERDICT or DONE. */
-void ddl__agreement_receive(ddl__health *health, int from, ddl__control_msg message,
-                            const unsigned char *content, size_t bytes);
 
 /* ---- flight_recorder.c ---- */
 

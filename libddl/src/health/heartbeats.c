@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Heartbeats: sends them, reads what has arrived, and measures the silence of members. Near members
- * (near_members.h) hear from each other at every beat, the others every far_beats. Silence counts
- * from the moment at which the next message is due, so near members find a silent one first and
- * tell all others. This stays so when the comm is dead: every message then wakes a thread, and
+ * (membership/graph.h) hear from each other at every beat, the others every far_beats. Silence
+ * counts from the moment at which the next message is due, so near members find a silent one first
+ * and tell all others. This stays so when the comm is dead: every message then wakes a thread, and
  * heartbeats of all pairs would take the processor from the creation of the next comm.
  *
  * The connections of a large comm have an epoll set of their own, which is read at every beat: it
@@ -15,9 +15,8 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "connect/neighbours.h"
 #include "health/health_state.h"
-#include "health/near_members.h"
+#include "membership/graph.h"
 
 enum { EVENTS = 64 };
 
@@ -35,18 +34,13 @@ ddl__position ddl__health_position(const ddl__health *h, int64_t now)
     return position;
 }
 
-bool ddl__member_is_far(const ddl__health *h, int rank)
-{
-    return h->far_beats > 1 && !ddl__is_near(h->rank, rank, h->size);
-}
-
 /* The beats between two heartbeats of this pair. In a sparse comm a rank has few neighbours. */
 static int member_beats(const ddl__health *h, int rank)
 {
-    if (!ddl__member_is_far(h, rank))
+    if (!ddl__member_is_far(h->membership, rank))
         return 1;
     bool few = ddl__is_sparse(h->size) && ddl__are_neighbours(h->rank, rank, h->size);
-    return few ? h->neighbour_beats : h->far_beats;
+    return few ? h->neighbour_beats : h->membership->far_beats;
 }
 
 /* How long a member's next message may take without counting as silence. */
@@ -67,18 +61,13 @@ void ddl__health_poll_eagerly(ddl__health *h)
 static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
 {
     ddl__member *member = &h->members[rank];
-    member->silent_ns += elapsed;
-    double s = (double)member->silent_ns * 1e-9;
-    int64_t overdue = member->silent_ns - member_interval(h, rank);
-    if (overdue >= h->limits.dead) {
-        ddl__member_mark_dead(h, rank, DDL__SILENT, "silent for %.1f s", s);
-        ddl__gossip_lost(h, rank);
-        ddl__member_expel(h, rank);
-    } else if (overdue >= h->limits.suspect && !member->suspect) {
-        member->suspect = true;
-        ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", h->names[h->rank], h->names[rank],
-                 s);
-    }
+    int64_t interval = member_interval(h, rank);
+    bool dead = ddl__member_check_silence(h->membership, rank, elapsed, interval, ddl__now());
+    if (dead || member->suspect || member->peer->silent_ns - interval < h->limits.suspect)
+        return;
+    member->suspect = true;
+    ddl__log(DDL__WARN, "%s: %s has been silent for %.1f s", h->names[h->rank], h->names[rank],
+             (double)member->peer->silent_ns * 1e-9);
 }
 
 /* Read what has arrived since the last beat. */
@@ -110,18 +99,18 @@ void ddl__heartbeats_send(ddl__health *h, int64_t now)
     h->next_beat = now + h->limits.heartbeat;
     elapsed = elapsed < most ? elapsed : most;
     read_arrivals(h);
-    ddl__gossip_tell_gone(h);
+    ddl__gossip_send_gone(h->membership);
     ddl__beat own; /* after what was read: no position that is older than what is said above */
-    size_t bytes = ddl__gossip_make_beat(h, now, &own);
+    size_t bytes = ddl__beat_make(h, now, &own);
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
         if (member->conn.fd < 0) {
-            ddl__late_check_silence(h, i, elapsed);
-            ddl__member_check_confirmed(h, i, now);
+            ddl__leader_check_silence(h->membership, i, elapsed, now);
+            ddl__member_check_confirmed(h->membership, i, now);
             continue;
         }
         bool has_room = ddl__control_conn_flush(&member->conn);
-        if (member->fate != DDL__ALIVE) /* the last message may still be queued */
+        if (member->peer->state != DDL__ALIVE) /* the last message may still be queued */
             continue;
         /* Before the creation's deadline the member may not monitor this rank yet. */
         if (!member->heard_since_beat && (member->ever_heard || now >= h->config.deadline))
@@ -153,12 +142,14 @@ static void watch_arrivals(ddl__health *h)
 void ddl__heartbeats_start(ddl__health *h, int64_t now)
 {
     h->last_beat = now;
-    h->far_beats = ddl__far_beats(h->size, h->limits.heartbeat);
+    ddl__membership *m = h->membership;
+    m->far_beats = ddl__far_beats(h->size, h->limits.heartbeat);
     int neighbours = ddl__neighbours_most(h->size);
     h->neighbour_beats = ddl__far_beats(neighbours + 1, h->limits.heartbeat);
     int64_t spread = (neighbours / 2 + 2) * h->neighbour_beats * h->limits.heartbeat;
     h->position_limit = spread > DDL__POSITION_LIMIT ? spread : DDL__POSITION_LIMIT;
-    if (h->far_beats > 1)
+    m->position_limit = h->position_limit;
+    if (m->far_beats > 1)
         watch_arrivals(h);
     ddl__heartbeats_send(h, now);
 }

@@ -164,10 +164,10 @@ static bool find_difference(ddl__health *h, question *q)
 static bool has_ended(const question *q, int rank)
 {
     const ddl__member *member = &q->health->members[rank];
-    if (!member->late || member->conn.fd >= 0)
+    if (!member->peer->late || member->conn.fd >= 0)
         return operation_called(q, rank) && member->answer.stage == DDL__ENDED;
     uint32_t at = sequence_of(&member->position.last), own = sequence_of(&q->own);
-    return !ddl__gossip_knows_position(q->health, rank) || sequence_before(own, at) ||
+    return !ddl__position_is_known(q->health, rank) || sequence_before(own, at) ||
            (at == own && member->position.ended);
 }
 
@@ -198,8 +198,8 @@ static bool find_leaver(ddl__health *h, const ddl__signature *own)
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__member *member = &h->members[rank];
         uint32_t last = sequence_of(&member->position.last);
-        if (rank == h->rank || member->fate != DDL__LEFT || !member->position.last.words[0] ||
-            !sequence_before(last, sequence_of(own)))
+        if (rank == h->rank || member->peer->state != DDL__LEFT ||
+            !member->position.last.words[0] || !sequence_before(last, sequence_of(own)))
             continue;
         char operation[DDL__CALL_MAX];
         ddl__describe_whole(operation, sizeof operation, own);
@@ -269,10 +269,11 @@ bool ddl__operations_compare_numbers(ddl__health *h, char text[DDL__MESSAGE_MAX]
     for (int rank = 0; rank < h->size; rank++) {
         const ddl__position *position = &h->members[rank].position;
         uint32_t theirs = sequence_of(&position->last);
-        bool fine = h->members[rank].fate == DDL__ALIVE || h->members[rank].fate == DDL__LEFT;
+        bool fine =
+            h->members[rank].peer->state == DDL__ALIVE || h->members[rank].peer->state == DDL__LEFT;
         if (rank == h->rank || !position->last.words[0] || !fine)
             continue;
-        if (h->members[rank].fate == DDL__LEFT && sequence_before(theirs, own) &&
+        if (h->members[rank].peer->state == DDL__LEFT && sequence_before(theirs, own) &&
             find_own(h, &last, theirs + 1, &surplus)) {
             describe_surplus(h, h->rank, &surplus.signature, rank, theirs, text);
             return true;
@@ -290,7 +291,8 @@ bool ddl__operations_compare_numbers(ddl__health *h, char text[DDL__MESSAGE_MAX]
 bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *own)
 {
     const ddl__member *member = &h->members[rank];
-    return rank != h->rank && member->fate == DDL__ALIVE && ddl__gossip_knows_position(h, rank) &&
+    return rank != h->rank && member->peer->state == DDL__ALIVE &&
+           ddl__position_is_known(h, rank) &&
            sequence_before(sequence_of(&member->position.last), sequence_of(own));
 }
 
@@ -332,12 +334,12 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
     ddl__describe_whole(operation, sizeof operation, &record->signature);
     ddl__log(DDL__WARN, "%s: %s as operation %u has waited for %.1f s: %s%s%s", h->names[h->rank],
              operation, sequence_of(late.own), (double)(now - record->started) * 1e-9,
-             n           ? ranks
-             : h->n_late ? "no rank"
-                         : "all ranks",
-             n           ? " not there yet"
-             : h->n_late ? " is known to be late"
-                         : " have called it",
+             n                       ? ranks
+             : h->membership->n_late ? "no rank"
+                                     : "all ranks",
+             n                       ? " not there yet"
+             : h->membership->n_late ? " is known to be late"
+                                     : " have called it",
              what);
 }
 
@@ -376,7 +378,7 @@ void ddl__operations_check(ddl__health *h, int64_t now)
         ddl__health_end(h, DDL_EMISMATCH, "%s", difference);
         return;
     }
-    if (h->announced || !ddl__record_last(ddl__engine_recorder(h->engine), &record) ||
+    if (h->membership->announced || !ddl__record_last(ddl__engine_recorder(h->engine), &record) ||
         record.ended || now - record.started < DDL__LEFT_AFTER || find_leaver(h, &record.signature))
         return;
     if (stall->number != record.number + 1)

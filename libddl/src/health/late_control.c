@@ -70,15 +70,11 @@ static void member_connect(ddl__health *h, int rank, int fd, ddl__seal *seal, dd
 {
     ddl__member *member = &h->members[rank];
     ddl__control_conn_open(&member->conn, fd, seal);
-    member->silent_ns = 0;
-    member->is_new = side == DDL__DIALED;
+    member->peer->is_new = side == DDL__DIALED;
     member->ever_heard = member->heard_since_beat = true;
     ddl__member_register(h, rank, EPOLL_CTL_ADD);
     ddl__heartbeats_add(h, rank);
-    if (h->announced)
-        ddl__health_tell_death(h, rank);
-    ddl__gossip_tell_all_gone(h, rank);
-    ddl__agreement_tell_standing(h, rank);
+    ddl__member_connected(h->membership, rank);
     pthread_cond_broadcast(&h->detector->changed);
 }
 
@@ -108,22 +104,16 @@ static void take_connection(void *context, const ddl__accepted *accepted)
     ddl__detector_wake(late->health->detector);
 }
 
-/* What to answer. DDL_EPEER: the member counts as dead here; DDL_EMINORITY: the survivors have
- * decided without it. */
 static ddl_status find_answer(const ddl__health *h, const ddl__hello *hello, const char **text)
 {
     *text = "its rank or size does not fit this comm";
     if (hello->to != (uint32_t)h->rank || hello->size != (uint32_t)h->size ||
         hello->from >= (uint32_t)h->size)
         return DDL_EREFUSED;
-    const ddl__member *member = &h->members[hello->from];
-    *text = "it has a control connection already";
-    if (!member->late || (member->conn.fd >= 0 && !member->is_new))
-        return DDL_EREFUSED;
-    *text = member->cause;
-    return member->fate == DDL__ALIVE              ? DDL_OK
-           : !strcmp(member->cause, DDL__LEFT_OUT) ? DDL_EMINORITY
-                                                   : DDL_EPEER;
+    ddl_status status = ddl__leader_answer(h->membership, (int)hello->from);
+    *text = status == DDL_EREFUSED ? "it has a control connection already"
+                                   : h->members[hello->from].cause;
+    return status;
 }
 
 static void adopt(ddl__health *h, ddl__accepted *accepted)
@@ -163,94 +153,46 @@ void ddl__late_adopt(ddl__health *h)
     }
 }
 
-void ddl__late_check_silence(ddl__health *h, int rank, int64_t elapsed)
-{
-    ddl__member *member = &h->members[rank];
-    bool is_ended = member->n_reporters && !member->reported_silent;
-    if (!h->announced || !member->late || member->fate != DDL__ALIVE ||
-        (h->limits.dead == DDL__NEVER && !is_ended) || ddl__health_lowest_alive(h) != h->rank)
-        return;
-    member->silent_ns += elapsed;
-    int64_t limit = member->n_reporters ? DDL__LOST_LEADER_LIMIT : DDL__LEADER_LIMIT;
-    if (!member->n_reporters || member->reported_silent)
-        limit += h->limits.dead;
-    /* It may first have to find that the leader before this one is silent. */
-    limit += (h->far_beats - 1) * h->limits.heartbeat;
-    if (member->silent_ns < limit)
-        return;
-    ddl__member_mark_dead(h, rank, DDL__SILENT, "it has not connected to %s after the comm's death",
-                          h->names[h->rank]);
-    ddl__gossip_lost(h, rank);
-}
-
 /* -------------------------------------------------------------------------------------- dialing */
-
-/* For how long to dial, by what the last attempt has led to. */
-static int64_t find_limit(const ddl__health *h, const ddl__member *leader, ddl_status status,
-                          int error)
-{
-    if (status == DDL_EUNREACHABLE && error == ECONNREFUSED)
-        return leader->n_reporters ? 0 : DDL__REFUSED_LEADER_LIMIT;
-    if (leader->n_reporters > 1 || (leader->n_reporters && status != DDL_ETIMEDOUT))
-        return DDL__LOST_LEADER_LIMIT;
-    /* One that was reached is watched by its neighbours, unless they are all dead. */
-    if (status == DDL_ETIMEDOUT && h->limits.dead == DDL__NEVER)
-        return DDL__NEVER;
-    return DDL__LEADER_LIMIT + (status == DDL_ETIMEDOUT ? h->limits.dead : 0);
-}
 
 /* Whether to go on dialing. */
 static bool dial_goes_on(void *context)
 {
     ddl__late *late = context;
     pthread_mutex_lock(&late->health->detector->lock);
-    const ddl__member *leader = &late->health->members[late->leader];
-    bool goes_on = !late->stop && leader->fate == DDL__ALIVE &&
-                   ddl__now() - late->since < find_limit(late->health, leader, DDL_ETIMEDOUT, 0);
+    const ddl__membership *m = late->health->membership;
+    bool goes_on =
+        !late->stop && m->peers[late->leader].state == DDL__ALIVE &&
+        ddl__now() - late->since < ddl__leader_limit(m, late->leader, DDL__DIALED_UNANSWERED);
     pthread_mutex_unlock(&late->health->detector->lock);
     return goes_on;
 }
 
-/* Under the lock: this rank counts as dead. */
-static void give_up(ddl__health *h, int rank, bool refused, const char *why)
+static bool answers(const void *context, int rank)
 {
-    ddl__member_mark_dead(h, rank, refused ? DDL__DISCONNECTED : DDL__SILENT,
-                          "%s cannot reach it: %s", h->names[h->rank], why);
-    h->evidence_until = ddl__now() + DDL__EVIDENCE_LIMIT;
-    ddl__gossip_lost(h, rank);
-}
-
-static bool answers(const ddl__late *late, int rank)
-{
+    const ddl__late *late = context;
     for (int i = 0; i < late->n_candidates; i++)
         if (late->candidates[i].rank == rank)
             return late->candidates[i].answers;
     return false;
 }
 
-/* Under the lock: the leader counts as dead, and so do others of its host that are lost. */
-static void give_up_leader(ddl__late *late, bool refused, const char *why)
-{
-    ddl__health *h = late->health;
-    const ddl__address *addresses = h->config.addresses;
-    int leader = late->leader;
-    give_up(h, leader, refused, why);
-    for (int i = leader + 1; !refused && i < h->size; i++) {
-        ddl__member *member = &h->members[i];
-        if (member->fate != DDL__ALIVE || member->conn.fd >= 0 || !member->n_reporters ||
-            i == h->rank || !addresses[i].network ||
-            addresses[i].network != addresses[leader].network || answers(late, i))
-            continue;
-        ddl__member_mark_dead(h, i, DDL__SILENT, "its host cannot be reached, and %s has lost it",
-                              h->names[member->reporters[0]]);
-        ddl__gossip_lost(h, i);
-    }
-}
-
 /* Whether nothing has answered. */
 static bool is_silent(ddl_status status, const ddl__dial_attempt *d)
 {
     return status == DDL_EUNREACHABLE && d->error == EHOSTUNREACH;
+}
+
+/* What an attempt has led to, unless it has succeeded. */
+static ddl__dialed classify(ddl_status status, const ddl__dial_attempt *d)
+{
+    return status == DDL_ESTATE                                     ? DDL__DIALED_LEFT
+           : status == DDL_EMINORITY                                ? DDL__DIALED_LEFT_OUT
+           : status == DDL_EPEER                                    ? DDL__DIALED_LOST
+           : status == DDL_EUNREACHABLE && d->error == ECONNREFUSED ? DDL__DIALED_REFUSED
+           : is_silent(status, d)                                   ? DDL__DIALED_SILENT
+           : status == DDL_ETIMEDOUT                                ? DDL__DIALED_UNANSWERED
+                                                                    : DDL__DIALED_FAILED;
 }
 
 /* Under the lock: what an attempt has led to. */
@@ -265,26 +207,14 @@ static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
         /* Also when this rank leaves, or the leader counts as dead meanwhile: it is told so. */
         member_connect(h, late->leader, d->fd, seal, DDL__DIALER);
         d->fd = -1;
-        if (leader->fate != DDL__ALIVE)
-            ddl__member_expel(h, late->leader);
+        ddl__leader_connected(h->membership, late->leader);
         return;
     }
-    if (leader->fate != DDL__ALIVE || late->stop)
+    if (late->stop)
         return;
-    if (status == DDL_ESTATE) { /* it may have gone on with others before it left */
-        leader->may_go_on = true;
-        ddl__member_leave(h, late->leader);
-        return;
-    }
-    if (status == DDL_EPEER || status == DDL_EMINORITY) {
-        h->left_out = h->left_out || status == DDL_EMINORITY;
-        ddl__member_mark_gone_on(h, late->leader);
-        return;
-    }
-    bool refused = status == DDL_EUNREACHABLE && d->error == ECONNREFUSED;
-    int64_t since = is_silent(status, d) ? late->silent_since : late->since;
-    if (ddl__now() - since >= find_limit(h, leader, status, d->error))
-        give_up_leader(late, refused, ddl__message());
+    int64_t now = ddl__now(), since = is_silent(status, d) ? late->silent_since : late->since;
+    ddl__leader_dialed(h->membership, late->leader, classify(status, d), now - since,
+                       ddl__message(), answers, late, now);
 }
 
 static void drop_candidates(ddl__late *late)
@@ -298,7 +228,7 @@ static void drop_candidates(ddl__late *late)
 static bool is_candidate(const ddl__late *late, int rank)
 {
     const ddl__member *member = &late->health->members[rank];
-    return rank > late->leader && member->fate == DDL__ALIVE && member->conn.fd < 0;
+    return rank > late->leader && member->peer->state == DDL__ALIVE && member->conn.fd < 0;
 }
 
 /* Under the lock: drop the candidates that are none any more, and those behind one that answers. If
@@ -323,7 +253,7 @@ static void update_candidates(ddl__late *late)
     if (answer)
         return;
     for (; late->n_candidates < late->wanted && next < h->rank; next++) {
-        if (h->members[next].fate != DDL__ALIVE)
+        if (h->members[next].peer->state != DDL__ALIVE)
             continue;
         if (!is_candidate(late, next) ||
             ddl__may_share_memory(&addresses[h->rank], &addresses[next]))
@@ -344,9 +274,10 @@ static void settle_candidates(ddl__late *late)
             continue;
         if (candidate->answers ||
             ddl__now() - candidate->since <
-                find_limit(h, &h->members[candidate->rank], DDL_EUNREACHABLE, EHOSTUNREACH))
+                ddl__leader_limit(h->membership, candidate->rank, DDL__DIALED_SILENT))
             break;
-        give_up(h, candidate->rank, false, "nothing answers at its address");
+        ddl__leader_unreachable(h->membership, candidate->rank, "nothing answers at its address",
+                                ddl__now());
     }
 }
 
@@ -362,13 +293,6 @@ static int64_t find_silence(const ddl__late *late)
 static void pause_until(ddl__health *h, int64_t at)
 {
     ddl__cond_wait_until(&h->detector->died, &h->detector->lock, at);
-}
-
-/* Whether this rank has the next comm already, and does not need a leader any more. */
-static bool has_gone_on(const ddl__health *h)
-{
-    const ddl__member *self = &h->members[h->rank];
-    return !h->shrinking && self->committed && self->committed == h->attempt;
 }
 
 /* Under the lock, which is released meanwhile: dial the leader once, and if its host was silent the
@@ -419,8 +343,9 @@ static void *dial_leaders(void *context)
     late->leader = -1;
     pthread_mutex_lock(&h->detector->lock);
     while (!late->stop) {
-        int leader = ddl__health_lowest_alive(h);
-        if (leader == h->rank || h->members[leader].conn.fd >= 0 || has_gone_on(h)) {
+        int leader = ddl__lowest_alive(h->membership);
+        if (leader == h->rank || h->members[leader].conn.fd >= 0 ||
+            ddl__leader_is_unneeded(h->membership)) {
             silent = false;
             drop_candidates(late);
             pthread_cond_wait(&h->detector->died, &h->detector->lock);
@@ -428,7 +353,7 @@ static void *dial_leaders(void *context)
         }
         if (leader != late->leader) {
             late->since = ddl__now();
-            if (late->leader >= 0 && h->members[late->leader].fate == DDL__LEFT) {
+            if (late->leader >= 0 && h->members[late->leader].peer->state == DDL__LEFT) {
                 next_at = late->since + DDL__LEFT_LEADER_PAUSE;
                 silent = false;
             }
@@ -441,7 +366,8 @@ static void *dial_leaders(void *context)
             continue;
         }
         silent = dial_leader(late, silent);
-        if (!late->stop && h->members[leader].fate == DDL__ALIVE && h->members[leader].conn.fd < 0)
+        if (!late->stop && h->members[leader].peer->state == DDL__ALIVE &&
+            h->members[leader].conn.fd < 0)
             pause_until(h, ddl__now() + DDL__MEMBERS_POLL);
     }
     drop_candidates(late);
@@ -476,7 +402,7 @@ void ddl__late_accept(ddl__health *h)
                          take_connection, h->late);
     pthread_mutex_lock(&h->detector->lock);
     h->late->accepts = true;
-    if (h->announced)
+    if (h->membership->announced)
         ddl__late_start(h);
     pthread_mutex_unlock(&h->detector->lock);
 }

@@ -114,7 +114,7 @@ void ddl__names_check(ddl__health *h, int64_t now)
 {
     ddl__waiting oldest;
     char state[DDL__NAME_STATE];
-    if (h->announced || !ddl__engine_waiting(h->engine, &oldest, 1))
+    if (h->membership->announced || !ddl__engine_waiting(h->engine, &oldest, 1))
         return;
     bool stalls = now - oldest.submitted >= h->limits.stall && oldest.submitted > h->warned_of;
     bool expires = oldest.deadline - now < ASK_BEFORE;

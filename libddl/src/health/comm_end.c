@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ends a comm: notes why, and settles it; and the grace period after the end of a process, in which
+ * pending operations may still complete. Everything here runs under the detector's lock. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/time_limits.h"
+#include "health/health_state.h"
+
+void ddl__health_end(ddl__health *h, ddl_status status, const char *format, ...)
+{
+    va_list args;
+    if (h->end.status != DDL_OK)
+        return;
+    h->end.status = status;
+    va_start(args, format);
+    vsnprintf(h->end.text, sizeof h->end.text, format, args);
+    va_end(args);
+}
+
+void ddl__health_settle(ddl__health *h)
+{
+    if (h->end.status == DDL_OK)
+        return;
+    ddl__end end = h->end;
+    h->end.status = DDL_OK;
+    h->n_ending++;
+    pthread_mutex_unlock(&h->detector->lock);
+    ddl__engine_fail(h->engine, end.status, end.text);
+    pthread_mutex_lock(&h->detector->lock);
+    h->n_ending--;
+    pthread_cond_broadcast(&h->detector->changed);
+}
+
+/* The data that the member sent may still arrive: see the design notes of health_state.h. */
+void ddl__grace_start(ddl__health *h, int rank)
+{
+    ddl__engine_peer_died(h->engine, rank);
+    if (h->grace_rank >= 0)
+        return;
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    h->grace_rank = rank;
+    h->died_at = h->moved_at = ddl__now();
+    h->grace_poll_at = h->died_at + DDL__GRACE_POLL;
+    h->grace_begun = snapshot.finished + snapshot.pending;
+    h->grace_finished = snapshot.finished;
+    h->grace_moves = snapshot.moves + snapshot.passes;
+}
+
+void ddl__grace_check(ddl__health *h, int64_t now)
+{
+    ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
+    uint64_t moves = snapshot.moves + snapshot.passes;
+    if (snapshot.finished != h->grace_finished || moves != h->grace_moves)
+        h->moved_at = now;
+    h->grace_finished = snapshot.finished;
+    h->grace_moves = moves;
+    h->grace_poll_at = now + DDL__GRACE_POLL;
+    /* Only the number of pending operations is compared, not their identity, since messages and
+     * named operations may end out of order. So the grace period may end a little early. It is
+     * never prolonged by a message that has nothing to do with the dead member. */
+    bool over = snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
+    bool stands = now - h->moved_at >= DDL__GRACE;
+    if (snapshot.status != DDL_OK || over || stands)
+        h->grace_poll_at = DDL__NEVER;
+    if (snapshot.status == DDL_OK && (over || stands))
+        ddl__health_end(h, DDL_EPEER, "%s is dead: %s", h->names[h->grace_rank],
+                        h->members[h->grace_rank].cause);
+}

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Design notes.
+ *
+ * Every rank that shrinks the comm sends JOIN to all others. It names its leader, which is the
+ * lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader decides
+ * once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If one
+ * rank accuses another, the higher of the two is left out. A rank that follows another leader is
+ * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
+ *
+ * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
+ * (ddl__agreement_lost), and there is another attempt. Attempts are numbered, and a rank that
+ * receives a higher number joins that attempt. A rank that has created its comm sends DONE. When
+ * all have sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the
+ * comm of an attempt, all others of the list have created it, too, and learn that it counts. If a
+ * member is dead again by then, that is the next failure.
+ *
+ * The survivors must be a majority of the ranks that may be alive, or half of them including the
+ * lowest. So if a network is cut in two, at most one side continues. A rank whose process is known
+ * to have ended does not count (members.c lists the evidence); if that could decide the vote, the
+ * leader waits for a witness. The comm of an attempt that is given up is closed with EXPEL, not
+ * with LEAVE: otherwise a member that has created it, and was given up with it, would not count the
+ * ranks that continued.
+ *
+ * In a sparse comm (graph.h) all ranks connect to the lowest one that they believe alive
+ * (leader.c). So a leader receives from all who may follow it, and all receive from their leader;
+ * what one of them has missed is sent when it connects. That all have created the next comm is seen
+ * by the leader alone; its word is passed on by each rank that believes it. */
+#include "membership/state.h"
+
+/* ------------------------------------------------------------------------------------- messages */
+
+static void broadcast_done(ddl__membership *m, uint32_t attempt, bool committed)
+{
+    ddl__peer *self = &m->peers[m->rank];
+    if (committed && self->committed == attempt) /* when the first one said so */
+        return;
+    self->done = attempt;
+    self->committed = committed ? attempt : self->committed;
+    ddl__member_broadcast(
+        m, &(ddl__member_msg){.kind = DDL__DONE, .attempt = attempt, .flag = committed});
+}
+
+static void broadcast_verdict(ddl__membership *m)
+{
+    ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__VERDICT,
+                                                .attempt = m->gathering,
+                                                .set = ddl__verdict(m, m->rank)});
+}
+
+void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
+                            int64_t now)
+{
+    ddl__peer *peer = &m->peers[from];
+    if (message->kind == DDL__JOIN) {
+        memcpy(ddl__accused(m, from), message->set, m->set_bytes);
+        peer->joined = message->attempt;
+        peer->leader = message->leader;
+    } else if (message->kind == DDL__VERDICT) {
+        memcpy(ddl__verdict(m, from), message->set, m->set_bytes);
+        peer->decided = message->attempt;
+    } else {
+        peer->done = message->attempt;
+        peer->committed = message->flag ? message->attempt : peer->committed;
+        if (message->flag && message->attempt != m->created_attempt) /* this rank gave it up */
+            ddl__member_mark_continues(m, from, now);
+        else if (message->flag)
+            broadcast_done(m, message->attempt, true); /* before the news that a rank leaves */
+    }
+}
+
+void ddl__agreement_send_standing(ddl__membership *m, int to)
+{
+    const ddl__peer *self = &m->peers[m->rank];
+    if (m->phase != DDL__AGREEMENT_IDLE && self->joined)
+        ddl__member_send(m, to,
+                         &(ddl__member_msg){.kind = DDL__JOIN,
+                                            .attempt = self->joined,
+                                            .leader = self->leader,
+                                            .set = ddl__accused(m, m->rank)});
+    if (self->done)
+        ddl__member_send(m, to, &(ddl__member_msg){.kind = DDL__DONE, .attempt = self->done});
+    if (self->committed)
+        ddl__member_send(
+            m, to, &(ddl__member_msg){.kind = DDL__DONE, .attempt = self->committed, .flag = true});
+}
+
+/* -------------------------------------------------------------------------------- the survivors */
+
+/* True if the survivors may continue: see the design notes. */
+static bool is_majority(const ddl__membership *m, const unsigned char *live, int64_t now)
+{
+    int possible = 0, surviving = 0, lowest = -1;
+    bool waited = now >= m->evidence_until;
+    for (int rank = 0; rank < m->size; rank++) {
+        const ddl__peer *peer = &m->peers[rank];
+        /* A rank that joined the agreement before it left, or was expelled, may have continued. */
+        bool out = peer->state == DDL__LEFT || (peer->expelled && waited);
+        if (rank != m->rank && (peer->state == DDL__KILLED || (out && !peer->joined)))
+            continue;
+        lowest = lowest < 0 ? rank : lowest;
+        possible++;
+        surviving += ddl__set_has(live, rank);
+    }
+    return 2 * surviving > possible || (2 * surviving == possible && ddl__set_has(live, lowest));
+}
+
+/* The ranks that count as dead by this rank's own evidence. */
+static void find_dead(const ddl__membership *m, unsigned char *dead)
+{
+    memset(dead, 0, m->set_bytes);
+    for (int rank = 0; rank < m->size; rank++)
+        if (!ddl__is_alive(m, rank) && !m->peers[rank].by_report)
+            ddl__set_add(dead, rank);
+}
+
+/* A rank that the leader still waits for; -1: none. */
+static int not_joined(const ddl__membership *m)
+{
+    for (int rank = 0; rank < m->size; rank++) {
+        const ddl__peer *peer = &m->peers[rank];
+        if (rank != m->rank && ddl__is_alive(m, rank) &&
+            (peer->joined != m->gathering || peer->leader < m->rank))
+            return rank;
+    }
+    return -1;
+}
+
+/* The leader's verdict, once all have joined. */
+static void decide(const ddl__membership *m, unsigned char *live)
+{
+    memset(live, 0, m->set_bytes);
+    for (int rank = 0; rank < m->size; rank++) {
+        bool accused =
+            !ddl__is_alive(m, rank) || (rank != m->rank && m->peers[rank].leader != m->rank);
+        for (int other = 0; other < rank && !accused; other++)
+            accused = other != m->rank && ddl__set_has(live, other) &&
+                      ddl__set_has(ddl__accused(m, other), rank);
+        if (!accused)
+            ddl__set_add(live, rank);
+    }
+    /* An accusation by a higher rank leaves out the accuser, since the accused rank is in the list.
+     */
+    for (int rank = 0; rank < m->size; rank++)
+        for (int other = rank + 1; other < m->size && rank != m->rank; other++)
+            if (other != m->rank && ddl__set_has(live, rank) && ddl__set_has(live, other) &&
+                ddl__set_has(ddl__accused(m, other), rank))
+                ddl__set_remove(live, other);
+}
+
+/* Send EXPEL to the ranks that are left out. In a sparse comm also to those that count as dead, in
+ * case they are alive: they have no connection to most of the others. */
+static void expel_others(ddl__membership *m)
+{
+    for (int rank = 0; rank < m->size; rank++) {
+        ddl__peer *peer = &m->peers[rank];
+        bool alive = ddl__is_alive(m, rank);
+        if (rank == m->rank || ddl__agreement_has(m, rank) || (!alive && !m->n_late))
+            continue;
+        ddl__member_send(m, rank, &(ddl__member_msg){.kind = DDL__EXPEL, .flag = true});
+        if (!alive)
+            continue;
+        peer->state = DDL__SILENT;
+        peer->cause = DDL__CAUSE_LEFT_OUT;
+        m->ports->died(m->context, rank, &(ddl__cause){.kind = DDL__CAUSE_LEFT_OUT});
+    }
+}
+
+static bool is_committed(const ddl__membership *m)
+{
+    for (int rank = 0; m->created_attempt && rank < m->size; rank++)
+        if (m->peers[rank].committed == m->created_attempt)
+            return true;
+    return false;
+}
+
+/* Send JOIN whenever the attempt or the accused ranks change. */
+static void join(ddl__membership *m, int leader)
+{
+    ddl__peer *self = &m->peers[m->rank];
+    unsigned char *dead = ddl__scratch_set(m), *sent = ddl__accused(m, m->rank);
+    for (int rank = 0; rank < m->size; rank++)
+        if ((rank == m->rank || ddl__is_alive(m, rank)) && m->peers[rank].joined > m->gathering)
+            m->gathering = m->peers[rank].joined;
+    find_dead(m, dead);
+    if (m->has_sent && self->joined == m->gathering && !memcmp(dead, sent, m->set_bytes))
+        return;
+    memcpy(sent, dead, m->set_bytes);
+    m->has_sent = true;
+    self->joined = m->gathering;
+    self->leader = leader;
+    ddl__member_broadcast(
+        m, &(ddl__member_msg){
+               .kind = DDL__JOIN, .attempt = m->gathering, .leader = leader, .set = sent});
+}
+
+static ddl__agreement_step fail(ddl__membership *m, ddl__agreement_failure why, int rank)
+{
+    m->phase = DDL__AGREEMENT_IDLE;
+    m->attempt = m->gathering;
+    m->created_attempt = 0;
+    m->why = (unsigned char)why;
+    m->late_rank = rank;
+    return DDL__STEP_FAIL;
+}
+
+static ddl__agreement_step complete(ddl__membership *m)
+{
+    broadcast_done(m, m->created_attempt, true);
+    m->phase = DDL__AGREEMENT_IDLE;
+    return DDL__STEP_RETURN;
+}
+
+static ddl__agreement_step begin_creation(ddl__membership *m)
+{
+    m->attempt = m->gathering;
+    m->created_attempt = 0;
+    expel_others(m);
+    m->phase = DDL__AGREEMENT_CREATING;
+    return DDL__STEP_CREATE;
+}
+
+/* Agree on the list of survivors. */
+static ddl__agreement_step gather(ddl__membership *m, int64_t now)
+{
+    int leader = ddl__lowest_alive(m);
+    const ddl__peer *leading = &m->peers[leader];
+    unsigned char *live = ddl__verdict(m, m->rank);
+    if (is_committed(m)) /* the comm of `created_attempt` counts after all */
+        return complete(m);
+    join(m, leader);
+    if (m->peers[m->rank].expelled)
+        return fail(m, DDL__FAILURE_EXPELLED, -1);
+    if (m->left_out)
+        return fail(m, DDL__FAILURE_LEFT_OUT, -1);
+    if (leader == m->rank && not_joined(m) < 0) {
+        bool waited = now >= m->evidence_until || now >= m->deadline;
+        decide(m, live);
+        if (is_majority(m, live, now)) {
+            broadcast_verdict(m);
+            return begin_creation(m);
+        }
+        if (waited) {
+            memset(live, 0, m->set_bytes); /* an empty list, so that no rank waits for a verdict */
+            broadcast_verdict(m);
+            return fail(m, DDL__FAILURE_NO_MAJORITY, -1);
+        }
+    }
+    if (leader != m->rank && leading->decided == m->gathering) {
+        memcpy(live, ddl__verdict(m, leader), m->set_bytes);
+        return ddl__set_has(live, m->rank) ? begin_creation(m) : fail(m, DDL__FAILURE_LEFT_OUT, -1);
+    }
+    if (now >= m->deadline)
+        return fail(m, DDL__FAILURE_LATE, leader == m->rank ? not_joined(m) : leader);
+    return DDL__STEP_WAIT;
+}
+
+/* ----------------------------------------------------------------------------------- the new comm
+ */
+
+bool ddl__agreement_has(const ddl__membership *m, int rank)
+{
+    return ddl__set_has(ddl__verdict(m, m->rank), rank);
+}
+
+/* True if the member has created the comm of the present attempt. */
+static bool has_done(const ddl__membership *m, int rank)
+{
+    return m->peers[rank].done >= m->attempt && !m->peers[rank].may_continue;
+}
+
+/* A member makes the creation vain if it died before it created the comm, or has found another one
+ * dead. */
+static int lost_member(const ddl__membership *m)
+{
+    for (int rank = 0; rank < m->size; rank++) {
+        const ddl__peer *peer = &m->peers[rank];
+        if (rank == m->rank || !ddl__agreement_has(m, rank))
+            continue;
+        /* Of one that is lost to others only, the leader decides. */
+        bool dead = !ddl__is_alive(m, rank) && !peer->by_report;
+        bool lost = peer->joined > m->attempt || (dead && !has_done(m, rank));
+        for (int other = 0; other < m->size && peer->joined == m->attempt; other++)
+            lost = lost ||
+                   (ddl__agreement_has(m, other) && ddl__set_has(ddl__accused(m, rank), other));
+        if (lost)
+            return rank;
+    }
+    return -1;
+}
+
+int ddl__agreement_lost(const ddl__membership *m)
+{
+    return m->peers[m->rank].expelled ? m->rank : lost_member(m);
+}
+
+/* Another attempt is needed. */
+static void gather_again(ddl__membership *m)
+{
+    m->phase = DDL__AGREEMENT_GATHERING;
+    m->gathering = m->attempt + 1;
+    m->has_sent = false;
+}
+
+static ddl__agreement_step await_all_done(ddl__membership *m, int64_t now)
+{
+    bool all = true;
+    for (int rank = 0; rank < m->size; rank++)
+        all = all && (rank == m->rank || !ddl__agreement_has(m, rank) || has_done(m, rank));
+    if (all || is_committed(m))
+        return complete(m);
+    if (ddl__agreement_lost(m) < 0 && now < m->deadline)
+        return DDL__STEP_WAIT;
+    gather_again(m);
+    return gather(m, now);
+}
+
+/* ---------------------------------------------------------------------------------------- events
+ */
+
+bool ddl__agreement_may_begin(ddl__membership *m, bool failed)
+{
+    for (int rank = 0; rank < m->size; rank++) {
+        bool dead = ddl__member_is_dead(m, rank), joins = m->peers[rank].joined > m->attempt;
+        if (rank == m->rank || (!dead && !joins))
+            continue;
+        failed = true;
+        m->ports->end(m->context, &(ddl__comm_end){.kind = dead ? DDL__END_DEAD : DDL__END_SHRINKS,
+                                                   .rank = rank});
+    }
+    return failed;
+}
+
+void ddl__agreement_begin(ddl__membership *m, int64_t deadline)
+{
+    m->deadline = deadline;
+    m->created_attempt = 0;
+    m->why = DDL__FAILURE_NONE;
+    gather_again(m);
+}
+
+ddl__agreement_step ddl__agreement_advance(ddl__membership *m, int64_t now)
+{
+    return m->phase == DDL__AGREEMENT_GATHERING  ? gather(m, now)
+           : m->phase == DDL__AGREEMENT_AWAITING ? await_all_done(m, now)
+                                                 : DDL__STEP_WAIT;
+}
+
+ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, bool final)
+{
+    if (!created && final)
+        return fail(m, DDL__FAILURE_CREATION, -1);
+    if (!created) {
+        gather_again(m);
+        return DDL__STEP_WAIT;
+    }
+    m->created_attempt = m->attempt;
+    m->phase = DDL__AGREEMENT_AWAITING;
+    broadcast_done(m, m->attempt, false);
+    return DDL__STEP_WAIT;
+}
+
+ddl__agreement_failure ddl__agreement_why(const ddl__membership *m, int *rank)
+{
+    *rank = m->late_rank;
+    return (ddl__agreement_failure)m->why;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph.h - which members of a comm have connections from the start, and how often they send each
+ * other heartbeats. Pure functions of ranks, equal on all members. */
+#ifndef DDL_MEMBERSHIP_GRAPH_H
+#define DDL_MEMBERSHIP_GRAPH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* True for comms of so many ranks that not all pairs are connected. */
+bool ddl__is_sparse(int size);
+
+/* True if the two are 1, 2, 4, 8 ... places apart in the ring of all ranks. */
+bool ddl__are_neighbours(int one, int other, int size);
+
+/* The largest number of neighbours of a rank. */
+int ddl__neighbours_most(int size);
+
+/* True if the two are at most two places apart in the ring of all ranks. They send each other a
+ * heartbeat at every beat, so whichever members become silent together, one of those that stay has
+ * a near one among them. */
+bool ddl__is_near(int one, int other, int size);
+
+/* The number of beats between two heartbeats of members that are not near; 1 in a comm of up to 16
+ * members. What heartbeats cost a rank then hardly grows with the comm. */
+int ddl__far_beats(int size, int64_t heartbeat);
+
+#endif

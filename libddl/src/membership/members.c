@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Design notes.
+ *
+ * The evidence of a member's death, its state, and whether it counts as possibly alive in the
+ * survivors' vote (agreement.c):
+ *
+ * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
+ *   host closed the socket with the process.
+ * - Its TCP connection ends, and a witness confirms the end of its process at about that time:
+ *   DDL__KILLED, does not count.
+ * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
+ *   have cut it off.
+ * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
+ *   later. Until then it may have continued with other ranks, which still do.
+ * - It has expelled this rank, or has left after this rank had given it up: may_continue, counts.
+ * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. Then
+ *   it does not count, since the program vouches that it has ended, unless it has joined the
+ *   agreement before. It is sent EXPELLED, and does not continue.
+ *
+ * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
+ * firewall may reset all connections between two hosts that both continue. The witnesses are the
+ * members on the dead member's host, which saw its unix socket close and send DDL__CONFIRM to all
+ * others, and the launcher (witness.h). A witness is believed until DDL__EVIDENCE_LIMIT after the
+ * end of the connection. If the process ended later, it may have continued with others before.
+ *
+ * A unix socket of the failure detector is closed only after a last message, DDL__LEAVE or
+ * DDL__EXPEL, for which room is made. So if it ends without one, the process has ended.
+ *
+ * In all cases the comm ends in the same way and equally soon. The evidence only decides which
+ * ranks may continue. docs/reliability.md has this table with the time bounds. */
+#include "base/time_limits.h"
+#include "membership/graph.h"
+#include "membership/state.h"
+
+size_t ddl__membership_bytes(int size)
+{
+    size_t n = (size_t)size, sets = (2 * n + 1) * ((n + 7) / 8);
+    return sizeof(ddl__membership) + n * sizeof(ddl__peer) + (sets + 3) / 4 * 4 +
+           n * sizeof(int32_t);
+}
+
+void ddl__membership_init(ddl__membership *m, const ddl__member_ports *ports, void *context,
+                          int rank, int size)
+{
+    size_t n = (size_t)size, sets = (2 * n + 1) * ((n + 7) / 8);
+    m->ports = ports;
+    m->context = context;
+    m->rank = rank;
+    m->size = size;
+    m->far_beats = 1;
+    m->set_bytes = (n + 7) / 8;
+    m->sets_at = sizeof *m + n * sizeof *m->peers;
+    m->gone_at = m->sets_at + (sets + 3) / 4 * 4;
+}
+
+bool ddl__member_is_dead(const ddl__membership *m, int rank)
+{
+    return m->peers[rank].state >= DDL__KILLED;
+}
+
+int ddl__lowest_alive(const ddl__membership *m)
+{
+    int rank = 0;
+    while (rank != m->rank && !ddl__is_alive(m, rank))
+        rank++;
+    return rank;
+}
+
+void ddl__member_broadcast(ddl__membership *m, const ddl__member_msg *message)
+{
+    for (int i = 0; i < m->size; i++)
+        if (i != m->rank && ddl__is_alive(m, i))
+            ddl__member_send(m, i, message);
+}
+
+/* --------------------------------------------------------------------------------------- deaths */
+
+static void mark_ended(ddl__membership *m, int rank, bool known, int error, int64_t now)
+{
+    ddl__cause cause = {known ? DDL__CAUSE_PROCESS_ENDED : DDL__CAUSE_CONNECTION_ENDED,
+                        .error = error};
+    ddl__member_mark_dead(m, rank, known ? DDL__KILLED : DDL__DISCONNECTED, &cause, now);
+}
+
+/* It counts as killed unless it may have continued before its end. Of a member without a connection
+ * this is the first that is known. */
+static void confirm(ddl__membership *m, int rank, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    peer->confirmed = true;
+    if (peer->state == DDL__ALIVE && peer->late && !peer->connected) {
+        /* Long after the comm's death it may have continued with others before it ended. */
+        int64_t at = peer->confirmed_at ? peer->confirmed_at : now;
+        bool in_time = !m->announced || at - m->announced_at <= DDL__EVIDENCE_LIMIT;
+        bool known = in_time && !peer->reported_silent;
+        peer->may_continue = peer->may_continue || !known;
+        mark_ended(m, rank, known, 0, now);
+        ddl__member_watch(m, rank, now);
+        return;
+    }
+    if (peer->state != DDL__DISCONNECTED || peer->may_continue ||
+        now - peer->disconnected_at > DDL__EVIDENCE_LIMIT)
+        return;
+    peer->state = DDL__KILLED;
+    peer->cause = DDL__CAUSE_CONFIRMED;
+    m->ports->died(m->context, rank, &(ddl__cause){.kind = DDL__CAUSE_CONFIRMED});
+}
+
+void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state,
+                           const ddl__cause *cause, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    peer->cause = (unsigned char)cause->kind;
+    peer->state = (unsigned char)state;
+    peer->disconnected_at = now;
+    m->n_deaths++;
+    if (peer->silent_ns > m->detection_ns)
+        m->detection_ns = peer->silent_ns;
+    m->ports->died(m->context, rank, cause);
+    if (peer->confirmed || peer->confirmed_at)
+        confirm(m, rank, now);
+}
+
+void ddl__member_mark_continues(ddl__membership *m, int rank, int64_t now)
+{
+    m->peers[rank].may_continue = true;
+    if (ddl__is_alive(m, rank))
+        ddl__member_mark_dead(m, rank, DDL__SILENT, &(ddl__cause){.kind = DDL__CAUSE_CONTINUES},
+                              now);
+}
+
+void ddl__member_leave(ddl__membership *m, int rank)
+{
+    m->peers[rank].state = DDL__LEFT;
+    m->peers[rank].cause = DDL__CAUSE_LEFT;
+    ddl__gossip_left(m, rank);
+    m->ports->left(m->context, rank);
+}
+
+void ddl__member_watch(ddl__membership *m, int rank, int64_t now)
+{
+    m->evidence_until = now + DDL__EVIDENCE_LIMIT;
+    m->ports->watch(m->context, rank);
+}
+
+void ddl__member_give_up(ddl__membership *m, int rank)
+{
+    ddl__member_send(m, rank, &(ddl__member_msg){.kind = DDL__EXPEL});
+    m->ports->end(m->context, &(ddl__comm_end){.kind = DDL__END_DEAD, .rank = rank});
+}
+
+/* Our kernel ran the member's process, so this rank is a witness for the others. */
+static void announce_end(ddl__membership *m, int rank)
+{
+    ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__CONFIRM, .rank = rank});
+}
+
+void ddl__member_ended(ddl__membership *m, int rank, bool local, int error, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    if (peer->state == DDL__ALIVE) {
+        mark_ended(m, rank, local || peer->confirmed, error, now);
+        ddl__gossip_lost(m, rank);
+        ddl__member_watch(m, rank, now);
+    }
+    if (local && peer->state == DDL__KILLED)
+        announce_end(m, rank);
+}
+
+void ddl__member_unreachable(ddl__membership *m, int rank, int error, int64_t now)
+{
+    if (!ddl__is_alive(m, rank))
+        return;
+    ddl__cause cause = {DDL__CAUSE_UNREACHABLE, .error = error};
+    ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
+    ddl__gossip_lost(m, rank);
+    ddl__member_give_up(m, rank);
+}
+
+bool ddl__member_check_silence(ddl__membership *m, int rank, int64_t elapsed, int64_t interval,
+                               int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    peer->silent_ns += elapsed;
+    if (peer->silent_ns - interval < m->dead)
+        return false;
+    ddl__member_mark_dead(m, rank, DDL__SILENT, &(ddl__cause){.kind = DDL__CAUSE_SILENT}, now);
+    ddl__gossip_lost(m, rank);
+    ddl__member_give_up(m, rank);
+    return true;
+}
+
+void ddl__member_left_early(ddl__membership *m, int rank)
+{
+    m->peers[rank].state = DDL__LEFT;
+}
+
+void ddl__member_ended_early(ddl__membership *m, int rank, bool known, int64_t now)
+{
+    mark_ended(m, rank, known, 0, now);
+}
+
+void ddl__member_start(ddl__membership *m, int rank, int64_t now)
+{
+    unsigned char state = m->peers[rank].state;
+    if (state == DDL__KILLED || state == DDL__DISCONNECTED)
+        ddl__member_watch(m, rank, now);
+    if (state == DDL__KILLED)
+        announce_end(m, rank);
+}
+
+void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now)
+{
+    if (!ddl__is_alive(m, rank) || m->peers[rank].connected)
+        return;
+    ddl__cause cause = {.kind = lost ? DDL__CAUSE_LINK_ENDED : DDL__CAUSE_LINK_UNREACHABLE};
+    ddl__member_mark_dead(m, rank, lost ? DDL__DISCONNECTED : DDL__SILENT, &cause, now);
+    m->evidence_until = now + DDL__EVIDENCE_LIMIT;
+    ddl__gossip_lost(m, rank);
+}
+
+/* ------------------------------------------------------------------------------------ witnesses */
+
+void ddl__member_launcher_confirm(ddl__membership *m, int rank, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    if (peer->late && !peer->connected && peer->state == DDL__ALIVE && !m->announced)
+        peer->confirmed_at = now;
+    else
+        confirm(m, rank, now);
+}
+
+/* True if a member is left that would report it if that one had left the comm. */
+static bool may_hear_of(const ddl__membership *m, int rank)
+{
+    for (int i = 0; i < m->size; i++)
+        if (ddl__are_neighbours(i, rank, m->size) && m->peers[i].connected && ddl__is_alive(m, i))
+            return true;
+    return false;
+}
+
+void ddl__member_check_confirmed(ddl__membership *m, int rank, int64_t now)
+{
+    const ddl__peer *peer = &m->peers[rank];
+    if (peer->confirmed_at && !peer->confirmed &&
+        (m->announced || (now - peer->confirmed_at >= m->position_limit && may_hear_of(m, rank))))
+        confirm(m, rank, now);
+}
+
+/* ------------------------------------------------------------------------------------ expulsion */
+
+/* The program of rank `by` vouches that the member does not continue. */
+static void mark_expelled(ddl__membership *m, int by, int rank, const char *reason, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    if (peer->state == DDL__LEFT)
+        return;
+    peer->expelled = true;
+    m->evidence_until = now + DDL__EVIDENCE_LIMIT;
+    if (peer->state != DDL__ALIVE)
+        return;
+    ddl__cause cause = {.kind = DDL__CAUSE_EXPELLED, .by = by, .text = reason};
+    ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
+    ddl__member_give_up(m, rank);
+}
+
+/* This rank is expelled: it does not continue, even if the others are out of reach later. */
+static void mark_self_expelled(ddl__membership *m, int by, const char *reason, int64_t now)
+{
+    m->peers[m->rank].expelled = true;
+    m->ports->end(m->context, &(ddl__comm_end){DDL__END_EXPELLED, .rank = by, .text = reason});
+    ddl__member_mark_continues(m, by, now);
+}
+
+static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg *e, int64_t now)
+{
+    if (e->rank < 0 || e->rank >= m->size || e->by < 0 || e->by >= m->size || e->rank == e->by ||
+        e->by == m->rank || m->peers[e->rank].expelled || m->peers[e->rank].state == DDL__LEFT)
+        return;
+    ddl__gossip_pass_on(m, from, e);
+    if (e->rank == m->rank)
+        mark_self_expelled(m, e->by, e->text, now);
+    else
+        mark_expelled(m, e->by, e->rank, e->text, now);
+}
+
+/* The word of a rank that is expelled counts, too, since of two that expel each other not all
+ * members receive both in the same order. A rank that knows that it is expelled is refused. */
+ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, int64_t now)
+{
+    if (m->peers[m->rank].expelled)
+        return DDL_EMINORITY;
+    if (m->peers[rank].state == DDL__LEFT)
+        return DDL_OK;
+    ddl__member_msg e = {.kind = DDL__EXPELLED, .rank = rank, .by = m->rank, .text = reason};
+    for (int i = 0; i < m->size; i++)
+        if (i != m->rank)
+            ddl__member_send(m, i, &e);
+    mark_expelled(m, m->rank, rank, reason, now);
+    return DDL_OK;
+}
+
+/* ------------------------------------------------------------------------------------- messages */
+
+static void receive_expel(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now)
+{
+    bool was_alive = ddl__is_alive(m, from);
+    /* In a sparse comm most survivors have no connection on which to say so. */
+    m->left_out = m->left_out || (m->n_late && message->flag);
+    ddl__member_mark_continues(m, from, now);
+    if (was_alive && !message->flag)
+        ddl__gossip_lost(m, from);
+    m->ports->end(m->context,
+                  &(ddl__comm_end){DDL__END_GIVEN_UP, .rank = from, .text = message->text});
+}
+
+/* A member on the host of a third one confirms the end of that one's process. */
+static void receive_confirm(ddl__membership *m, int from, const ddl__member_msg *message,
+                            int64_t now)
+{
+    if (message->rank < 0 || message->rank >= m->size || message->rank == m->rank)
+        return;
+    if (!m->peers[message->rank].confirmed)
+        ddl__gossip_pass_on(m, from, message);
+    confirm(m, message->rank, now);
+}
+
+void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now)
+{
+    switch (message->kind) {
+    case DDL__LEAVE:
+        if (ddl__is_alive(m, from))
+            ddl__member_leave(m, from);
+        else
+            m->peers[from].may_continue = true;
+        break;
+    case DDL__EXPEL: receive_expel(m, from, message, now); break;
+    case DDL__JOIN:
+    case DDL__VERDICT:
+    case DDL__DONE:
+        if (ddl__is_alive(m, from)) /* else it is not part of the agreement any more */
+            ddl__agreement_receive(m, from, message, now);
+        break;
+    case DDL__CONFIRM: receive_confirm(m, from, message, now); break;
+    case DDL__EXPELLED: receive_expelled(m, from, message, now); break;
+    case DDL__LOST: ddl__gossip_receive_lost(m, from, message, now); break;
+    case DDL__GONE: ddl__gossip_receive_gone(m, message); break;
+    case DDL__DEAD:
+    case DDL__HEARTBEAT:
+    case DDL__ASK:
+    case DDL__ANSWER:
+    case DDL__ASK_NAME:
+    case DDL__ANSWER_NAME: break; /* they change no member's state */
+    }
+}
+
+void ddl__membership_announce(ddl__membership *m, bool was_told, int64_t now)
+{
+    if (m->announced)
+        return;
+    m->announced = true;
+    m->announced_at = now;
+    ddl__gossip_send_gone(m);
+    for (int i = 0; i < m->size; i++)
+        if (i != m->rank && ddl__is_alive(m, i) && (!was_told || ddl__gossip_reaches(m, i)))
+            ddl__member_send(m, i, &(ddl__member_msg){.kind = DDL__DEAD});
+}
+
+void ddl__member_note_last(ddl__membership *m, int rank, ddl__control_msg message)
+{
+    ddl__peer *peer = &m->peers[rank];
+    if (peer->state != DDL__ALIVE)
+        return;
+    if (message == DDL__LEAVE)
+        peer->state = DDL__LEFT;
+    else if (message == DDL__DEAD || message == DDL__EXPEL)
+        peer->state = DDL__SILENT;
+}
+
+void ddl__member_connected(ddl__membership *m, int rank)
+{
+    ddl__peer *peer = &m->peers[rank];
+    peer->connected = true;
+    peer->silent_ns = 0;
+    if (m->announced)
+        ddl__member_send(m, rank, &(ddl__member_msg){.kind = DDL__DEAD});
+    ddl__gossip_send_all_gone(m, rank);
+    ddl__agreement_send_standing(m, rank);
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* state.h - what the files of the state machine share. */
+#ifndef DDL_MEMBERSHIP_STATE_H
+#define DDL_MEMBERSHIP_STATE_H
+
+#include <string.h>
+
+#include "membership/membership.h"
+
+/* ---- sets of ranks: two of each member, and two of this rank ---- */
+
+static inline bool ddl__set_has(const unsigned char *set, int rank)
+{
+    return set[rank / 8] >> rank % 8 & 1;
+}
+
+static inline void ddl__set_add(unsigned char *set, int rank)
+{
+    set[rank / 8] |= (unsigned char)(1 << rank % 8);
+}
+
+static inline void ddl__set_remove(unsigned char *set, int rank)
+{
+    set[rank / 8] &= (unsigned char)~(1 << rank % 8);
+}
+
+static inline unsigned char *ddl__set_at(const ddl__membership *m, int number)
+{
+    return (unsigned char *)m + m->sets_at + (size_t)number * m->set_bytes;
+}
+
+/* The ranks that this one accuses: of our own entry, those of the last JOIN. */
+static inline unsigned char *ddl__accused(const ddl__membership *m, int rank)
+{
+    return ddl__set_at(m, 2 * rank);
+}
+
+/* The survivors that this rank has decided on: of our own entry, those of the present attempt. */
+static inline unsigned char *ddl__verdict(const ddl__membership *m, int rank)
+{
+    return ddl__set_at(m, 2 * rank + 1);
+}
+
+static inline unsigned char *ddl__scratch_set(const ddl__membership *m)
+{
+    return ddl__set_at(m, 2 * m->size);
+}
+
+static inline int32_t *ddl__gone(const ddl__membership *m)
+{
+    return (int32_t *)((unsigned char *)m + m->gone_at);
+}
+
+/* ---- members.c ---- */
+
+static inline bool ddl__is_alive(const ddl__membership *m, int rank)
+{
+    return m->peers[rank].state == DDL__ALIVE;
+}
+
+static inline void ddl__member_send(ddl__membership *m, int to, const ddl__member_msg *message)
+{
+    m->ports->send(m->context, to, message);
+}
+
+/* Send it to all members that are alive. */
+void ddl__member_broadcast(ddl__membership *m, const ddl__member_msg *message);
+
+void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state,
+                           const ddl__cause *cause, int64_t now);
+
+/* The member continues without this rank, so this rank no longer counts on it. */
+void ddl__member_mark_continues(ddl__membership *m, int rank, int64_t now);
+
+/* The member has destroyed the comm. */
+void ddl__member_leave(ddl__membership *m, int rank);
+
+/* Its process has ended without LEAVE. */
+void ddl__member_watch(ddl__membership *m, int rank, int64_t now);
+
+/* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
+void ddl__member_give_up(ddl__membership *m, int rank);
+
+/* ---- gossip.c ---- */
+
+/* Pass a message on that `from` has sent, so that all members receive it. */
+void ddl__gossip_pass_on(ddl__membership *m, int from, const ddl__member_msg *message);
+
+/* This rank counts the member as dead, by evidence of its own: tell those that have no connection
+ * to it. */
+void ddl__gossip_lost(ddl__membership *m, int rank);
+void ddl__gossip_receive_lost(ddl__membership *m, int from, const ddl__member_msg *message,
+                              int64_t now);
+void ddl__gossip_left(ddl__membership *m, int rank);
+void ddl__gossip_receive_gone(ddl__membership *m, const ddl__member_msg *message);
+void ddl__gossip_send_all_gone(ddl__membership *m, int to);
+
+/* ---- agreement.c ---- */
+
+/* A member has sent JOIN, VERDICT or DONE. */
+void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
+                            int64_t now);
+
+/* Send a member that has connected late what it has missed. */
+void ddl__agreement_send_standing(ddl__membership *m, int to);
+
+#endif
