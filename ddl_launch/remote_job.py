@@ -385,14 +385,14 @@ class RemoteJob(Supervisor):
             host = self._plan.layout.host_of[rank]
             self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
 
-    def _spread(self, origin: _Connection, endpoint: bytes) -> None:
+    def _spread(self, origin: _Connection, report: bytes) -> None:
         """Forward one rank's witness report to all others, until the job is ended. A rank that does
         not read gets no more."""
         if self._first is not None:
             return
         for other in self._ranks.values():
-            if other is not origin and len(endpoint) == witness.ID and len(other.queued) < CHUNK:
-                self._send(other, frames.frame(frames.WITNESSED, endpoint))
+            if other is not origin and witness.is_report(report) and len(other.queued) < CHUNK:
+                self._send(other, frames.frame(frames.WITNESSED, report))
 
     def _send(self, connection: _Connection, data: bytes) -> None:
         connection.queued += data

@@ -8,6 +8,9 @@ bytes: a word of 8 and the endpoint's id of 16.
 
     ddlwitn1    an endpoint, first: this is my id
     ddlleave    an endpoint, before it is destroyed: my end means nothing
+    ddlcontn    an endpoint: I may continue without members of a comm; the first half of the comm's
+                id, and the number of the attempt by which its survivors agreed. The witness sends
+                these 16 bytes to all others before it reports the end of the endpoint
     ddlended    the witness: the process of this endpoint has ended
 
 An endpoint that comes late is told of the last ends before: its record may be read after that of an
@@ -30,10 +33,12 @@ from collections.abc import Callable
 
 VARIABLE = "DDL_WITNESS"
 HELLO, LEAVE, ENDED = b"ddlwitn1", b"ddlleave", b"ddlended"
+CONTINUES = b"ddlcontn"
 ID = 16  # bytes
 _RECORD = 8 + ID
 _MOST = 4096  # connections
 _REMEMBERED = 64  # ends
+_CONTINUED = 8  # comms of an endpoint
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
@@ -45,6 +50,12 @@ class _Endpoint:
         self.received = b""  # less than a record
         self.id: bytes | None = None
         self.leaves = False
+        self.continued: dict[bytes, bytes] = {}  # by comm
+
+    @property
+    def report(self) -> bytes:
+        """What is said of its end: its id, and what it has sent by CONTINUES."""
+        return (self.id or b"") + b"".join(self.continued.values())
 
     def take(self, data: bytes) -> bool:
         """Take in what was read. False when it is none of these records."""
@@ -56,6 +67,10 @@ class _Endpoint:
                 self.id = own
             elif word == LEAVE and own == self.id:
                 self.leaves = True
+            elif word == CONTINUES and self.id is not None:
+                self.continued[own[:8]] = own
+                if len(self.continued) > _CONTINUED:
+                    del self.continued[next(iter(self.continued))]
             else:
                 return False
         return True
@@ -88,12 +103,12 @@ class Witness:
             return
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def spread(self, endpoint: bytes) -> None:
-        """The process of this endpoint, of another host, has ended."""
-        self._ended.append(endpoint)
+    def spread(self, report: bytes) -> None:
+        """Report the end of a process, of this host or another one, to the endpoints of this host."""
+        self._ended.append(report)
         for other in list(self._endpoints):
             if other.id is not None:
-                self._send(other, ENDED + endpoint)
+                self._send(other, _records(report))
 
     def close(self) -> None:
         for endpoint in list(self._endpoints):
@@ -128,13 +143,13 @@ class Witness:
         is_new = endpoint.id is None
         if data and endpoint.take(data):
             if is_new and endpoint.id is not None and self._ended:
-                self._send(endpoint, b"".join(ENDED + each for each in self._ended))
+                self._send(endpoint, b"".join(map(_records, self._ended)))
             return
         self._drop(endpoint)
         if not data and endpoint.id is not None and not endpoint.leaves:
-            self.spread(endpoint.id)
+            self.spread(endpoint.report)
             if self._on_end is not None:
-                self._on_end(endpoint.id)
+                self._on_end(endpoint.report)
 
     def _send(self, endpoint: _Endpoint, record: bytes) -> None:
         try:
@@ -150,6 +165,17 @@ class Witness:
         self._endpoints.discard(endpoint)
         self._selector.unregister(endpoint.channel)
         endpoint.channel.close()
+
+
+def is_report(data: bytes) -> bool:
+    """Return True if `data` has the form of a report of an end."""
+    return len(data) >= ID and len(data) % ID == 0 and len(data) <= ID * (1 + _CONTINUED)
+
+
+def _records(report: bytes) -> bytes:
+    """The records by which an end is reported to an endpoint."""
+    continued = (report[at : at + ID] for at in range(ID, len(report), ID))
+    return b"".join(CONTINUES + each for each in continued) + ENDED + report[:ID]
 
 
 def _is_ours(channel: socket.socket) -> bool:

@@ -20,7 +20,7 @@ typedef struct record {
 typedef struct launcher {
     int listener, n, ended; /* connections, and processes whose end was reported */
     int fds[PROCESSES_MAX];
-    record known[PROCESSES_MAX];
+    record known[PROCESSES_MAX], continued[PROCESSES_MAX];
 } launcher;
 
 static void listen_as_witness(launcher *l)
@@ -42,17 +42,19 @@ static void drop_connection(launcher *l, int i)
     close(l->fds[i]);
     l->fds[i] = l->fds[--l->n];
     l->known[i] = l->known[l->n];
+    l->continued[i] = l->continued[l->n];
 }
 
 /* The process has ended: the kernel has closed its connection without a last message. */
 static void report_end(launcher *l, int i)
 {
-    record end = l->known[i];
-    memcpy(end.what, "ddlended", sizeof end.what);
+    record reports[] = {l->continued[i], l->known[i]};
+    size_t first = reports[0].what[0] ? 0 : 1, bytes = (2 - first) * sizeof *reports;
+    memcpy(reports[1].what, "ddlended", sizeof reports[1].what);
     drop_connection(l, i);
     l->ended++;
     for (int other = 0; other < l->n; other++)
-        CHECK(send(l->fds[other], &end, sizeof end, MSG_NOSIGNAL) == sizeof end, "send");
+        CHECK(send(l->fds[other], &reports[first], bytes, MSG_NOSIGNAL) == (ssize_t)bytes, "send");
 }
 
 static void serve_one(launcher *l, int i)
@@ -63,6 +65,8 @@ static void serve_one(launcher *l, int i)
         report_end(l, i);
     else if (n == sizeof said && !memcmp(said.what, "ddlwitn1", sizeof said.what))
         l->known[i] = said;
+    else if (n == sizeof said && !memcmp(said.what, "ddlcontn", sizeof said.what))
+        l->continued[i] = said;
     else if (n == sizeof said && !memcmp(said.what, "ddlleave", sizeof said.what))
         drop_connection(l, i);
     else
@@ -80,8 +84,10 @@ static void serve(launcher *l)
          i-- > 0;) /* backwards, since a closed connection is replaced by the last one */
         if (polls[i + 1].revents)
             serve_one(l, i);
-    if (polls[0].revents)
+    if (polls[0].revents) {
+        l->continued[l->n] = (record){.what = ""};
         l->fds[l->n++] = accept(l->listener, NULL, NULL);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ the ranks */

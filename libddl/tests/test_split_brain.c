@@ -148,7 +148,7 @@ static int confirm_late(ddl_comm *comm)
         usleep(200000);
         ddl__health *c = comm->health;
         pthread_mutex_lock(&c->detector->lock);
-        ddl__member_launcher_confirm(c->membership, 1, ddl__now()); /* as the launcher would */
+        ddl__member_launcher_confirm(c->membership, 1, 0, ddl__now()); /* as the launcher would */
         pthread_mutex_unlock(&c->detector->lock);
         return report_comm(shrink(comm));
     }

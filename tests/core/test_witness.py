@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_launch.witness import ENDED, HELLO, LEAVE, Witness
+from ddl_launch.witness import CONTINUES, ENDED, HELLO, LEAVE, Witness
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -113,6 +113,23 @@ def test_a_leaving_process_is_not_reported(served: Served) -> None:
     served.serve(0.1)
     assert received(stays) is None
     assert not served.told
+
+
+def test_end_is_reported_with_the_attempts_by_which_the_process_continued(served: Served) -> None:
+    """The newest attempt of each comm, of at most eight comms."""
+    ends, stays = served.connect(own_id(1)), served.connect(own_id(2))
+    attempts = [bytes([comm]) * 8 + bytes([number]) * 8 for number in (1, 2) for comm in range(10)]
+    for attempt in attempts:
+        ends.sendall(CONTINUES + attempt)
+        served.serve()
+    ends.close()
+    served.serve(LIMIT, lambda: bool(served.told))
+    kept = attempts[-8:]
+    expected = b"".join(CONTINUES + attempt for attempt in kept) + ENDED + own_id(1)
+    assert received(stays) == expected
+    assert served.told == [own_id(1) + b"".join(kept)]
+    served.witness.spread(served.told[0])  # as on another host
+    assert received(stays) == expected
 
 
 def test_records_in_pieces_and_two_at_once(served: Served) -> None:

@@ -128,7 +128,7 @@ void ddl__health_announce(ddl__health *h)
     ddl__health_poll_eagerly(h);
     ddl__notice notice = ddl__health_notice(h);
     bool was_told = is_told(notice.text, strlen(notice.text));
-    ddl__membership_announce(h->membership, was_told, ddl__now());
+    ddl__membership_announce(h->membership, was_told);
     ddl__late_start(h);
 }
 
@@ -141,6 +141,15 @@ void ddl__detector_wake(ddl__detector *detector)
     (void)n; /* a full counter wakes the thread, too */
 }
 
+/* If the launcher has seen the member's process end, that is evidence. */
+static void check_witness(ddl__health *h, int rank)
+{
+    uint32_t attempt;
+    if (ddl__witness_saw(h->detector->witness, &h->config.addresses[rank].endpoint, &h->config.comm,
+                         &attempt))
+        ddl__member_launcher_confirm(h->membership, rank, attempt, ddl__now());
+}
+
 /* Handle the ends of processes that the launcher has seen. */
 static void poll_witness(ddl__detector *detector)
 {
@@ -149,7 +158,7 @@ static void poll_witness(ddl__detector *detector)
         for (ddl__health *h = detector->comms; h; h = h->next)
             for (int rank = 0; rank < h->size; rank++)
                 if (rank != h->rank && ddl__digest_equal(h->config.addresses[rank].endpoint, ended))
-                    ddl__member_launcher_confirm(h->membership, rank, ddl__now());
+                    check_witness(h, rank);
 }
 
 static void handle_event(ddl__detector *detector, uint64_t id)
@@ -233,8 +242,8 @@ void ddl__detector_add(ddl__detector *detector, ddl__health *h)
     detector->comms = h;
     for (int i = 0; i < h->size; i++) {
         ddl__member_register(h, i, EPOLL_CTL_ADD);
-        if (i != h->rank && ddl__witness_saw(detector->witness, &h->config.addresses[i].endpoint))
-            ddl__member_launcher_confirm(h->membership, i, now);
+        if (i != h->rank)
+            check_witness(h, i);
         ddl__member_start(h->membership, i, now);
     }
     ddl__heartbeats_start(h, now);

@@ -11,6 +11,7 @@
 #include "connect/hello.h"
 #include "connect/neighbours.h"
 #include "health/health_state.h"
+#include "health/witness.h"
 #include "net/socket.h"
 
 /* The reason in EXPEL for ranks that are not in the verdict. */
@@ -28,6 +29,12 @@ typedef struct expulsion {
     int32_t rank, by;
     char reason[128];
 } expulsion;
+
+/* The content of DDL__CONFIRM. */
+typedef struct confirmation {
+    int32_t rank;
+    uint32_t attempt; /* the last one whose comm the rank has created */
+} confirmation;
 
 /* The content of DDL__LOST. */
 typedef struct loss {
@@ -78,7 +85,7 @@ static void send_message(void *context, int to, const ddl__member_msg *message)
 {
     ddl__health *h = context;
     ddl__control_conn *conn = &h->members[to].conn;
-    int32_t rank = message->rank;
+    confirmation c = {message->rank, message->attempt};
     loss l = {message->rank, message->by, message->state, message->silent_ms};
     ddl__notice notice;
     const char *why = message->flag ? LEFT_OUT : h->members[to].cause;
@@ -88,7 +95,7 @@ static void send_message(void *context, int to, const ddl__member_msg *message)
         ddl__control_conn_send(conn, DDL__DEAD, &notice, ddl__notice_bytes(&notice));
         break;
     case DDL__EXPEL: ddl__control_conn_send(conn, DDL__EXPEL, why, strlen(why)); break;
-    case DDL__CONFIRM: ddl__control_conn_send(conn, DDL__CONFIRM, &rank, sizeof rank); break;
+    case DDL__CONFIRM: ddl__control_conn_send(conn, DDL__CONFIRM, &c, sizeof c); break;
     case DDL__EXPELLED: send_expulsion(h, to, message); break;
     case DDL__LOST: ddl__control_conn_send(conn, DDL__LOST, &l, sizeof l); break;
     case DDL__JOIN: send_agreement(h, to, message, (uint32_t)message->leader); break;
@@ -160,7 +167,7 @@ void ddl__ports_receive(ddl__health *h, int from, ddl__control_msg kind,
                         const unsigned char *content, size_t bytes)
 {
     ddl__member_msg message = {.kind = kind};
-    int32_t rank;
+    confirmation c;
     loss l;
     expulsion e = {.rank = -1, .by = -1};
     char why[DDL__MESSAGE_MAX];
@@ -178,10 +185,11 @@ void ddl__ports_receive(ddl__health *h, int from, ddl__control_msg kind,
             return;
         break;
     case DDL__CONFIRM:
-        if (bytes != sizeof rank)
+        if (bytes != sizeof c)
             return;
-        memcpy(&rank, content, sizeof rank);
-        message.rank = rank;
+        memcpy(&c, content, sizeof c);
+        message.rank = c.rank;
+        message.attempt = c.attempt;
         break;
     case DDL__EXPELLED:
         if (bytes < offsetof(expulsion, reason) || bytes >= sizeof e)
@@ -338,6 +346,12 @@ static void end_comm(void *context, const ddl__comm_end *end)
     }
 }
 
+static void continues(void *context, uint32_t attempt)
+{
+    const ddl__health *h = context;
+    ddl__witness_continues(h->detector->witness, &h->config.comm, attempt);
+}
+
 static bool has_late_pairs(void *context, int rank)
 {
     const ddl__health *h = context;
@@ -360,5 +374,6 @@ const ddl__member_ports ddl__health_ports = {.send = send_message,
                                              .left = member_left,
                                              .watch = watch_operations,
                                              .end = end_comm,
+                                             .continues = continues,
                                              .has_late_pairs = has_late_pairs,
                                              .network = find_network};

@@ -24,18 +24,31 @@ typedef struct record {
 } record;
 _Static_assert(sizeof(record) == 24, "the launcher's format");
 
+enum { CONTINUED = 8 };
+
+/* The attempts by which a process may have continued without members of comms. */
+typedef struct continued {
+    uint64_t comm, attempt;
+} continued;
+
+typedef struct end {
+    ddl__digest endpoint;
+    continued continued[CONTINUED];
+    unsigned n_continued;
+} end;
+
 struct ddl__witness {
     int fd; /* -1: the launcher has ended */
     ddl__digest endpoint;
     record in;
     size_t have; /* bytes of `in` */
-    ddl__digest ended[REMEMBERED];
+    end ended[REMEMBERED], next; /* the last ends; what is known of the next one */
     unsigned n_ended;
 };
 
-static bool witness_send(const ddl__witness *w, const char type[8])
+static bool witness_send(const ddl__witness *w, const char type[8], ddl__digest content)
 {
-    record r = {.endpoint = w->endpoint};
+    record r = {.endpoint = content};
     memcpy(r.type, type, sizeof r.type);
     return send(w->fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof r;
 }
@@ -68,7 +81,7 @@ ddl__witness *ddl__witness_open(const ddl__digest *endpoint, const char *name)
         return NULL;
     w->endpoint = *endpoint;
     w->fd = witness_dial(name);
-    if (w->fd >= 0 && witness_send(w, "ddlwitn1"))
+    if (w->fd >= 0 && witness_send(w, "ddlwitn1", w->endpoint))
         return w;
     ddl__log(DDL__WARN,
              "no connection to the launcher, DDL_WITNESS=\"%s\": %s; it cannot confirm the end of "
@@ -84,7 +97,7 @@ void ddl__witness_close(ddl__witness *w)
     if (!w)
         return;
     if (w->fd >= 0)
-        witness_send(w, "ddlleave");
+        witness_send(w, "ddlleave", w->endpoint);
     ddl__close_guarded(w->fd);
     free(w);
 }
@@ -111,18 +124,39 @@ bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
         if (w->have < sizeof w->in)
             continue;
         w->have = 0;
+        if (!memcmp(w->in.type, "ddlcontn", sizeof w->in.type)) {
+            memcpy(&w->next.continued[w->next.n_continued++ % CONTINUED], &w->in.endpoint,
+                   sizeof *w->next.continued);
+            continue;
+        }
         if (memcmp(w->in.type, "ddlended", sizeof w->in.type) != 0)
             continue;
-        *ended = w->ended[w->n_ended++ % REMEMBERED] = w->in.endpoint;
+        *ended = w->next.endpoint = w->in.endpoint;
+        w->ended[w->n_ended++ % REMEMBERED] = w->next;
+        w->next = (end){.n_continued = 0};
         return true;
     }
     return false;
 }
 
-bool ddl__witness_saw(const ddl__witness *w, const ddl__digest *endpoint)
+void ddl__witness_continues(const ddl__witness *w, const ddl__digest *comm, uint32_t attempt)
 {
-    for (unsigned i = 0; w && i < w->n_ended && i < REMEMBERED; i++)
-        if (ddl__digest_equal(w->ended[i], *endpoint))
-            return true;
+    if (w && w->fd >= 0)
+        witness_send(w, "ddlcontn", (ddl__digest){{comm->words[0], attempt}});
+}
+
+bool ddl__witness_saw(const ddl__witness *w, const ddl__digest *endpoint, const ddl__digest *comm,
+                      uint32_t *attempt)
+{
+    *attempt = 0;
+    for (unsigned i = 0; w && i < w->n_ended && i < REMEMBERED; i++) {
+        const end *e = &w->ended[i];
+        if (!ddl__digest_equal(e->endpoint, *endpoint))
+            continue;
+        for (unsigned k = 0; k < e->n_continued && k < CONTINUED; k++)
+            if (e->continued[k].comm == comm->words[0] && e->continued[k].attempt > *attempt)
+                *attempt = (uint32_t)e->continued[k].attempt;
+        return true;
+    }
     return false;
 }

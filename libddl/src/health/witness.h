@@ -4,9 +4,10 @@
  * which the kernel closes when the process ends.
  *
  * $DDL_WITNESS names the launcher's abstract unix socket. A record has a type of eight characters
- * and an endpoint's id. A process sends "ddlwitn1" (registers its endpoint) and "ddlleave" (the
- * endpoint is destroyed in good order). The launcher sends "ddlended" (the endpoint's process has
- * ended). */
+ * and 16 bytes, mostly an endpoint's id. A process sends "ddlwitn1" (registers its endpoint),
+ * "ddlcontn" (it may continue without members of a comm: the first half of the comm's id, and the
+ * attempt of the agreement), and "ddlleave" (the endpoint is destroyed in good order). The launcher
+ * sends "ddlended" (the endpoint's process has ended), after the "ddlcontn" of that process. */
 #ifndef DDL_HEALTH_WITNESS_H
 #define DDL_HEALTH_WITNESS_H
 
@@ -26,11 +27,17 @@ void ddl__witness_close(ddl__witness *witness);
 /* A descriptor that is readable when a record has arrived; -1 once the launcher has ended. */
 int ddl__witness_fd(const ddl__witness *witness);
 
+/* Report that this process may continue in the next comm that the survivors of this one have agreed
+ * on by this attempt. `witness` may be NULL. */
+void ddl__witness_continues(const ddl__witness *witness, const ddl__digest *comm, uint32_t attempt);
+
 /* Take the next endpoint whose process has ended; false if there is none. */
 bool ddl__witness_next(ddl__witness *witness, ddl__digest *ended);
 
-/* True if the process of this endpoint is among the last ones reported as ended. `witness` may be
+/* True if the process of this endpoint is among the last ones reported as ended. Stores the last
+ * attempt by which it may have continued without members of the comm; 0: none. `witness` may be
  * NULL. */
-bool ddl__witness_saw(const ddl__witness *witness, const ddl__digest *endpoint);
+bool ddl__witness_saw(const ddl__witness *witness, const ddl__digest *endpoint,
+                      const ddl__digest *comm, uint32_t *attempt);
 
 #endif

@@ -4,8 +4,9 @@
  * Every rank that shrinks the comm sends JOIN to all others. It names its leader, which is the
  * lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader decides
  * once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If one
- * rank accuses another, the higher of the two is left out. A rank that follows another leader is
- * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
+ * rank accuses another, and the leader has not found that one dead within DDL__EVIDENCE_LIMIT, the
+ * higher of the two is left out. A rank that follows another leader is left out, too. Two leaders
+ * cannot both be followed by all ranks that they believe alive.
  *
  * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
  * (ddl__agreement_lost), and there is another attempt. Attempts are numbered, and a rank that
@@ -25,6 +26,7 @@
  * (leader.c). So a leader receives from all who may follow it, and all receive from their leader;
  * what one of them has missed is sent when it connects. That all have created the next comm is seen
  * by the leader alone; its word is passed on by each rank that believes it. */
+#include "base/time_limits.h"
 #include "membership/state.h"
 
 /* ------------------------------------------------------------------------------------- messages */
@@ -94,7 +96,8 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         /* A rank that joined the agreement before it left, or was expelled, may have continued. */
-        bool out = peer->state == DDL__LEFT || (peer->expelled && waited);
+        bool out = !peer->may_continue &&
+                   (peer->state == DDL__LEFT || (peer->expelled && waited));
         if (rank != m->rank && (peer->state == DDL__KILLED || (out && !peer->joined)))
             continue;
         lowest = lowest < 0 ? rank : lowest;
@@ -219,6 +222,27 @@ static ddl__agreement_step begin_creation(ddl__membership *m)
     return DDL__STEP_CREATE;
 }
 
+/* True if a rank accuses another one, and this leader believes both alive. */
+static bool is_disputed(const ddl__membership *m)
+{
+    for (int rank = 0; rank < m->size; rank++)
+        for (int other = 0; other < m->size; other++)
+            if (rank != m->rank && other != m->rank && ddl__is_alive(m, rank) &&
+                ddl__is_alive(m, other) && ddl__set_has(ddl__accused(m, rank), other))
+                return true;
+    return false;
+}
+
+/* True while the news that an accused rank has died may be on its way to this leader. */
+static bool awaits_news(ddl__membership *m, int64_t now)
+{
+    if (!is_disputed(m))
+        m->disputed_until = 0;
+    else if (!m->disputed_until)
+        m->disputed_until = now + DDL__EVIDENCE_LIMIT;
+    return now < m->disputed_until && now < m->deadline;
+}
+
 /* Agree on the list of survivors. */
 static ddl__agreement_step gather(ddl__membership *m, int64_t now)
 {
@@ -232,7 +256,7 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
         return fail(m, DDL__FAILURE_EXPELLED, -1);
     if (m->left_out)
         return fail(m, DDL__FAILURE_LEFT_OUT, -1);
-    if (leader == m->rank && not_joined(m) < 0) {
+    if (leader == m->rank && not_joined(m) < 0 && !awaits_news(m, now)) {
         bool waited = now >= m->evidence_until || now >= m->deadline;
         decide(m, live);
         if (is_majority(m, live, now)) {
@@ -299,6 +323,7 @@ static void gather_again(ddl__membership *m)
     m->phase = DDL__AGREEMENT_GATHERING;
     m->gathering = m->attempt + 1;
     m->has_sent = false;
+    m->disputed_until = 0;
 }
 
 static ddl__agreement_step await_all_done(ddl__membership *m, int64_t now)
@@ -355,6 +380,7 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
     }
     m->created_attempt = m->attempt;
     m->phase = DDL__AGREEMENT_AWAITING;
+    m->ports->continues(m->context, m->attempt); /* before DONE, by which others may continue */
     broadcast_done(m, m->attempt, false);
     return DDL__STEP_WAIT;
 }

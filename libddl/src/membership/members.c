@@ -6,8 +6,9 @@
  *
  * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
  *   host closed the socket with the process.
- * - Its TCP connection ends, and a witness confirms the end of its process at about that time:
- *   DDL__KILLED, does not count.
+ * - Its TCP connection ends, and a witness confirms the end of its process: DDL__KILLED, does not
+ *   count, unless the witness knows of a next comm that it had created and this rank does not. It
+ *   may have continued in that one, with others that still do.
  * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
  *   have cut it off.
  * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
@@ -20,8 +21,8 @@
  * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
  * firewall may reset all connections between two hosts that both continue. The witnesses are the
  * members on the dead member's host, which saw its unix socket close and send DDL__CONFIRM to all
- * others, and the launcher (witness.h). A witness is believed until DDL__EVIDENCE_LIMIT after the
- * end of the connection. If the process ended later, it may have continued with others before.
+ * others, and the launcher (witness.h). Both know the last next comm that the member has created,
+ * since a rank reports that before it sends DONE.
  *
  * A unix socket of the failure detector is closed only after a last message, DDL__LEAVE or
  * DDL__EXPEL, for which room is made. So if it ends without one, the process has ended.
@@ -82,28 +83,29 @@ static void mark_ended(ddl__membership *m, int rank, bool known, int error, int6
     ddl__member_mark_dead(m, rank, known ? DDL__KILLED : DDL__DISCONNECTED, &cause, now);
 }
 
-/* It counts as killed unless it may have continued before its end. Of a member without a connection
- * this is the first that is known. */
-static void confirm(ddl__membership *m, int rank, int64_t now)
+/* True if a witness has shown that the process has ended, and that it had created no next comm of
+ * which this rank does not know: it may have continued in that one. */
+static bool is_proven(const ddl__peer *peer)
+{
+    return peer->confirmed && peer->confirmed_attempt <= peer->done && !peer->may_continue;
+}
+
+/* A witness has shown that the process has ended. Of a member without a connection this is the
+ * first that is known. */
+static void confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
     peer->confirmed = true;
+    peer->confirmed_attempt =
+        attempt > peer->confirmed_attempt ? attempt : peer->confirmed_attempt;
     if (peer->state == DDL__ALIVE && peer->late && !peer->connected) {
-        /* Long after the comm's death it may have continued with others before it ended. */
-        int64_t at = peer->confirmed_at ? peer->confirmed_at : now;
-        bool in_time = !m->announced || at - m->announced_at <= DDL__EVIDENCE_LIMIT;
-        bool known = in_time && !peer->reported_silent;
-        peer->may_continue = peer->may_continue || !known;
-        mark_ended(m, rank, known, 0, now);
+        mark_ended(m, rank, is_proven(peer), 0, now);
         ddl__member_watch(m, rank, now);
-        return;
+    } else if (peer->state == DDL__DISCONNECTED && is_proven(peer)) {
+        peer->state = DDL__KILLED;
+        peer->cause = DDL__CAUSE_CONFIRMED;
+        m->ports->died(m->context, rank, &(ddl__cause){.kind = DDL__CAUSE_CONFIRMED});
     }
-    if (peer->state != DDL__DISCONNECTED || peer->may_continue ||
-        now - peer->disconnected_at > DDL__EVIDENCE_LIMIT)
-        return;
-    peer->state = DDL__KILLED;
-    peer->cause = DDL__CAUSE_CONFIRMED;
-    m->ports->died(m->context, rank, &(ddl__cause){.kind = DDL__CAUSE_CONFIRMED});
 }
 
 void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state,
@@ -118,7 +120,7 @@ void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state
         m->detection_ns = peer->silent_ns;
     m->ports->died(m->context, rank, cause);
     if (peer->confirmed || peer->confirmed_at)
-        confirm(m, rank, now);
+        confirm(m, rank, peer->confirmed_attempt, now);
 }
 
 void ddl__member_mark_continues(ddl__membership *m, int rank, int64_t now)
@@ -152,14 +154,16 @@ void ddl__member_give_up(ddl__membership *m, int rank)
 /* Our kernel ran the member's process, so this rank is a witness for the others. */
 static void announce_end(ddl__membership *m, int rank)
 {
-    ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__CONFIRM, .rank = rank});
+    ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__CONFIRM,
+                                                .rank = rank,
+                                                .attempt = m->peers[rank].done});
 }
 
 void ddl__member_ended(ddl__membership *m, int rank, bool local, int error, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
     if (peer->state == DDL__ALIVE) {
-        mark_ended(m, rank, local || peer->confirmed, error, now);
+        mark_ended(m, rank, local || is_proven(peer), error, now);
         ddl__gossip_lost(m, rank);
         ddl__member_watch(m, rank, now);
     }
@@ -221,13 +225,15 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 
 /* ------------------------------------------------------------------------------------ witnesses */
 
-void ddl__member_launcher_confirm(ddl__membership *m, int rank, int64_t now)
+void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
-    if (peer->late && !peer->connected && peer->state == DDL__ALIVE && !m->announced)
+    if (peer->late && !peer->connected && peer->state == DDL__ALIVE && !m->announced) {
         peer->confirmed_at = now;
-    else
-        confirm(m, rank, now);
+        peer->confirmed_attempt = attempt;
+    } else {
+        confirm(m, rank, attempt, now);
+    }
 }
 
 /* True if a member is left that would report it if that one had left the comm. */
@@ -244,7 +250,7 @@ void ddl__member_check_confirmed(ddl__membership *m, int rank, int64_t now)
     const ddl__peer *peer = &m->peers[rank];
     if (peer->confirmed_at && !peer->confirmed &&
         (m->announced || (now - peer->confirmed_at >= m->position_limit && may_hear_of(m, rank))))
-        confirm(m, rank, now);
+        confirm(m, rank, peer->confirmed_attempt, now);
 }
 
 /* ------------------------------------------------------------------------------------ expulsion */
@@ -277,7 +283,11 @@ static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg
     if (e->rank < 0 || e->rank >= m->size || e->by < 0 || e->by >= m->size || e->rank == e->by ||
         e->by == m->rank || m->peers[e->rank].expelled || m->peers[e->rank].state == DDL__LEFT)
         return;
-    ddl__gossip_pass_on(m, from, e);
+    /* Its sender may have died before it reached all: else some would not know, and vote. */
+    if (m->n_late)
+        ddl__gossip_pass_on(m, from, e);
+    else
+        ddl__member_broadcast(m, e);
     if (e->rank == m->rank)
         mark_self_expelled(m, e->by, e->text, now);
     else
@@ -322,7 +332,7 @@ static void receive_confirm(ddl__membership *m, int from, const ddl__member_msg 
         return;
     if (!m->peers[message->rank].confirmed)
         ddl__gossip_pass_on(m, from, message);
-    confirm(m, message->rank, now);
+    confirm(m, message->rank, message->attempt, now);
 }
 
 void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now)
@@ -354,12 +364,11 @@ void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *me
     }
 }
 
-void ddl__membership_announce(ddl__membership *m, bool was_told, int64_t now)
+void ddl__membership_announce(ddl__membership *m, bool was_told)
 {
     if (m->announced)
         return;
     m->announced = true;
-    m->announced_at = now;
     ddl__gossip_send_gone(m);
     for (int i = 0; i < m->size; i++)
         if (i != m->rank && ddl__is_alive(m, i) && (!was_told || ddl__gossip_reaches(m, i)))

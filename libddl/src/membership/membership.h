@@ -73,11 +73,12 @@ typedef struct ddl__cause {
 typedef struct ddl__member_msg {
     ddl__control_msg kind;
     int rank, by;             /* CONFIRM, EXPELLED, LOST, GONE: whom it is about, and who says so */
-    uint32_t attempt;         /* JOIN, VERDICT, DONE; GONE: the last one that the rank has joined */
+    uint32_t attempt;   /* JOIN, VERDICT, DONE; GONE: the last one that the rank has joined;
+                           CONFIRM: the last one whose comm it has created */
     int leader;               /* JOIN */
     uint32_t silent_ms;       /* LOST */
     unsigned char state;      /* LOST: a ddl__member_state */
-    bool flag;                /* DONE: committed; EXPEL: left out; CONFIRM: it may have continued */
+    bool flag;                /* DONE: committed; EXPEL: left out */
     const unsigned char *set; /* JOIN, VERDICT */
     const char *text;         /* the reason: EXPEL, EXPELLED; DEAD without one */
 } ddl__member_msg;
@@ -111,6 +112,8 @@ typedef struct ddl__member_ports {
     /* Its process ended without LEAVE: the comm ends unless pending operations still complete. */
     void (*watch)(void *context, int rank);
     void (*end)(void *context, const ddl__comm_end *end);
+    /* Let the launcher know that this rank may continue in the comm of this attempt. */
+    void (*continues)(void *context, uint32_t attempt);
     /* Facts about members: True if some of them have no connection to this one. */
     bool (*has_late_pairs)(void *context, int rank);
     uint64_t (*network)(void *context, int rank); /* of its host; 0: unknown */
@@ -133,6 +136,7 @@ typedef struct ddl__peer {
     int64_t silent_ns;       /* how long it has been silent */
     int64_t disconnected_at; /* when it died, for this rank */
     int64_t confirmed_at;    /* when the launcher has confirmed the end of its process */
+    uint32_t confirmed_attempt; /* the last one whose comm it had created, for a witness */
 
     /* Its messages of the survivors' agreement: the last attempts that it has joined, decided,
      * created, and seen created by all; and the leader that it follows. */
@@ -157,7 +161,6 @@ typedef struct ddl__membership {
     int64_t heartbeat, dead; /* intervals */
     int64_t position_limit;  /* that news of an operation counts */
     bool announced;          /* the members were sent the comm's death */
-    int64_t announced_at;
     int64_t evidence_until; /* until then a witness may confirm the last death, or an expelled
                                member may turn out to have expelled this rank */
     bool left_out;          /* the survivors continue without this rank, by their verdict */
@@ -168,6 +171,7 @@ typedef struct ddl__membership {
     unsigned char why;   /* ddl__agreement_failure */
     int late_rank;       /* see ddl__agreement_why */
     int64_t deadline;    /* of the agreement */
+    int64_t disputed_until;   /* see awaits_news in agreement.c; 0: nothing is disputed */
     uint32_t gathering;  /* the attempt that is being agreed on */
     uint32_t attempt;    /* the last attempt that was agreed on */
     uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
@@ -217,8 +221,9 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * opened. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
-/* The launcher has seen the member's process end. A leave message may still be on its way. */
-void ddl__member_launcher_confirm(ddl__membership *m, int rank, int64_t now);
+/* The launcher has seen the member's process end, after it had created the comm of `attempt` (0:
+ * none). A leave message may still be on its way. */
+void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now);
 void ddl__member_check_confirmed(ddl__membership *m, int rank, int64_t now);
 
 /* This rank's program expels a member. DDL_EMINORITY: this rank was expelled itself. */
@@ -227,7 +232,7 @@ ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, i
 /* The comm is dead: send DEAD to all members, once. A rank that another one has told (`was_told`)
  * sends it only to those that are near: whoever told it tells all, and if it dies, all know that.
  */
-void ddl__membership_announce(ddl__membership *m, bool was_told, int64_t now);
+void ddl__membership_announce(ddl__membership *m, bool was_told);
 
 /* This rank leaves: note what the member's last message says. */
 void ddl__member_note_last(ddl__membership *m, int rank, ddl__control_msg message);

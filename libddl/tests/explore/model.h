@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* model.h - the members of one comm in one process: libddl's own state machine (membership/) for
+ * each, over a model of their hosts, network and programs.
+ *
+ * Design notes. A world is one block of memory without pointers into itself, so that a search can
+ * copy it. Everything that can happen next is an event; which one happens is the caller's choice.
+ * - A channel leads from each member to each other one. It keeps order. It may be cut, and may heal.
+ * - Time is counted for each member by itself. It passes only by events, so a timer may run out at
+ *   any point.
+ * - A program shrinks its comm when that has failed, and may destroy the old comm then. The comm
+ *   that a shrink creates is not modelled, but the outcome of its creation on each member is. */
+#ifndef DDL_TESTS_EXPLORE_MODEL_H
+#define DDL_TESTS_EXPLORE_MODEL_H
+
+#include "membership/membership.h"
+
+enum { MOST = 64, QUEUE = 30, DEADLINE_S = 1000 };
+
+typedef enum event_type {
+    DELIVER,   /* member a receives the next message of b */
+    ADVANCE,   /* a's shrinking thread runs */
+    SHRINK,    /* a's program shrinks the comm, which has failed */
+    CREATED,   /* a's creation of the next comm succeeds */
+    UNCREATED, /* ... fails */
+    CLOSE,     /* a's program destroys the old comm, after its shrink */
+    GRACE,     /* a's comm ends, some time after a member's process has ended */
+    SILENCE,   /* a has received nothing from b for dead_ms */
+    WITNESS,   /* a's launcher reports the end of b's process */
+    WAIT,      /* a has waited for evidence */
+    DIAL,      /* a dials b, the leader of a sparse comm */
+    MISS,      /* a, which leads, has waited for b's connection */
+    HEAL,      /* the hosts of a and b are connected again */
+    RESUME,    /* a continues after it was stopped */
+    NATURAL,   /* the number of events above, which are no faults */
+    KILL = NATURAL, /* a's process ends; flag: what it had sent by TCP is lost */
+    CUT,       /* nothing gets through between the hosts of a and b; flag: connections are reset */
+    STOP,      /* a is stopped */
+    ABORT,     /* a's program aborts the comm */
+    EXPEL,     /* a's program expels b */
+    LEAVE,     /* a's program destroys the comm without a shrink */
+    LATE,      /* a's limit of the shrink runs out */
+    TYPES
+} event_type;
+
+typedef struct event {
+    unsigned char type, a, b, flag;
+} event;
+
+typedef struct model {
+    int n;
+    unsigned char host[MOST]; /* of each member */
+    bool launcher;            /* it sees the processes of all hosts end */
+    bool heals;               /* cut hosts may be connected again, stopped members may continue */
+    unsigned faults;          /* at most so many of a schedule's events are faults */
+    unsigned kinds;           /* bits of the faults' event types that may happen */
+} model;
+
+typedef struct world world;
+
+size_t world_bytes(const model *m);
+void world_init(const model *m, world *w);
+
+/* List what can happen next. Returns the number of events. */
+int world_events(const model *m, world *w, event *events, int capacity, bool faults);
+
+/* Let it happen. Returns NULL, or the invariant that is broken. */
+const char *world_apply(const model *m, world *w, event e);
+
+/* Nothing but faults can happen any more: check what must have been reached. */
+const char *world_check_end(const model *m, world *w);
+
+/* True if the event can happen now. */
+bool world_allows(const model *m, world *w, event e);
+
+uint64_t world_hash(const model *m, const world *w);
+void world_print(const model *m, world *w);
+void event_print(event e);
+
+#endif
