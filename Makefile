@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help bench bench-gpu test-gpu test-nvrtc test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
+.PHONY: help explore bench bench-gpu test-gpu test-nvrtc test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -112,6 +112,15 @@ test-tensorflow: $(VENV)/test.stamp ## test the TensorFlow and Keras adapters, w
 
 test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Caffe and others, in environments of their own; twenty minutes
 	@$(VENV)/bin/python tests/heritage.py $(FRAMEWORKS)
+
+explore: ## try schedules of a comm's members, libddl's own code over a model of the network; an hour
+	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
+	cmake --build build/explore -j --target explore
+	build/explore/tests/explore all 3 1
+	build/explore/tests/explore all 3 2 30000000
+	build/explore/tests/explore all 4 1 30000000
+	for n in 4 5 6 7 8; do build/explore/tests/explore random $$n 3 2000000 $$(date +%s) || exit 1; done
+	for n in 9 12 16 24 33 48 64; do build/explore/tests/explore random $$n 3 2000 $$(date +%s) || exit 1; done
 
 test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py

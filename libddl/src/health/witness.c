@@ -41,7 +41,7 @@ struct ddl__witness {
     int fd; /* -1: the launcher has ended */
     ddl__digest endpoint;
     record in;
-    size_t have; /* bytes of `in` */
+    size_t have;                 /* bytes of `in` */
     end ended[REMEMBERED], next; /* the last ends; what is known of the next one */
     unsigned n_ended;
 };

@@ -96,8 +96,7 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         /* A rank that joined the agreement before it left, or was expelled, may have continued. */
-        bool out = !peer->may_continue &&
-                   (peer->state == DDL__LEFT || (peer->expelled && waited));
+        bool out = !peer->may_continue && (peer->state == DDL__LEFT || (peer->expelled && waited));
         if (rank != m->rank && (peer->state == DDL__KILLED || (out && !peer->joined)))
             continue;
         lowest = lowest < 0 ? rank : lowest;

@@ -96,8 +96,7 @@ static void confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
     peer->confirmed = true;
-    peer->confirmed_attempt =
-        attempt > peer->confirmed_attempt ? attempt : peer->confirmed_attempt;
+    peer->confirmed_attempt = attempt > peer->confirmed_attempt ? attempt : peer->confirmed_attempt;
     if (peer->state == DDL__ALIVE && peer->late && !peer->connected) {
         mark_ended(m, rank, is_proven(peer), 0, now);
         ddl__member_watch(m, rank, now);
@@ -154,9 +153,8 @@ void ddl__member_give_up(ddl__membership *m, int rank)
 /* Our kernel ran the member's process, so this rank is a witness for the others. */
 static void announce_end(ddl__membership *m, int rank)
 {
-    ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__CONFIRM,
-                                                .rank = rank,
-                                                .attempt = m->peers[rank].done});
+    ddl__member_broadcast(
+        m, &(ddl__member_msg){.kind = DDL__CONFIRM, .rank = rank, .attempt = m->peers[rank].done});
 }
 
 void ddl__member_ended(ddl__membership *m, int rank, bool local, int error, int64_t now)

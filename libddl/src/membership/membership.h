@@ -73,8 +73,8 @@ typedef struct ddl__cause {
 typedef struct ddl__member_msg {
     ddl__control_msg kind;
     int rank, by;             /* CONFIRM, EXPELLED, LOST, GONE: whom it is about, and who says so */
-    uint32_t attempt;   /* JOIN, VERDICT, DONE; GONE: the last one that the rank has joined;
-                           CONFIRM: the last one whose comm it has created */
+    uint32_t attempt;         /* JOIN, VERDICT, DONE; GONE: the last one that the rank has joined;
+                                 CONFIRM: the last one whose comm it has created */
     int leader;               /* JOIN */
     uint32_t silent_ms;       /* LOST */
     unsigned char state;      /* LOST: a ddl__member_state */
@@ -132,10 +132,10 @@ typedef struct ddl__peer {
     bool by_report;       /* it counts as dead since others say so */
     bool reported_silent; /* one of them says that it was silent */
     unsigned char n_reporters;
-    int reporters[2];        /* ranks that count it as dead; see gossip.c */
-    int64_t silent_ns;       /* how long it has been silent */
-    int64_t disconnected_at; /* when it died, for this rank */
-    int64_t confirmed_at;    /* when the launcher has confirmed the end of its process */
+    int reporters[2];           /* ranks that count it as dead; see gossip.c */
+    int64_t silent_ns;          /* how long it has been silent */
+    int64_t disconnected_at;    /* when it died, for this rank */
+    int64_t confirmed_at;       /* when the launcher has confirmed the end of its process */
     uint32_t confirmed_attempt; /* the last one whose comm it had created, for a witness */
 
     /* Its messages of the survivors' agreement: the last attempts that it has joined, decided,
@@ -161,19 +161,19 @@ typedef struct ddl__membership {
     int64_t heartbeat, dead; /* intervals */
     int64_t position_limit;  /* that news of an operation counts */
     bool announced;          /* the members were sent the comm's death */
-    int64_t evidence_until; /* until then a witness may confirm the last death, or an expelled
-                               member may turn out to have expelled this rank */
-    bool left_out;          /* the survivors continue without this rank, by their verdict */
-    int n_gone;             /* ranks that have left, to be sent with the next heartbeats */
+    int64_t evidence_until;  /* until then a witness may confirm the last death, or an expelled
+                                member may turn out to have expelled this rank */
+    bool left_out;           /* the survivors continue without this rank, by their verdict */
+    int n_gone;              /* ranks that have left, to be sent with the next heartbeats */
 
-    unsigned char phase; /* ddl__agreement_phase */
-    bool has_sent;       /* JOIN of `gathering` was sent, with the accused ranks of our entry */
-    unsigned char why;   /* ddl__agreement_failure */
-    int late_rank;       /* see ddl__agreement_why */
-    int64_t deadline;    /* of the agreement */
-    int64_t disputed_until;   /* see awaits_news in agreement.c; 0: nothing is disputed */
-    uint32_t gathering;  /* the attempt that is being agreed on */
-    uint32_t attempt;    /* the last attempt that was agreed on */
+    unsigned char phase;    /* ddl__agreement_phase */
+    bool has_sent;          /* JOIN of `gathering` was sent, with the accused ranks of our entry */
+    unsigned char why;      /* ddl__agreement_failure */
+    int late_rank;          /* see ddl__agreement_why */
+    int64_t deadline;       /* of the agreement */
+    int64_t disputed_until; /* see awaits_news in agreement.c; 0: nothing is disputed */
+    uint32_t gathering;     /* the attempt that is being agreed on */
+    uint32_t attempt;       /* the last attempt that was agreed on */
     uint32_t created_attempt; /* the attempt whose comm this rank has created; 0: none */
 
     uint64_t n_deaths;

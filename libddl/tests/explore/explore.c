@@ -2,9 +2,9 @@
 /* Explores the schedules of a comm's members: all of them for few members and faults, or random
  * ones. Prints the shortest schedule found that breaks an invariant.
  *
- *     explore all N FAULTS [MAX_STATES]
- *     explore random N FAULTS SCHEDULES [SEED]
- *     explore replay N FAULTS SEED
+ *     explore all N FAULTS [STATES]             at most so many states for each layout of hosts
+ *     explore random N FAULTS SCHEDULES [SEED]  a seed that fails is printed: with SCHEDULES 1 it
+ *                                               is replayed
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 
 #include "explore/model.h"
 
-enum { EVENTS = 8192, STEPS = 4000 };
+enum { EVENTS = 8192, STEPS = 20000, DEPTH = 400 };
 
-static const unsigned ALL_KINDS = 1u << KILL | 1u << CUT | 1u << STOP | 1u << ABORT | 1u << EXPEL |
-                                  1u << LEAVE | 1u << LATE;
+static const unsigned ALL_KINDS =
+    1u << KILL | 1u << CUT | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
 
 static double seconds(void)
 {
@@ -33,7 +33,8 @@ static uint64_t next_random(uint64_t *seed)
     return z ^ z >> 31;
 }
 
-/* ---------------------------------------------------------------------------------------- traces */
+/* ---------------------------------------------------------------------------------------- traces
+ */
 
 typedef struct trace {
     event events[STEPS];
@@ -95,7 +96,8 @@ static int report(const model *m, world *w, trace *t, const char *broken)
     return 1;
 }
 
-/* ---------------------------------------------------------------------------------------- random */
+/* ---------------------------------------------------------------------------------------- random
+ */
 
 static const char *random_schedule(const model *m, world *w, uint64_t seed, trace *t)
 {
@@ -156,14 +158,16 @@ static int explore_random(int n, unsigned faults, long schedules, uint64_t seed)
         return report(&m, w, t, broken);
     }
     double s = seconds() - begun;
-    printf("%ld schedules of %d members, %u faults: no broken invariant; %.0f a second, %.0f events each\n",
+    printf("%ld schedules of %d members, %u faults: no broken invariant; %.0f a second, %.0f "
+           "events each\n",
            schedules, n, faults, (double)schedules / s, (double)events / (double)schedules);
     free(t);
     free(w);
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------ exhaustive */
+/* ------------------------------------------------------------------------------------ exhaustive
+ */
 
 typedef struct visited {
     uint64_t *table;
@@ -191,12 +195,12 @@ typedef struct frame {
 static int explore_layout(const model *m, visited *v, size_t most, trace *t, bool *complete)
 {
     size_t bytes = world_bytes(m);
-    unsigned char *worlds = malloc(bytes * 400);
-    frame *stack = calloc(400, sizeof *stack);
+    unsigned char *worlds = malloc(bytes * DEPTH);
+    frame *stack = calloc(DEPTH, sizeof *stack);
     const char *broken = NULL;
     int depth = 0;
     world_init(m, (world *)worlds);
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < DEPTH; i++)
         stack[i].events = malloc(256 * sizeof(event));
     stack[0].n = world_events(m, (world *)worlds, stack[0].events, 256, true);
     stack[0].next = 0;
@@ -206,7 +210,7 @@ static int explore_layout(const model *m, visited *v, size_t most, trace *t, boo
             depth--;
             continue;
         }
-        if (v->n >= most || depth == 398) {
+        if (v->n >= most || depth == DEPTH - 2) {
             *complete = false;
             if (v->n >= most)
                 break;
@@ -230,7 +234,7 @@ static int explore_layout(const model *m, visited *v, size_t most, trace *t, boo
             broken = world_check_end(m, w);
     }
     int rc = broken ? report(m, (world *)worlds, t, broken) : 0;
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < DEPTH; i++)
         free(stack[i].events);
     free(stack);
     free(worlds);
@@ -270,7 +274,8 @@ static int explore_all(int n, unsigned faults, size_t most)
             printf("hosts");
             for (int i = 0; i < n; i++)
                 printf(" %d", m.host[i]);
-            printf("%s: %zu states, %.1f s\n", launcher ? ", launcher" : "", v.n, seconds() - begun);
+            printf("%s: %zu states, %.1f s\n", launcher ? ", launcher" : "", v.n,
+                   seconds() - begun);
             fflush(stdout);
         }
     }

@@ -25,29 +25,29 @@ typedef struct message {
 enum { END_LOCAL = 200, END_REMOTE, RESET };
 
 typedef struct channel {
-    unsigned char first, length;
-    message queue[QUEUE];
+    unsigned short first, length;
+    message queue[]; /* QUEUE of them, or in a large comm QUEUE_LARGE */
 } channel;
 
 typedef struct node {
     unsigned char phase;
     bool stopped, ended, watches, dirty;
-    bool failed;                      /* its shrink has */
-    unsigned char waits;              /* events WAIT so far */
-    unsigned char attempt;            /* that it creates, or has returned */
-    unsigned char created;            /* the attempt whose comm it has; 0: none */
-    unsigned char made;               /* the last attempt that it has created */
-    uint64_t list;                    /* of that attempt */
-    uint64_t witnessed;               /* ends that its launcher has reported */
-    uint64_t link;                    /* members with which it has an open connection */
-    uint64_t closing;                 /* members from which an end is on its way */
+    bool failed;           /* its shrink has */
+    unsigned char waits;   /* events WAIT so far */
+    unsigned char attempt; /* that it creates, or has returned */
+    unsigned char created; /* the attempt whose comm it has; 0: none */
+    unsigned char made;    /* the last attempt that it has created */
+    uint64_t list;         /* of that attempt */
+    uint64_t witnessed;    /* ends that its launcher has reported */
+    uint64_t link;         /* members with which it has an open connection */
+    uint64_t closing;      /* members from which an end is on its way */
     int64_t now;
 } node;
 
 struct world {
     unsigned char faults;
     bool was_cut, was_expelled, was_stopped, was_late, was_lossy, was_left;
-    bool was_hasty; /* a member has not waited for a message that was on its way */
+    bool was_hasty;     /* a member has not waited for a message that was on its way */
     uint64_t expelled;  /* members that a program has expelled */
     uint64_t cut[MOST]; /* by host: hosts to which nothing gets through */
     node nodes[];       /* then the channels, by receiver and sender, and the machines */
@@ -62,9 +62,20 @@ static size_t machine_bytes(const model *m)
     return (ddl__membership_bytes(m->n) + 7) / 8 * 8;
 }
 
+static int queue_length(const model *m)
+{
+    return m->n <= 8 ? QUEUE : QUEUE_LARGE;
+}
+
+static size_t channel_bytes(const model *m)
+{
+    return (sizeof(channel) + (size_t)queue_length(m) * sizeof(message) + 7) / 8 * 8;
+}
+
 static channel *channel_of(const model *m, const world *w, int to, int from)
 {
-    return (channel *)(w->nodes + m->n) + to * m->n + from;
+    unsigned char *first = (unsigned char *)(w->nodes + m->n);
+    return (channel *)(first + (size_t)(to * m->n + from) * channel_bytes(m));
 }
 
 static ddl__membership *machine(const model *m, const world *w, int rank)
@@ -76,7 +87,7 @@ static ddl__membership *machine(const model *m, const world *w, int rank)
 size_t world_bytes(const model *m)
 {
     size_t n = (size_t)m->n;
-    return sizeof(world) + n * sizeof(node) + n * n * sizeof(channel) + n * machine_bytes(m);
+    return sizeof(world) + n * sizeof(node) + n * n * channel_bytes(m) + n * machine_bytes(m);
 }
 
 static bool is_cut(const model *m, const world *w, int a, int b)
@@ -84,16 +95,19 @@ static bool is_cut(const model *m, const world *w, int a, int b)
     return w->cut[m->host[a]] >> m->host[b] & 1;
 }
 
-/* ----------------------------------------------------------------------------------------- ports */
+/* ----------------------------------------------------------------------------------------- ports
+ */
 
 static void push(int to, int from, message sent)
 {
     channel *c = channel_of(now_model, now_world, to, from);
-    if (c->length == QUEUE) {
+    if (now_world->nodes[to].phase >= CLOSED) /* it reads no more */
+        return;
+    if (c->length == queue_length(now_model)) {
         broken = "a channel of the model is full";
         return;
     }
-    c->queue[(c->first + c->length++) % QUEUE] = sent;
+    c->queue[(c->first + c->length++) % queue_length(now_model)] = sent;
 }
 
 static void port_send(void *context, int to, const ddl__member_msg *msg)
@@ -104,9 +118,10 @@ static void port_send(void *context, int to, const ddl__member_msg *msg)
         return;
     if (msg->set)
         memcpy(&set, msg->set, (size_t)(now_model->n + 7) / 8);
-    push(to, from, (message){(unsigned char)msg->kind, (signed char)msg->rank, (signed char)msg->by,
-                             (signed char)msg->leader, (unsigned char)msg->attempt, msg->state,
-                             msg->flag, msg->silent_ms, set});
+    push(to, from,
+         (message){(unsigned char)msg->kind, (signed char)msg->rank, (signed char)msg->by,
+                   (signed char)msg->leader, (unsigned char)msg->attempt, msg->state, msg->flag,
+                   msg->silent_ms, set});
 }
 
 static void port_send_gone(void *context, int to, const int32_t *ranks, int n)
@@ -166,16 +181,16 @@ static uint64_t port_network(void *context, int rank)
     return (uint64_t)now_model->host[rank] + 1;
 }
 
-static const ddl__member_ports ports = {port_send,  port_send_gone, port_died,
-                                        port_left,  port_watch,     port_end, port_continues,
-                                        port_has_late_pairs, port_network};
+static const ddl__member_ports ports = {port_send,      port_send_gone,      port_died,
+                                        port_left,      port_watch,          port_end,
+                                        port_continues, port_has_late_pairs, port_network};
 
 void world_init(const model *m, world *w)
 {
     size_t fixed = sizeof(world) + (size_t)m->n * sizeof(node);
     memset(w, 0, fixed);
     for (int i = 0; i < m->n * m->n; i++)
-        ((channel *)(w->nodes + m->n))[i].first = ((channel *)(w->nodes + m->n))[i].length = 0;
+        *channel_of(m, w, i / m->n, i % m->n) = (channel){0, 0};
     memset(machine(m, w, 0), 0, (size_t)m->n * machine_bytes(m));
     for (int a = 0; a < m->n; a++) {
         ddl__membership *self = machine(m, w, a);
@@ -192,7 +207,8 @@ void world_init(const model *m, world *w)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- events */
+/* ---------------------------------------------------------------------------------------- events
+ */
 
 static bool runs(const node *n)
 {
@@ -217,9 +233,9 @@ static bool creation_fails(const model *m, const world *w, int a)
             continue;
         bool there = other->attempt == self->attempt && other->list == self->list &&
                      (other->phase == CREATING || other->created == self->attempt);
-        if (!there && (!is_open(other) || other->phase == FAILED ||
-                       other->attempt > self->attempt || is_cut(m, w, a, b) ||
-                       (other->attempt == self->attempt && other->phase != CREATING)))
+        if (!there &&
+            (!is_open(other) || other->phase == FAILED || other->attempt > self->attempt ||
+             is_cut(m, w, a, b) || (other->attempt == self->attempt && other->phase != CREATING)))
             return true;
     }
     return false;
@@ -260,8 +276,7 @@ static bool allows_natural(const model *m, const world *w, event e)
     const node *a = &w->nodes[e.a], *b = &w->nodes[e.b];
     const ddl__membership *self = machine(m, w, e.a);
     switch (e.type) {
-    case DELIVER:
-        return runs(a) && can_receive(m, w, e.a, e.b);
+    case DELIVER: return runs(a) && can_receive(m, w, e.a, e.b);
     case ADVANCE: return runs(a) && a->phase == SHRINKING && a->dirty;
     case SHRINK: return runs(a) && a->phase == RUNNING && a->ended;
     case CREATED: return runs(a) && a->phase == CREATING && creation_may_succeed(m, w, e.a);
@@ -271,12 +286,11 @@ static bool allows_natural(const model *m, const world *w, event e)
     case SILENCE:
         return runs(a) && self->peers[e.b].connected && self->peers[e.b].state == DDL__ALIVE &&
                (b->stopped || is_cut(m, w, e.a, e.b)) && !can_receive(m, w, e.a, e.b);
-    case WITNESS:
-        return m->launcher && runs(a) && b->phase == DEAD && !(a->witnessed >> e.b & 1);
+    case WITNESS: return m->launcher && runs(a) && b->phase == DEAD && !(a->witnessed >> e.b & 1);
     case WAIT:
         return runs(a) && a->phase == SHRINKING && !a->dirty &&
-               (a->now < self->evidence_until || a->now < self->disputed_until) &&
-               a->waits < 8 && !(w->expelled && is_busy(m, w));
+               (a->now < self->evidence_until || a->now < self->disputed_until) && a->waits < 8 &&
+               !(w->expelled && is_busy(m, w));
     case DIAL:
         return self->n_late && runs(a) && self->announced && ddl__lowest_alive(self) == e.b &&
                e.b != e.a && !self->peers[e.b].connected && !ddl__leader_is_unneeded(self);
@@ -285,7 +299,8 @@ static bool allows_natural(const model *m, const world *w, event e)
                self->peers[e.b].late && !self->peers[e.b].connected &&
                self->peers[e.b].state == DDL__ALIVE &&
                (!is_open(b) || b->stopped || is_cut(m, w, e.a, e.b));
-    case HEAL: return m->heals && e.a < e.b && m->host[e.a] != m->host[e.b] && is_cut(m, w, e.a, e.b);
+    case HEAL:
+        return m->heals && e.a < e.b && m->host[e.a] != m->host[e.b] && is_cut(m, w, e.a, e.b);
     case RESUME: return m->heals && a->stopped;
     default: return false;
     }
@@ -358,7 +373,7 @@ static void deliver(const model *m, world *w, int to, int from)
     channel *c = channel_of(m, w, to, from);
     message msg = c->queue[c->first];
     node *n = &w->nodes[to];
-    c->first = (unsigned char)((c->first + 1) % QUEUE);
+    c->first = (unsigned short)((c->first + 1) % queue_length(m));
     c->length--;
     if (msg.kind == END_LOCAL || msg.kind == END_REMOTE || msg.kind == RESET) {
         bool is_new = self->peers[from].is_new;
@@ -403,6 +418,7 @@ static void close_all(const model *m, world *w, int rank, bool lossy)
         push(b, rank, (message){.kind = local ? END_LOCAL : END_REMOTE});
     }
     n->link = 0;
+    memset(machine(m, w, rank)->peers, 0, (size_t)m->n * sizeof(ddl__peer)); /* out of the hash */
 }
 
 static const char *check_return(const model *m, const world *w, int i);
@@ -573,10 +589,12 @@ static void happen(const model *m, world *w, event e)
     a->dirty = true;
 }
 
-/* ------------------------------------------------------------------------------------ invariants */
+/* ------------------------------------------------------------------------------------ invariants
+ */
 
-/* True if this member has returned a comm that all members of its list that run still have. One that
- * a program expels, although it is alive, may have returned before, in a comm that has failed then.
+/* True if this member has returned a comm that all members of its list that run still have. One
+ * that a program expels, although it is alive, may have returned before, in a comm that has failed
+ * then.
  */
 static bool continues(const model *m, const world *w, int i)
 {
@@ -639,8 +657,8 @@ const char *world_apply(const model *m, world *w, event e)
  * continue in one comm, if they are most of the members or a witness saw the ends. */
 const char *world_check_end(const model *m, world *w)
 {
-    bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late || w->was_left ||
-                     w->was_hasty;
+    bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late ||
+                     w->was_left || w->was_hasty;
     int alive = 0, open = 0, ended = 0, returned = 0;
     for (int i = 0; i < m->n; i++) {
         const node *n = &w->nodes[i];
@@ -658,7 +676,8 @@ const char *world_check_end(const model *m, world *w)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------- printing */
+/* -------------------------------------------------------------------------------------- printing
+ */
 
 uint64_t world_hash(const model *m, const world *w)
 {
@@ -669,11 +688,11 @@ uint64_t world_hash(const model *m, const world *w)
     for (size_t i = 0; i < fixed / 8; i++)
         MIX(at[i]);
     for (int i = 0; i < m->n * m->n; i++) {
-        const channel *c = (const channel *)(w->nodes + m->n) + i;
+        const channel *c = channel_of(m, w, i / m->n, i % m->n);
         MIX(c->length);
         for (int j = 0; j < c->length; j++) {
             uint64_t words[sizeof(message) / 8];
-            memcpy(words, &c->queue[(c->first + j) % QUEUE], sizeof words);
+            memcpy(words, &c->queue[(c->first + j) % queue_length(m)], sizeof words);
             for (size_t k = 0; k < sizeof words / 8; k++)
                 MIX(words[k]);
         }
@@ -684,11 +703,27 @@ uint64_t world_hash(const model *m, const world *w)
     return h;
 }
 
-static const char *const names[TYPES] = {
-    "receives from", "advances", "shrinks", "creates the comm", "cannot create the comm", "closes",
-    "ends after the grace", "finds silent", "hears from the launcher that there is no", "has waited",
-    "dials", "misses", "is connected again with", "resumes", "is killed", "is cut from",
-    "is stopped", "aborts", "expels", "leaves", "is late"};
+static const char *const names[TYPES] = {"receives from",
+                                         "advances",
+                                         "shrinks",
+                                         "creates the comm",
+                                         "cannot create the comm",
+                                         "closes",
+                                         "ends after the grace",
+                                         "finds silent",
+                                         "hears from the launcher that there is no",
+                                         "has waited",
+                                         "dials",
+                                         "misses",
+                                         "is connected again with",
+                                         "resumes",
+                                         "is killed",
+                                         "is cut from",
+                                         "is stopped",
+                                         "aborts",
+                                         "expels",
+                                         "leaves",
+                                         "is late"};
 
 void event_print(event e)
 {

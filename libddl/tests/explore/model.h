@@ -4,7 +4,8 @@
  *
  * Design notes. A world is one block of memory without pointers into itself, so that a search can
  * copy it. Everything that can happen next is an event; which one happens is the caller's choice.
- * - A channel leads from each member to each other one. It keeps order. It may be cut, and may heal.
+ * - A channel leads from each member to each other one. It keeps order. It may be cut, and may
+ * heal.
  * - Time is counted for each member by itself. It passes only by events, so a timer may run out at
  *   any point.
  * - A program shrinks its comm when that has failed, and may destroy the old comm then. The comm
@@ -14,31 +15,31 @@
 
 #include "membership/membership.h"
 
-enum { MOST = 64, QUEUE = 30, DEADLINE_S = 1000 };
+enum { MOST = 64, QUEUE = 24, QUEUE_LARGE = 200, DEADLINE_S = 1000 };
 
 typedef enum event_type {
-    DELIVER,   /* member a receives the next message of b */
-    ADVANCE,   /* a's shrinking thread runs */
-    SHRINK,    /* a's program shrinks the comm, which has failed */
-    CREATED,   /* a's creation of the next comm succeeds */
-    UNCREATED, /* ... fails */
-    CLOSE,     /* a's program destroys the old comm, after its shrink */
-    GRACE,     /* a's comm ends, some time after a member's process has ended */
-    SILENCE,   /* a has received nothing from b for dead_ms */
-    WITNESS,   /* a's launcher reports the end of b's process */
-    WAIT,      /* a has waited for evidence */
-    DIAL,      /* a dials b, the leader of a sparse comm */
-    MISS,      /* a, which leads, has waited for b's connection */
-    HEAL,      /* the hosts of a and b are connected again */
-    RESUME,    /* a continues after it was stopped */
-    NATURAL,   /* the number of events above, which are no faults */
+    DELIVER,        /* member a receives the next message of b */
+    ADVANCE,        /* a's shrinking thread runs */
+    SHRINK,         /* a's program shrinks the comm, which has failed */
+    CREATED,        /* a's creation of the next comm succeeds */
+    UNCREATED,      /* ... fails */
+    CLOSE,          /* a's program destroys the old comm, after its shrink */
+    GRACE,          /* a's comm ends, some time after a member's process has ended */
+    SILENCE,        /* a has received nothing from b for dead_ms */
+    WITNESS,        /* a's launcher reports the end of b's process */
+    WAIT,           /* a has waited for evidence */
+    DIAL,           /* a dials b, the leader of a sparse comm */
+    MISS,           /* a, which leads, has waited for b's connection */
+    HEAL,           /* the hosts of a and b are connected again */
+    RESUME,         /* a continues after it was stopped */
+    NATURAL,        /* the number of events above, which are no faults */
     KILL = NATURAL, /* a's process ends; flag: what it had sent by TCP is lost */
-    CUT,       /* nothing gets through between the hosts of a and b; flag: connections are reset */
-    STOP,      /* a is stopped */
-    ABORT,     /* a's program aborts the comm */
-    EXPEL,     /* a's program expels b */
-    LEAVE,     /* a's program destroys the comm without a shrink */
-    LATE,      /* a's limit of the shrink runs out */
+    CUT,   /* nothing gets through between the hosts of a and b; flag: connections are reset */
+    STOP,  /* a is stopped */
+    ABORT, /* a's program aborts the comm */
+    EXPEL, /* a's program expels b */
+    LEAVE, /* a's program destroys the comm without a shrink */
+    LATE,  /* a's limit of the shrink runs out */
     TYPES
 } event_type;
 

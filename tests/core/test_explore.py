@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The explorer of schedules (libddl/tests/explore) finds faults that are put into libddl's
+membership on purpose, so each invariant is really checked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LIBDDL = Path(__file__).parents[2] / "libddl"
+COMPILE = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-w"]
+
+# For each fault: the file, the right text, the wrong one, and how the explorer's finding begins.
+FAULTS = {
+    "a_witness_proves_too_much": (
+        "members.c",
+        "peer->confirmed_attempt <= peer->done && ",
+        "",
+        "S1",
+    ),
+    "a_reset_proves_a_death": ("members.c", "local || is_proven(peer), error", "true, error", "S1"),
+    "an_expelling_member_does_not_count": (
+        "agreement.c",
+        "bool out = !peer->may_continue &&",
+        "bool out = true &&",
+        "S1",
+    ),
+    "half_without_the_lowest_continues": (
+        "agreement.c",
+        "2 * surviving == possible && ddl__set_has(live, lowest)",
+        "2 * surviving == possible",
+        "S1",
+    ),
+    "a_minority_continues": (
+        "agreement.c",
+        "return 2 * surviving > possible ||",
+        "return surviving > 0 ||",
+        "S1",
+    ),
+    "returns_before_all_have_created": (
+        "agreement.c",
+        "if (all || is_committed(m))",
+        "if (true)",
+        "S3",
+    ),
+    "a_lost_member_does_not_end_a_creation": (
+        "agreement.c",
+        "peer->joined > m->attempt || (dead && !has_done(m, rank))",
+        "false",
+        "L1",
+    ),
+    "the_accuser_is_left_out_at_once": ("agreement.c", " && !awaits_news(m, now)", "", "L3"),
+    "a_member_that_is_left_out_continues": (
+        "agreement.c",
+        "ddl__set_has(live, m->rank) ? begin_creation(m)",
+        "true ? begin_creation(m)",
+        "S2",
+    ),
+    "an_expulsion_reaches_only_some": (
+        "members.c",
+        "    else\n        ddl__member_broadcast(m, e);",
+        "",
+        "S1",
+    ),
+    "a_death_is_not_announced": (
+        "members.c",
+        "ddl__member_send(m, i, &(ddl__member_msg){.kind = DDL__DEAD});",
+        "(void)was_told;",
+        "L",
+    ),
+    "an_attempt_is_not_followed": (
+        "agreement.c",
+        "m->peers[rank].joined > m->gathering)",
+        "false)",
+        "L1",
+    ),
+}
+SEARCHES = (["4", "2", "20000"], ["3", "2", "40000"])
+SEEDS = {  # of rare schedules that find them: members, faults, schedules, seed
+    "an_expelling_member_does_not_count": ["3", "2", "1", "93948"],
+    "an_expulsion_reaches_only_some": ["4", "2", "1", "47667"],
+    "the_accuser_is_left_out_at_once": ["3", "2", "1", "2031"],
+    "a_witness_proves_too_much": ["3", "2", "1", "15040"],
+}
+
+
+def build(membership: Path, to: Path) -> Path:
+    """Compile the explorer with the membership of this folder."""
+    sources = [
+        *(LIBDDL / "tests" / "explore").glob("*.c"),
+        *(membership / "membership").glob("*.c"),
+    ]
+    includes = [membership, LIBDDL / "src", LIBDDL / "include", LIBDDL / "tests"]
+    subprocess.run(
+        [*COMPILE, *(f"-I{folder}" for folder in includes), *map(str, sources), "-o", str(to)],
+        check=True,
+    )
+    return to
+
+
+def search(explorer: Path, *searches: list[str]) -> str:
+    """Return the first finding of the searches, or "" if they have none."""
+    for arguments in searches:
+        command = [str(explorer), "random", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stdout
+    return ""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault_is_found(name: str, tmp_path: Path) -> None:
+    file, right, wrong, finding = FAULTS[name]
+    shutil.copytree(LIBDDL / "src" / "membership", tmp_path / "membership")
+    path = tmp_path / "membership" / file
+    text = path.read_text()
+    assert text.count(right) == 1, right
+    path.write_text(text.replace(right, wrong))
+    seeds = [SEEDS[name]] if name in SEEDS else []
+    found = search(build(tmp_path, tmp_path / "explore"), *seeds, *SEARCHES)
+    assert f"broken: {finding}" in found
+
+
+def test_schedules_keep_the_invariants(tmp_path: Path) -> None:
+    """A sample of `make explore`: all schedules of two members, random ones of more."""
+    explorer = build(LIBDDL / "src", tmp_path / "explore")
+    whole = [str(explorer), "all", "2", "2"]
+    done = subprocess.run(whole, capture_output=True, text=True, check=True)
+    assert "all, no broken invariant" in done.stdout
+    assert not search(explorer, *SEARCHES, *SEEDS.values())
