@@ -2,8 +2,9 @@
 """Runs the operations of a process set in the background.
 
 Before each operation the members exchange what they have called. So different calls give an error
-on all of them, and members that have joined learn what to take part in. Calls of a program match by
-their order. Calls of a TensorFlow graph, which starts its operations in any order, match by name.
+on all of them, and members that have joined learn what to take part in. Calls with a name of
+PyTorch, and those of a TensorFlow graph, match by name: both may start operations in any order. All
+others match by their order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -113,6 +115,7 @@ class Executor:
     def __init__(self, members: Members) -> None:
         self._members = members
         self._pending: set[str] = set()
+        self._optimizers = count()
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ddl_horovod", daemon=True)
@@ -143,6 +146,10 @@ class Executor:
         future: Future[Any] = Future()
         self._requests.put(_Request(call, perform, future, perf_counter()))
         return future
+
+    def count_optimizer(self) -> int:
+        """Return the number of the set's optimizers before this one, to name its operations."""
+        return next(self._optimizers)
 
     def close(self) -> None:
         """End after the operations that were called, at most a second later; then abort them."""
@@ -259,6 +266,10 @@ class Executor:
 
     def _fail(self, error: Exception) -> None:
         """End all operations that were announced: the members are out of reach."""
+        if self._aborted:
+            error = HorovodInternalError(
+                "the process set was closed before all members called this"
+            )
         failed = list(self._announced.values())
         for each in (self._announced, self._calls, self._joined):
             each.clear()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("torch_native")
 @pytest.mark.parametrize(
     "size", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("module", ["ddl_torch"])
+@pytest.mark.parametrize("module", ["ddl_torch", "ddl_horovod.torch"])
 def test_optimizers_in_any_order_step_alike(ddlrun: Run, module: str, size: int) -> None:
     ended = ddlrun(size, PROGRAM, module, limit=120).expect_success()
     assert ended.out.count("done") == size
