@@ -29,6 +29,7 @@ _FIRST_BYTES = 512  # of a call; longer ones are sent in two parts
 _LENGTH_BYTES = 8
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01  # seconds before a round without announcements
 _STALLED, _EXPIRED = 10.0, 1800.0  # seconds without announcements, until a warning and an error
+_CLOSING = 1.0  # seconds until pending operations are aborted
 _log = logging.getLogger("ddl_horovod")
 
 
@@ -126,7 +127,7 @@ class Executor:
         self._joined: set[int] = set()  # members
         self._last_joined: set[int] = set()  # those in the latest round in which any did
         self._last_news, self._warned = perf_counter(), False
-        self._closing = False
+        self._closing = self._aborted = False
         self._thread.start()
 
     def name(self, given: str | None) -> str:
@@ -154,9 +155,10 @@ class Executor:
     def close(self) -> None:
         """End after the operations that were called, at most a second later; then abort them."""
         self._requests.put(None)
-        self._thread.join(1)
-        if not self._thread.is_alive():
-            self._members.close()
+        self._thread.join(_CLOSING)
+        self._aborted = self._thread.is_alive()  # it waits for other members
+        self._members.close()
+        self._thread.join(_CLOSING)
 
     def _run(self) -> None:
         pause = _SHORTEST_PAUSE
