@@ -187,7 +187,8 @@ class _Reducer:
         self._sparse: dict[Tensor, int] = {}
         self._groups: list[list[Tensor]] = []
         self._group_of: dict[Tensor, list[Tensor]] = {}
-        self._trained: list[int] = []  # see `identities`
+        self._began: list[int] = []  # `identities` at the beginning of the step
+        self._trained: set[int] = set()  # the same, for look-ups
         self._agreement: Callable[[], dict[int, list[int]]] | None = None  # of the present step
         self._works: dict[int, Callable[[], None]] = {}  # of groups that have started, by id
         self._suffix = ""
@@ -211,7 +212,7 @@ class _Reducer:
         self._begin()
         if self._agreement is not None:
             check_alike(self._optimizer(), self._agreement())
-            check_unchanged(self._optimizer(), self._trained)
+            check_unchanged(self._optimizer(), self._began)
         for group in self._groups:
             if id(group) not in self._works:  # it has unused parameters
                 self._start(group)
@@ -227,9 +228,10 @@ class _Reducer:
         if self._agreement is not None or not self._process_set.included():
             return
         optimizer: Any = self._optimizer()
-        self._trained = identities(optimizer)
+        self._began = identities(optimizer)
+        self._trained = set(self._began)
         self.add([[each] for each in reversed(trained(optimizer)) if each not in self._group_of])
-        frozen = [number for number, each in enumerate(self._trained) if not each]
+        frozen = [number for number, each in enumerate(self._began) if not each]
         self._agreement = exchange_async(
             frozen, f"parameters{self._suffix}", process_set=self._process_set
         )
