@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ddl_torch.collectives import Work
@@ -131,9 +133,10 @@ class _Reducer:
     started. When that is differs between ranks, because a rank may not use all parameters. So the
     optimizer has a process group of its own, in which nothing else runs.
 
-    At the first gradient of a step the ranks begin to exchange which parameters they train. A rank
-    that trains the same ones as in the last step does not wait for that before it starts buckets:
-    if another rank does not, that rank starts none, and the step ends with an error on all.
+    A rank whose parameters were frozen or unfrozen since the last step begins an all-gather of them
+    at the first gradient, and starts no bucket before it has found that all ranks agree. If they
+    do not, the ranks call different operations, which libddl reports. So that the error can name
+    the parameter, the rank has put its list into the store before.
     """
 
     def __init__(
@@ -154,27 +157,37 @@ class _Reducer:
         self._sparse: dict[Tensor, int] = {}
         self._started = 0  # buckets
         self._synchronized = False
+        self._begun = False  # a step
         self._trained: list[int] = []  # see `identities`
-        self._agreement: Work[Tensor] | None = None  # of the present step
-        self._agreed = False
+        self._changes = 0  # of the parameters that this rank trains
+        self._agreed_frozen: list[int] = []  # numbers of parameters, when the ranks last agreed
+        self._agreement: Work[Tensor] | None = None  # until all ranks have agreed
         self._group = private_group()
+        self._store = distributed_c10d._get_process_group_store(self._group)
         weakref.finalize(optimizer, _destroy, self._group).atexit = False
         self._begin()
         self._agree()
-        self._agreement = None
+        self._begun = False
 
     def _begin(self) -> None:
         """Begin a step, with the parameters that require gradients now."""
-        if self._agreement is not None:
+        if self._begun:
             return
+        self._begun = True
         now = identities(self._optimizer())
-        if now != self._trained:
-            self._trained, self._agreed = now, False
-            self._frozen = torch.tensor([each == 0 for each in now], dtype=torch.uint8)
-            self._make_buckets()
-        every = self._frozen.new_empty(self._group.size(), len(self._frozen))
-        work = dist.all_gather(list(every), self._frozen, group=self._group, async_op=True)
+        if now == self._trained:
+            return
+        self._trained = now
+        self._changes += 1
+        self._store.set(self._key(self._changes, self._group.rank()), json.dumps(_frozen(now)))
+        own = torch.tensor([each == 0 for each in now], dtype=torch.uint8)
+        every = own.new_empty(self._group.size(), len(own))
+        work = dist.all_gather(list(every), own, group=self._group, async_op=True)
         self._agreement = Work(work, every)
+        self._make_buckets()
+
+    def _key(self, change: int, rank: int) -> str:
+        return f"frozen/{change}/{rank}"
 
     def _make_buckets(self) -> None:
         known, self._buckets, self._bucket_of = self._bucket_of, [], {}
@@ -188,15 +201,32 @@ class _Reducer:
 
     def _agree(self) -> None:
         """Wait until all ranks have said what they train. InvalidState if it is not the same."""
-        assert self._agreement is not None
-        every = self._agreement.wait()
-        if not torch.equal(every, self._frozen.expand_as(every)):
-            frozen = {rank: each.nonzero().flatten().tolist() for rank, each in enumerate(every)}
-            check_alike(self._optimizer(), frozen)
-        self._agreed = True
+        if self._agreement is None:
+            return
+        frozen = [each.nonzero().flatten().tolist() for each in self._agreement.wait()]
+        check_alike(self._optimizer(), dict(enumerate(frozen)))
+        self._agreed_frozen, self._agreement = _frozen(self._trained), None
+
+    def _explain(self) -> None:
+        """Raise InvalidState if an operation has failed because only some ranks have frozen or
+        unfrozen parameters."""
+        change = self._changes + (self._agreement is None)  # the one that the ranks had in mind
+        frozen = dict.fromkeys(range(self._group.size()), self._agreed_frozen)
+        with suppress(RuntimeError):  # the process with the store has ended
+            for rank in frozen:
+                if self._store.check([self._key(change, rank)]):
+                    frozen[rank] = json.loads(self._store.get(self._key(change, rank)))
+        check_alike(self._optimizer(), frozen)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced."""
+        try:
+            self._synchronize()
+        except dist.DistBackendError:
+            self._explain()
+            raise
+
+    def _synchronize(self) -> None:
         self._begin()
         self._agree()
         check_unchanged(self._optimizer(), self._trained)
@@ -214,7 +244,7 @@ class _Reducer:
             bucket.works, bucket.compressed, bucket.sparse = [], [], []
             bucket.passes = dict.fromkeys(bucket.parameters, 0)
         self._started = 0
-        self._agreement = None
+        self._begun = False
         self._synchronized = True
 
     def before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
@@ -241,15 +271,19 @@ class _Reducer:
                 "backward() came before the step() for the gradients there are; to call it several"
                 f" times, set backward_passes_per_step, which is {self._passes}"
             )
-        while self._started < len(self._buckets):
-            if not self._buckets[self._started].ready(self._passes) or not self._may_start():
-                break
-            self._start(self._buckets[self._started])
+        try:
+            while self._started < len(self._buckets):
+                if not self._buckets[self._started].ready(self._passes) or not self._may_start():
+                    break
+                self._start(self._buckets[self._started])
+        except dist.DistBackendError:
+            self._explain()
+            raise
 
     def _may_start(self) -> bool:
-        if not self._agreed and self._agreement is not None and self._agreement.done():
+        if self._agreement is not None and self._agreement.done():
             self._agree()
-        return self._agreed
+        return self._agreement is None
 
     def _start(self, bucket: _Bucket) -> None:
         self._started += 1
@@ -279,6 +313,10 @@ def identities(optimizer: Any) -> list[int]:
     """Return the ids of the optimizer's parameters, and 0 for those that are frozen."""
     groups = optimizer.param_groups
     return [id(p) if p.requires_grad else 0 for part in groups for p in part["params"]]
+
+
+def _frozen(identities: list[int]) -> list[int]:
+    return [number for number, each in enumerate(identities) if not each]
 
 
 def check_alike(optimizer: Any, frozen: Mapping[int, Sequence[int]]) -> None:
