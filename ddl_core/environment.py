@@ -120,18 +120,25 @@ def _srun(env: Mapping[str, str]) -> World | None:
 def _alone(env: Mapping[str, str]) -> World:
     _refuse_parts(env)
     tasks = env.get("SLURM_NTASKS", "1")
-    if tasks == "1":
+    if tasks != "1":
+        several = f"Slurm's SLURM_NTASKS is {tasks}"
+    elif env.get("DDL_RENDEZVOUS"):
+        several = "DDL_RENDEZVOUS is set"
+    else:
         return World("alone")
     return World(
         "alone",
-        warning=f"Slurm's SLURM_NTASKS is {tasks}, but srun did not start this process: it runs"
-        " alone; start it by srun, mpirun or ddlrun",
+        warning=f"{several}, but srun did not start this process: it runs alone; start it by srun,"
+        " mpirun or ddlrun",
     )
 
 
 def _refuse_parts(env: Mapping[str, str]) -> None:
-    """Raise InvalidArgument if a launcher has set a part of its variables."""
+    """Raise InvalidArgument if a launcher has set a part of its variables. The shells of sbatch and
+    salloc may have DDL_RENDEZVOUS, which they export for srun."""
     for launcher, places, needed in _PARTS:
+        if launcher == "ddlrun" and env.get("SLURM_JOB_ID"):
+            continue
         present = [name for name in places + needed if env.get(name)]
         missing = [name for name in places + needed if not env.get(name)]
         if missing and any(name in present for name in places) and env.get("WORLD_SIZE") != "1":

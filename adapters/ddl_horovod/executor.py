@@ -2,8 +2,9 @@
 """Runs the operations of a process set in the background.
 
 Before each operation the members exchange what they have called. So different calls give an error
-on all of them, and members that have joined learn what to take part in. Calls of a program match by
-their order. Calls of a TensorFlow graph, which starts its operations in any order, match by name.
+on all of them, and members that have joined learn what to take part in. Calls with a name of
+PyTorch, and those of a TensorFlow graph, match by name: both may start operations in any order. All
+others match by their order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +29,7 @@ _FIRST_BYTES = 512  # of a call; longer ones are sent in two parts
 _LENGTH_BYTES = 8
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01  # seconds before a round without announcements
 _STALLED, _EXPIRED = 10.0, 1800.0  # seconds without announcements, until a warning and an error
+_CLOSING = 1.0  # seconds until pending operations are aborted
 _log = logging.getLogger("ddl_horovod")
 
 
@@ -113,6 +116,7 @@ class Executor:
     def __init__(self, members: Members) -> None:
         self._members = members
         self._pending: set[str] = set()
+        self._optimizers = count()
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ddl_horovod", daemon=True)
@@ -123,7 +127,7 @@ class Executor:
         self._joined: set[int] = set()  # members
         self._last_joined: set[int] = set()  # those in the latest round in which any did
         self._last_news, self._warned = perf_counter(), False
-        self._closing = False
+        self._closing = self._aborted = False
         self._thread.start()
 
     def name(self, given: str | None) -> str:
@@ -144,12 +148,17 @@ class Executor:
         self._requests.put(_Request(call, perform, future, perf_counter()))
         return future
 
+    def count_optimizer(self) -> int:
+        """Return the number of the set's optimizers before this one, to name its operations."""
+        return next(self._optimizers)
+
     def close(self) -> None:
         """End after the operations that were called, at most a second later; then abort them."""
         self._requests.put(None)
-        self._thread.join(1)
-        if not self._thread.is_alive():
-            self._members.close()
+        self._thread.join(_CLOSING)
+        self._aborted = self._thread.is_alive()  # it waits for other members
+        self._members.close()
+        self._thread.join(_CLOSING)
 
     def _run(self) -> None:
         pause = _SHORTEST_PAUSE
@@ -259,6 +268,10 @@ class Executor:
 
     def _fail(self, error: Exception) -> None:
         """End all operations that were announced: the members are out of reach."""
+        if self._aborted:
+            error = HorovodInternalError(
+                "the process set was closed before all members called this"
+            )
         failed = list(self._announced.values())
         for each in (self._announced, self._calls, self._joined):
             each.clear()

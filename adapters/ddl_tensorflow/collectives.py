@@ -4,7 +4,8 @@
 All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager
 operations are matched by the order of their calls. In a graph each has a name and is matched by it,
 since TensorFlow starts independent operations in any order. The default name (naming.py) has the
-function's name and the position in it, so all ranks must trace the same functions.
+function's name and the position in it, so all ranks must trace the same functions. In a graph of
+TensorFlow 1 it has the names of the first and the last input instead.
 
 Where an operation has a communicator of some ranks, `comm`, these are meant by all ranks.
 """
@@ -12,7 +13,8 @@ Where an operation has a communicator of some ranks, `comm`, these are meant by 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
@@ -218,7 +220,7 @@ def in_xla() -> bool:
 
 def _call(what: str, name: str | None, comm: int, *inputs: Any, **attributes: Any) -> Any:
     """Call the native operation `what` on the comm of this number, matched by the name."""
-    with tf.name_scope(_scope(name, what)) as scope:
+    with _scope(name, what, tf.nest.flatten(inputs)) as scope:
         attributes |= {"tensor_name": match(name, scope, comm), "comm": comm}
         return getattr(_build.load().operations, f"ddl_{what}")(*inputs, **attributes)
 
@@ -268,8 +270,18 @@ def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
     return tensor
 
 
-def _scope(name: str | None, otherwise: str) -> str:
-    """A name for the graph's node, with only the characters that TensorFlow allows."""
+@contextmanager
+def _scope(name: str | None, what: str, inputs: Sequence[Any]) -> Iterator[str]:
+    """Name the graph's node, with only the characters that TensorFlow allows."""
     if not (name is None or isinstance(name, str)):
         raise InvalidArgument(f"name: {name!r} is no string")
-    return f"ddl_{otherwise}" if name is None else re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)
+    outer: Any = nullcontext()
+    if name is None:
+        name = f"ddl_{what}"
+        graph: Any = tf.compat.v1.get_default_graph()
+        if not (tf.executing_eagerly() or graph.building_function):
+            # Ranks may build a graph of TensorFlow 1 in any order, such as that of a set.
+            ends = [each.name for each in (inputs[:1] + inputs[-1:]) if tf.is_tensor(each)]
+            name, outer = "_".join([name, *ends]), tf.compat.v1.name_scope(None)
+    with outer, tf.name_scope(re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)) as scope:
+        yield scope

@@ -14,17 +14,19 @@ class Future(torch.futures.Future[Any]):
 
     The callbacks of a group's futures run one at a time, in the order in which the program added
     them. Collectives that they start match the other ranks' by that order, whatever the program
-    starts meanwhile.
+    starts meanwhile. A callback that another one adds to the future of a callback's result runs
+    when that is complete.
     """
 
-    def __init__(self, callbacks: Any) -> None:
+    def __init__(self, callbacks: Any, of_callback: bool = False) -> None:
         super().__init__()
         self._callbacks = callbacks
+        self._of_callback = of_callback
 
     def then(self, callback: Callable[[Any], Any]) -> Any:
         """Return the future of the callback's result."""
-        return self._callbacks.then(self, callback)
+        return self._callbacks.then(self, callback, self._of_callback)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call the callback when the future is complete."""
-        self._callbacks.add_done_callback(self, callback)
+        self._callbacks.add_done_callback(self, callback, self._of_callback)

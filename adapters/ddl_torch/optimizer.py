@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
+import json
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ddl_torch.collectives import Work, allreduce_async, grouped_allreduce_async
-from ddl_torch.world import adapter, group
+from ddl_torch.collectives import Work
+from ddl_torch.world import adapter, private_group
 
 if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
 
 _hooks: Any = WeakTensorKeyDictionary()  # by parameter
 _COMPRESSED = {None: None, "f16": torch.float16, "bf16": torch.bfloat16}
+FROZEN = (
+    "backward() gave a gradient to a parameter that was frozen after the forward pass; freeze"
+    " parameters before it"
+)
 
 
 def DistributedOptimizer(
@@ -45,15 +52,18 @@ def DistributedOptimizer(
                  halves or quarters the bytes and costs precision
     bucket_bytes gradients are reduced in groups of about this size
 
-    All ranks do this with the same parameters in the same order. Parameters may be added, or begin
-    to require gradients, later. A parameter without a gradient on
-    this rank counts as zero, since other ranks may have one. To change the gradients before the
-    step, as clipping and GradScaler.unscale_() do, call optimizer.synchronize() first; step() then
-    does not wait again, and may also be left out. The optimizer cannot be copied or pickled.
+    All ranks call this with the same parameters in the same order, and wait for each other, since
+    the optimizer gets a process group of its own. So ranks may compute gradients, and call other
+    operations in backward() and before step(), in different orders. Between steps parameters may be
+    added, frozen (by requires_grad) and unfrozen, on all ranks alike. A frozen parameter is left
+    alone. Another one without a gradient on this rank counts as zero, since other ranks may have
+    one. To change the gradients before the step, as clipping and GradScaler.unscale_() do, call
+    optimizer.synchronize() first; step() then does not wait again, and may also be left out. The
+    optimizer cannot be copied or pickled.
 
-    Raises ddl_core.errors.InvalidArgument for arguments out of range, and later, from backward(),
-    synchronize() and step(), InvalidState when they do not follow each other as said, and what
-    `allreduce` raises.
+    Raises ddl_core.errors.InvalidArgument for arguments out of range, and InvalidState before init
+    and if ranks train different parameters. Later backward(), synchronize() and step() raise
+    InvalidState as well when they do not follow each other as said, and what `allreduce` raises.
     """
     adapter().check_gradients(op, compression)
     if backward_passes_per_step < 1:
@@ -62,7 +72,6 @@ def DistributedOptimizer(
         )
     if hasattr(optimizer, "synchronize"):
         raise adapter().InvalidArgument("optimizer: is a DistributedOptimizer already")
-    group()  # InvalidState before init
     reducer = _Reducer(
         optimizer, op, backward_passes_per_step, _COMPRESSED[compression], bucket_bytes
     )
@@ -111,14 +120,24 @@ class _Bucket:
         self.passes = dict.fromkeys(parameters, 0)
         self.works: list[Work[Any]] = []
         self.compressed: list[tuple[Tensor, Tensor]] = []  # gradients, and what is sent for them
+        self.sparse: list[Tensor] = []  # gradients
 
     def ready(self, passes: int) -> bool:
         return min(self.passes.values()) >= passes
 
 
 class _Reducer:
-    """Reduces gradients while backward() computes them. Buckets start in the same order on all
-    ranks: each when it is complete and those before it have started."""
+    """Reduces gradients while backward() computes them.
+
+    Buckets start in the same order on all ranks: each when it is complete and those before it have
+    started. When that is differs between ranks, because a rank may not use all parameters. So the
+    optimizer has a process group of its own, in which nothing else runs.
+
+    A rank whose parameters were frozen or unfrozen since the last step begins an all-gather of them
+    at the first gradient, and starts no bucket before it has found that all ranks agree. If they
+    do not, the ranks call different operations, which libddl reports. So that the error can name
+    the parameter, the rank has put its list into the store before.
+    """
 
     def __init__(
         self,
@@ -128,7 +147,7 @@ class _Reducer:
         compressed: torch.dtype | None,
         bucket_bytes: int,
     ) -> None:
-        self._op = op
+        self._op = dist.ReduceOp.AVG if op == "average" else dist.ReduceOp.SUM
         self._passes = passes
         self._compressed = compressed
         self._bucket_bytes = bucket_bytes
@@ -138,20 +157,79 @@ class _Reducer:
         self._sparse: dict[Tensor, int] = {}
         self._started = 0  # buckets
         self._synchronized = False
-        self._add_parameters()
+        self._begun = False  # a step
+        self._trained: list[int] = []  # see `identities`
+        self._changes = 0  # of the parameters that this rank trains
+        self._agreed_frozen: list[int] = []  # numbers of parameters, when the ranks last agreed
+        self._agreement: Work[Tensor] | None = None  # until all ranks have agreed
+        self._group = private_group()
+        self._store = distributed_c10d._get_process_group_store(self._group)
+        weakref.finalize(optimizer, _destroy, self._group).atexit = False
+        self._begin()
+        self._agree()
+        self._begun = False
 
-    def _add_parameters(self) -> None:
-        """Make buckets for the parameters that the optimizer did not have, or did not train."""
-        new = [p for p in trained(self._optimizer()) if p not in self._bucket_of]
-        for bucket in _buckets(new[::-1], self._bucket_bytes):  # backward() begins with the last
+    def _begin(self) -> None:
+        """Begin a step, with the parameters that require gradients now."""
+        if self._begun:
+            return
+        self._begun = True
+        now = identities(self._optimizer())
+        if now == self._trained:
+            return
+        self._trained = now
+        self._changes += 1
+        self._store.set(self._key(self._changes, self._group.rank()), json.dumps(_frozen(now)))
+        own = torch.tensor([each == 0 for each in now], dtype=torch.uint8)
+        every = own.new_empty(self._group.size(), len(own))
+        work = dist.all_gather(list(every), own, group=self._group, async_op=True)
+        self._agreement = Work(work, every)
+        self._make_buckets()
+
+    def _key(self, change: int, rank: int) -> str:
+        return f"frozen/{change}/{rank}"
+
+    def _make_buckets(self) -> None:
+        known, self._buckets, self._bucket_of = self._bucket_of, [], {}
+        last = trained(self._optimizer())[::-1]  # backward() begins with the last
+        for bucket in _buckets(last, self._bucket_bytes):
             self._buckets.append(bucket)
             for parameter in bucket.parameters:
                 self._bucket_of[parameter] = bucket
-                call_with_gradients(parameter, self._accumulated)
+                if parameter not in known:
+                    call_with_gradients(parameter, self._accumulated)
+
+    def _agree(self) -> None:
+        """Wait until all ranks have said what they train. InvalidState if it is not the same."""
+        if self._agreement is None:
+            return
+        frozen = [each.nonzero().flatten().tolist() for each in self._agreement.wait()]
+        check_alike(self._optimizer(), dict(enumerate(frozen)))
+        self._agreed_frozen, self._agreement = _frozen(self._trained), None
+
+    def _explain(self) -> None:
+        """Raise InvalidState if an operation has failed because only some ranks have frozen or
+        unfrozen parameters."""
+        change = self._changes + (self._agreement is None)  # the one that the ranks had in mind
+        frozen = dict.fromkeys(range(self._group.size()), self._agreed_frozen)
+        with suppress(RuntimeError):  # the process with the store has ended
+            for rank in frozen:
+                if self._store.check([self._key(change, rank)]):
+                    frozen[rank] = json.loads(self._store.get(self._key(change, rank)))
+        check_alike(self._optimizer(), frozen)
 
     def synchronize(self) -> None:
         """Wait until all gradients are reduced."""
-        self._add_parameters()
+        try:
+            self._synchronize()
+        except dist.DistBackendError:
+            self._explain()
+            raise
+
+    def _synchronize(self) -> None:
+        self._begin()
+        self._agree()
+        check_unchanged(self._optimizer(), self._trained)
         while self._started < len(self._buckets):  # those with unused parameters
             self._start(self._buckets[self._started])
         for bucket in self._buckets:
@@ -159,9 +237,14 @@ class _Reducer:
                 work.wait()
             for own, sent in bucket.compressed:
                 own.copy_(sent)
-            bucket.works, bucket.compressed = [], []
+            # Their operation waits for the other ranks when it starts, so not in backward(), where
+            # another operation of these may wait for this rank.
+            for own in bucket.sparse:
+                dist.all_reduce(own, self._op, self._group)
+            bucket.works, bucket.compressed, bucket.sparse = [], [], []
             bucket.passes = dict.fromkeys(bucket.parameters, 0)
         self._started = 0
+        self._begun = False
         self._synchronized = True
 
     def before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
@@ -175,18 +258,32 @@ class _Reducer:
         self._synchronized = False
 
     def _accumulated(self, parameter: Tensor) -> None:
-        bucket = self._bucket_of[parameter]
-        bucket.passes[parameter] += 1
+        if self._optimizer() is None:
+            return
+        self._begin()
         self._synchronized = False  # also if the step was left out
+        bucket = self._bucket_of.get(parameter)
+        if bucket is None:
+            raise _state(FROZEN)
+        bucket.passes[parameter] += 1
         if bucket.passes[parameter] > self._passes:
             raise _state(
                 "backward() came before the step() for the gradients there are; to call it several"
                 f" times, set backward_passes_per_step, which is {self._passes}"
             )
-        while self._started < len(self._buckets):
-            if not self._buckets[self._started].ready(self._passes):
-                break
-            self._start(self._buckets[self._started])
+        try:
+            while self._started < len(self._buckets):
+                if not self._buckets[self._started].ready(self._passes) or not self._may_start():
+                    break
+                self._start(self._buckets[self._started])
+        except dist.DistBackendError:
+            self._explain()
+            raise
+
+    def _may_start(self) -> bool:
+        if self._agreement is not None and self._agreement.done():
+            self._agree()
+        return self._agreement is None
 
     def _start(self, bucket: _Bucket) -> None:
         self._started += 1
@@ -194,23 +291,69 @@ class _Reducer:
         for parameter in bucket.parameters:
             own = gradient(parameter, self._sparse)
             if own.is_sparse:
-                work = dist.all_reduce(own, _sparse_op(self._op), group(), async_op=True)
-                bucket.works.append(Work(work, own))
+                bucket.sparse.append(own)
             elif self._compressed is None or own.dtype not in (torch.float32, torch.float64):
                 dense.append(own.detach())  # after create_graph it requires grad itself
             else:
                 sent = own.to(self._compressed)
                 bucket.compressed.append((own, sent))
                 dense.append(sent)
-        if len(dense) == 1:
-            bucket.works.append(allreduce_async(dense[0], self._op, out=dense[0]))
-        elif dense:
-            bucket.works.append(grouped_allreduce_async(dense, self._op, out=dense))
+        if dense:
+            options = dist.AllreduceCoalescedOptions()
+            options.reduceOp = self._op
+            bucket.works.append(Work(self._group.allreduce_coalesced(dense, options), dense))
 
 
 def trained(optimizer: Any) -> list[Tensor]:
     """Return the parameters that the optimizer trains now."""
     return [p for part in optimizer.param_groups for p in part["params"] if p.requires_grad]
+
+
+def identities(optimizer: Any) -> list[int]:
+    """Return the ids of the optimizer's parameters, and 0 for those that are frozen."""
+    groups = optimizer.param_groups
+    return [id(p) if p.requires_grad else 0 for part in groups for p in part["params"]]
+
+
+def _frozen(identities: list[int]) -> list[int]:
+    return [number for number, each in enumerate(identities) if not each]
+
+
+def check_alike(optimizer: Any, frozen: Mapping[int, Sequence[int]]) -> None:
+    """Raise InvalidState if ranks train different parameters.
+
+    frozen  the numbers of the frozen parameters, by rank
+    """
+    first = min(frozen)
+    for rank, each in frozen.items():
+        for number in sorted(set(each) ^ set(frozen[first])):
+            trains, freezes = (rank, first) if number in frozen[first] else (first, rank)
+            raise _state(
+                f"{_describe(optimizer, number)} requires gradients on rank {trains}, but not on"
+                f" rank {freezes}; freeze and unfreeze parameters on all ranks alike"
+            )
+
+
+def check_unchanged(optimizer: Any, began: list[int]) -> None:
+    """Raise InvalidState if parameters were added or unfrozen while gradients were computed.
+
+    began  the optimizer's `identities` at the first gradient of the step
+    """
+    now = identities(optimizer)
+    if now != began and (added := set(now) - set(began) - {0}):
+        number = min(map(now.index, added))
+        raise _state(
+            f"{_describe(optimizer, number)} was added or unfrozen after backward() had begun; do"
+            " that after a step and before the next backward()"
+        )
+
+
+def _describe(optimizer: Any, number: int) -> str:
+    groups = optimizer.param_groups
+    shape = [tuple(p.shape) for part in groups for p in part["params"]][number]
+    names = [name for part in groups for name in part.get("param_names", ())]
+    name = f" ({names[number]})" if number < len(names) else ""
+    return f"parameter {number}{name} of shape {shape}"
 
 
 def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:
@@ -226,8 +369,9 @@ def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:
         yield _Bucket(part)
 
 
-def _sparse_op(op: str) -> Any:
-    return dist.ReduceOp.AVG if op == "average" else dist.ReduceOp.SUM
+def _destroy(own: Any) -> None:
+    with suppress(ValueError, AssertionError):  # the program has destroyed all groups
+        dist.destroy_process_group(own)
 
 
 def _state(message: str) -> Exception:

@@ -130,6 +130,12 @@ def group() -> Any:
     return _group
 
 
+def private_group() -> Any:
+    """Create another process group of all ranks, with the timeout of the first. Its operations are
+    matched among themselves. All ranks call it. InvalidState before `init`."""
+    return dist.new_group(timeout=cpu_backend(group()).options._timeout)
+
+
 def _share() -> None:
     from ddl_torch import _build
 

@@ -36,6 +36,7 @@ static void test_found(void)
         {{"MASTER_ADDR=node1", "MASTER_PORT=29500"}, "alone", 0, 1, "", ""},
         {{"DDL_RENDEZVOUS="}, "alone", 0, 1, "", ""},
         {{SBATCH}, "alone", 0, 1, "", ""},
+        {{SBATCH, "DDL_RENDEZVOUS=tcp://h:1"}, "alone", 0, 1, "", ""},
         {{DDLRUN}, "ddlrun", 1, 4, "tcp://127.0.0.1:20001", ""},
         {{"DDL_RANK=0", "DDL_SIZE=1"}, "ddlrun", 0, 1, "", ""},
         {{OPEN_MPI, DDLRUN}, "ddlrun", 1, 4, "tcp://127.0.0.1:20001", ""},

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ddl_horovod.common import HorovodInternalError
 from ddl_horovod.executor import JOIN, Call, Executor, Perform
 
 if TYPE_CHECKING:
@@ -220,6 +221,13 @@ def test_graph_calls_in_any_order_match_by_name(executors: list[Executor]) -> No
     for calls, futures in results:
         assert [each.result(30) for each in futures] == [call.name for call in calls]
     assert orders[0] == orders[1] == orders[2] and len(orders[0]) == 60
+
+
+def test_close_ends_a_call_that_other_members_do_not_make(executors: list[Executor]) -> None:
+    (pending,) = call_all(executors[0], [Call("allreduce", "alone")], [])
+    executors[0].close()
+    with pytest.raises(HorovodInternalError, match="was closed before all members called this"):
+        pending.result(10)
 
 
 def test_graph_calls_with_joined_members_are_performed(executors: list[Executor]) -> None:

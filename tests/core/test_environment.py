@@ -144,6 +144,12 @@ def test_a_batch_shell_of_slurm_is_alone(env: dict[str, str]) -> None:
     assert "SLURM_NTASKS is 4, but srun did not start this process" in world.warning
 
 
+def test_rendezvous_that_a_batch_shell_exports_for_srun_is_no_place() -> None:
+    world = detect({"SLURM_JOB_ID": "77", "DDL_RENDEZVOUS": "tcp://h:1"})
+    assert summary(world) == ("alone", 0, 1, None)
+    assert world.warning.startswith("DDL_RENDEZVOUS is set, but srun did not start this process")
+
+
 def test_order_of_precedence() -> None:
     plain = {name: value for name, value in TORCHRUN.items() if "ELASTIC" not in name}
     launchers = [("ddlrun", DDLRUN), ("mpirun", OPEN_MPI), ("torchrun", plain), ("srun", SRUN)]

@@ -338,6 +338,23 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     executor.submit(call, performers.barrier).result()
 
 
+def exchange_async(
+    numbers: list[int], name: str, process_set: ProcessSet = global_process_set
+) -> Callable[[], dict[int, list[int]]]:
+    """Start to exchange numbers. Returns a function that waits, and returns those of each rank that
+    has not joined."""
+    executor = process_set.executor()
+
+    def perform(group: Any, calls: list[Call]) -> dict[int, list[int]]:
+        performers.barrier(group, calls)
+        pairs = zip(process_set.members(), calls, strict=True)
+        return {rank: call.splits for rank, call in pairs if call.kind != JOIN}
+
+    return executor.submit(
+        _call("barrier", executor.name(name), [], [], False, numbers), perform
+    ).result
+
+
 def join(device: int = -1) -> int:
     """Take part with zeros in what the other ranks call, until all ranks have joined; allreduce by
     Sum and Average, allgather (with no rows) and barrier. Returns the rank that joined last.
@@ -447,7 +464,7 @@ def _call(
 ) -> Call:
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
     shapes = [list(tensor.shape) for tensor in tensors]
-    return Call(kind, name, dtypes, shapes, equal, ragged, list(splits))
+    return Call(kind, name, dtypes, shapes, equal, ragged, list(splits), graph=bool(name))
 
 
 def _handle(future: Future[Any], finish: Callable[[Any], Any]) -> int:

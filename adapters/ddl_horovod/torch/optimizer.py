@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +13,27 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ddl_core.errors import InvalidState
 from ddl_horovod.common import Adasum, Average, Reduction, Sum
 from ddl_horovod.torch.compression import Compression
 from ddl_horovod.torch.operations import (
+    exchange_async,
     grouped_allreduce_async_,
     sparse_allreduce_async,
     synchronize,
 )
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet
-from ddl_torch.optimizer import call_with_gradients, gradient, refuse_copy, trained
+from ddl_torch.optimizer import (
+    FROZEN,
+    call_with_gradients,
+    check_alike,
+    check_unchanged,
+    gradient,
+    identities,
+    refuse_copy,
+    trained,
+)
 
 
 def DistributedOptimizer(
@@ -53,9 +65,11 @@ def DistributedOptimizer(
                                together. By default each travels when it is there
     sparse_as_dense            make sparse gradients dense while they travel
 
-    All members do this with the same parameters in the same order. Parameters may be added, or
-    begin to require gradients, later. ValueError for names that repeat, parameters without a name,
-    and options that conflict.
+    All members do this with the same parameters in the same order. Gradients match by the names of
+    their parameters; the process set's second optimizer and later ones add their number. Between
+    steps parameters may be added, frozen (by requires_grad) and unfrozen, on all members alike.
+    ValueError for names that repeat, parameters without a name, and options that conflict; later
+    ddl_core.errors.InvalidState if members train different parameters.
     """
     if isinstance(optimizer, _Distributed):
         raise ValueError("optimizer: is a DistributedOptimizer already")
@@ -77,7 +91,7 @@ def DistributedOptimizer(
     assert isinstance(optimizer, _Distributed)
     optimizer._parameter_names = named
     optimizer._ddl = _Reducer(
-        *(named, compression, backward_passes_per_step, op),
+        *(optimizer, named, compression, backward_passes_per_step, op),
         *(gradient_predivide_factor, sparse_as_dense, process_set),
     )
     optimizer._ddl.add(together)
@@ -95,7 +109,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Wait until all gradients are combined."""
-        self._ddl.synchronize(trained(self))
+        self._ddl.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -146,12 +160,16 @@ class _Distributed(torch.optim.Optimizer):
 
 
 class _Reducer:
-    """Combines gradients group by group, while backward() computes them. Groups start in the same
-    order on all members, whichever parameters each of them uses: each when it is complete and those
-    before it have started, and the rest in synchronize()."""
+    """Combines gradients group by group, while backward() computes them: each group when it is
+    complete, and the rest in synchronize(). Their operations match by name, since ranks that use
+    other parameters start them in another order.
+
+    At the first gradient of a step the members begin to exchange which parameters they train.
+    """
 
     def __init__(
         self,
+        optimizer: torch.optim.Optimizer,
         named: dict[Tensor, str],
         compression: Any,
         passes: int,
@@ -161,58 +179,93 @@ class _Reducer:
         process_set: ProcessSet,
     ) -> None:
         self.passes, self.skips, self.synchronized = passes, False, False
-        self.works: list[Callable[[], None]] = []  # of the first groups
         self.calls = Counter[Tensor]()  # of backward(), since the last synchronize()
+        self._optimizer = weakref.ref(optimizer)
         self._named, self._compression = named, compression
         self._op, self._predivide = op, predivide
         self._sparse_as_dense, self._process_set = sparse_as_dense, process_set
         self._sparse: dict[Tensor, int] = {}
         self._groups: list[list[Tensor]] = []
-        self._known: set[Tensor] = set()
+        self._group_of: dict[Tensor, list[Tensor]] = {}
+        self._began: list[int] = []  # `identities` at the beginning of the step
+        self._trained: set[int] = set()  # the same, for look-ups
+        self._agreement: Callable[[], dict[int, list[int]]] | None = None  # of the present step
+        self._works: dict[int, Callable[[], None]] = {}  # of groups that have started, by id
+        self._suffix = ""
+        if process_set.included():
+            number = process_set.executor().count_optimizer()
+            self._suffix = f".{number}" if number else ""
 
     def add(self, groups: list[list[Tensor]]) -> None:
         """Combine the gradients of these parameters, too. A rank outside of the process set trains
         alone."""
         if self._process_set.included():
             self._groups += groups
-            for parameter in (each for group in groups for each in group):
-                self._known.add(parameter)
-                self._named.setdefault(parameter, f"added.{len(self._named)}")
-                call_with_gradients(parameter, self._accumulated)
+            for group in groups:
+                for parameter in group:
+                    self._group_of[parameter] = group
+                    self._named.setdefault(parameter, f"added.{len(self._named)}")
+                    call_with_gradients(parameter, self._accumulated)
 
-    def synchronize(self, parameters: list[Tensor]) -> None:
-        """Wait until the gradients of the parameters are combined, also of those that the optimizer
-        did not have, or did not train, before."""
-        self.add([[each] for each in reversed(parameters) if each not in self._known])
-        while len(self.works) < len(self._groups):  # those with unused parameters
-            self._start()
-        for finish in self.works:
+    def synchronize(self) -> None:
+        """Wait until the gradients are combined."""
+        self._begin()
+        if self._agreement is not None:
+            check_alike(self._optimizer(), self._agreement())
+            check_unchanged(self._optimizer(), self._began)
+        for group in self._groups:
+            if id(group) not in self._works:  # it has unused parameters
+                self._start(group)
+        for finish in self._works.values():
             finish()
-        self.works.clear()
+        self._works.clear()
         self.calls.clear()
+        self._agreement = None
         self.synchronized = True
 
+    def _begin(self) -> None:
+        """Begin a step, with the parameters that require gradients now."""
+        if self._agreement is not None or not self._process_set.included():
+            return
+        optimizer: Any = self._optimizer()
+        self._began = identities(optimizer)
+        self._trained = set(self._began)
+        self.add([[each] for each in reversed(trained(optimizer)) if each not in self._group_of])
+        frozen = [number for number, each in enumerate(self._began) if not each]
+        self._agreement = exchange_async(
+            frozen, f"parameters{self._suffix}", process_set=self._process_set
+        )
+
     def _accumulated(self, parameter: Tensor) -> None:
+        if self._optimizer() is None:
+            return
+        self._begin()
         self.synchronized = False  # also if the step was left out
+        if id(parameter) not in self._trained:
+            raise InvalidState(FROZEN)
         self.calls[parameter] += 1
         if self.calls[parameter] > self.passes:
             raise AssertionError(
                 "backward() came more than backward_passes_per_step times, which is"
                 f" {self.passes}, before step()"
             )
-        while len(self.works) < len(self._groups):
-            if min(self.calls[each] for each in self._groups[len(self.works)]) < self.passes:
-                break
-            self._start()
+        group = self._group_of[parameter]
+        if id(group) not in self._works and all(
+            self.calls[each] >= self.passes for each in self._members(group)
+        ):
+            self._start(group)
 
-    def _start(self) -> None:
-        """Start the next group."""
+    def _members(self, group: list[Tensor]) -> list[Tensor]:
+        """Return the parameters of a group that are trained in this step."""
+        return [each for each in group if id(each) in self._trained]
+
+    def _start(self, group: list[Tensor]) -> None:
         dense, sparse, sent, contexts = [], [], [], []
-        for parameter in self._groups[len(self.works)]:
+        for parameter in self._members(group):
             own = gradient(parameter, self._sparse).detach()
+            name = f"{self._named[parameter]}{self._suffix}"
             if own.is_sparse and not self._sparse_as_dense:
-                name = f"sparse.{self._named[parameter]}"
-                work = sparse_allreduce_async(own, name, self._op, self._process_set)
+                work = sparse_allreduce_async(own, f"sparse.{name}", self._op, self._process_set)
                 sparse.append((parameter, work))
             else:
                 dense.append(parameter)
@@ -224,7 +277,7 @@ class _Reducer:
             before, after = 1.0, 1.0
             if self._op == Average:
                 before, after = 1 / self._predivide, self._predivide
-            name = f"allreduce.{self._named[dense[0]]}"
+            name = f"allreduce.{self._named[dense[0]]}{self._suffix}"
             handle = grouped_allreduce_async_(
                 sent, None, name, self._op, before, after, self._process_set
             )
@@ -241,7 +294,7 @@ class _Reducer:
                 else:
                     parameter.grad.detach().copy_(combined)
 
-        self.works.append(finish)
+        self._works[id(group)] = finish
 
 
 def _named(

@@ -6,10 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtypes.hpp"
+#include "kernel.hpp"
 #include "operations.hpp"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/types.h"
 #include "world.hpp"
 
 namespace ddl_tensorflow
@@ -18,11 +16,6 @@ namespace ddl_tensorflow
 namespace
 {
 
-using tensorflow::AsyncOpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 using Context = OpKernelContext;
 
 char *bytes(const Tensor &tensor)

@@ -5,9 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "dtypes.hpp"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/types.h"
+#include "kernel.hpp"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -16,12 +14,6 @@ namespace ddl_tensorflow
 
 namespace
 {
-
-using tensorflow::AsyncOpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 // One run of the operation. Its inputs and outputs live until it is finished.
 struct Request {

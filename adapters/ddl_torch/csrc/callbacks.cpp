@@ -68,39 +68,53 @@ static Callbacks::FuturePtr make_gate(const Callbacks::FuturePtr &future)
         c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get(), future->fut->devices()));
 }
 
-void Callbacks::open_in_order(const FuturePtr &gate, const FuturePtr &future)
+static void complete_as(c10::ivalue::Future &from, c10::ivalue::Future &to)
+{
+    if (from.hasError())
+        to.setError(from.exception_ptr());
+    else
+        to.markCompleted(from.value());
+}
+
+void Callbacks::open_in_order(const FuturePtr &gate, const FuturePtr &future, bool of_callback)
 {
     pybind11::gil_scoped_release no_gil;
+    // This thread completes it, after the present callback: so do not wait for it here.
+    if (of_callback && current_tag == tag_ && !future->fut->completed()) {
+        future->fut->addCallback(
+            [to = gate->fut](c10::ivalue::Future &from) { complete_as(from, *to); });
+        return;
+    }
     add([from = future->fut, to = gate->fut] {
         from->wait();
-        if (from->hasError())
-            to->setError(from->exception_ptr());
-        else
-            to->markCompleted(from->value());
+        complete_as(*from, *to);
     });
 }
 
 static pybind11::object for_python(c10::intrusive_ptr<c10::ivalue::Future> future,
-                                   const std::shared_ptr<Callbacks> &callbacks)
+                                   const std::shared_ptr<Callbacks> &callbacks, bool of_callback)
 {
-    auto result = pybind11::module_::import("ddl_torch.futures").attr("Future")(callbacks);
+    auto type = pybind11::module_::import("ddl_torch.futures").attr("Future");
+    auto result = type(callbacks, of_callback);
     result.cast<Callbacks::FuturePtr>()->fut = std::move(future);
     return result;
 }
 
-pybind11::object Callbacks::then(const FuturePtr &future, pybind11::function callback)
+pybind11::object Callbacks::then(const FuturePtr &future, pybind11::function callback,
+                                 bool of_callback)
 {
     FuturePtr gate = make_gate(future);
     auto result = gate->then(std::move(callback))->fut;
-    open_in_order(gate, future);
-    return for_python(std::move(result), shared_from_this());
+    open_in_order(gate, future, of_callback);
+    return for_python(std::move(result), shared_from_this(), true);
 }
 
-void Callbacks::add_done_callback(const FuturePtr &future, pybind11::function callback)
+void Callbacks::add_done_callback(const FuturePtr &future, pybind11::function callback,
+                                  bool of_callback)
 {
     FuturePtr gate = make_gate(future);
     gate->add_done_callback(std::move(callback));
-    open_in_order(gate, future);
+    open_in_order(gate, future, of_callback);
 }
 
 pybind11::object future_of(Work &work)
@@ -108,7 +122,7 @@ pybind11::object future_of(Work &work)
     auto future = work.getFuture();
     if (work.buffers().stream)
         return pybind11::cast(std::make_shared<torch::jit::PythonFutureWrapper>(future));
-    return for_python(future, work.group().callbacks());
+    return for_python(future, work.group().callbacks(), false);
 }
 
 } // namespace ddl_torch

@@ -35,16 +35,17 @@ class Callbacks : public std::enable_shared_from_this<Callbacks>
     // block until other operations have ended. The caller must not hold the GIL.
     void add(std::function<void()> callback);
 
-    // PyTorch's methods of Future, in this order. The caller holds the GIL.
+    // PyTorch's methods of Future, in this order; `of_callback`: the future is that of a callback's
+    // result. The caller holds the GIL.
     using FuturePtr = std::shared_ptr<torch::jit::PythonFutureWrapper>;
-    pybind11::object then(const FuturePtr &future, pybind11::function callback);
-    void add_done_callback(const FuturePtr &future, pybind11::function callback);
+    pybind11::object then(const FuturePtr &future, pybind11::function callback, bool of_callback);
+    void add_done_callback(const FuturePtr &future, pybind11::function callback, bool of_callback);
 
     // The tag of the group whose callback this thread runs; 0: it runs none.
     static uint64_t current();
 
   private:
-    void open_in_order(const FuturePtr &gate, const FuturePtr &future);
+    void open_in_order(const FuturePtr &gate, const FuturePtr &future, bool of_callback);
     void run();
 
     const uint64_t tag_;

@@ -216,12 +216,12 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
         list += "," + std::to_string(rank);
     }
     ddl_comm_config config{};
-    config.tag = derive_tag(tag_, list);
     config.timeout_ms = std::max<int64_t>(timeout.count(), 1);
     {
         std::lock_guard<std::mutex> lock(mutex_);
         config.epoch = ++derived_[list];
     }
+    config.tag = derive_tag(tag_, list + "," + std::to_string(config.epoch));
     try {
         return create(endpoint_, std::move(addresses), own, config, timeout);
     } catch (...) { // no rank has created it

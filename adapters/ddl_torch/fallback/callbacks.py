@@ -29,17 +29,26 @@ class Callbacks:
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = False
 
-    def then(self, future: Any, callback: Callable[[Any], Any]) -> Future:
+    def then(self, future: Any, callback: Callable[[Any], Any], of_callback: bool) -> Future:
         gate: Any = torch.futures.Future()
-        after = Future(self)
+        after = Future(self, of_callback=True)
         gate.then(callback).add_done_callback(lambda done: _copy(done, after))
-        self._add(lambda: _copy(future, gate))
+        self._open_in_order(gate, future, of_callback)
         return after
 
-    def add_done_callback(self, future: Any, callback: Callable[[Any], None]) -> None:
+    def add_done_callback(
+        self, future: Any, callback: Callable[[Any], None], of_callback: bool
+    ) -> None:
         gate: Any = torch.futures.Future()
         gate.add_done_callback(callback)
-        self._add(lambda: _copy(future, gate))
+        self._open_in_order(gate, future, of_callback)
+
+    def _open_in_order(self, gate: Any, future: Any, of_callback: bool) -> None:
+        # This thread completes it, after the present callback: so do not wait for it here.
+        if of_callback and current() == self.group and not future.done():
+            torch.futures.Future.add_done_callback(future, lambda done: _copy(done, gate))
+        else:
+            self._add(lambda: _copy(future, gate))
 
     def _add(self, task: Callable[[], None]) -> None:
         if current() is not None:

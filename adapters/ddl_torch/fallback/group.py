@@ -143,7 +143,9 @@ class ProcessGroup(dist.ProcessGroup):
             return None
         store = dist.PrefixStore(f"split/{self._splits}/{ranks}", self._store)
         limit = self._timeout if timeout is None else timeout
-        return ProcessGroup(store, ranks.index(self._comm.rank), len(ranks), limit)
+        group = ProcessGroup(store, ranks.index(self._comm.rank), len(ranks), limit)
+        group.setGroupName(f"{self._name}, split {self._splits}")
+        return group
 
     split_group = splitGroup
 

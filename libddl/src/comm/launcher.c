@@ -212,9 +212,12 @@ static const struct {
     {"srun", 1, {"SLURM_STEP_ID", "SLURM_PROCID"}},
 };
 
-/* Refuse a part of a launcher's variables: each process would run alone. */
+/* Refuse a part of a launcher's variables: each process would run alone. The shells of sbatch and
+ * salloc may have DDL_RENDEZVOUS, which they export for srun. */
 static ddl_status refuse_part(size_t k)
 {
+    if (!strcmp(parts[k].launcher, "ddlrun") && ddl__environment_text("SLURM_JOB_ID"))
+        return DDL_OK;
     char missing[128] = "", present[128] = "";
     bool gives_place = false;
     for (int i = 0; i < PART_MAX && parts[k].names[i]; i++) {
@@ -239,11 +242,16 @@ static ddl_status find_nothing(void)
     for (size_t k = 0; k < sizeof parts / sizeof *parts && status == DDL_OK; k++)
         status = refuse_part(k);
     const char *tasks = text_or("SLURM_NTASKS", "1");
-    if (status == DDL_OK && strcmp(tasks, "1") != 0)
+    char several[64] = "";
+    if (strcmp(tasks, "1") != 0)
+        snprintf(several, sizeof several, "Slurm's SLURM_NTASKS is %s", tasks);
+    else if (ddl__environment_text("DDL_RENDEZVOUS"))
+        snprintf(several, sizeof several, "DDL_RENDEZVOUS is set");
+    if (status == DDL_OK && *several)
         ddl__log(DDL__WARN,
-                 "Slurm's SLURM_NTASKS is %s, but srun did not start this process: it runs alone; "
-                 "start it by srun, mpirun or ddlrun",
-                 tasks);
+                 "%s, but srun did not start this process: it runs alone; start it by srun, mpirun "
+                 "or ddlrun",
+                 several);
     return status;
 }
 

@@ -170,6 +170,19 @@ def asynchronous():
     for number, handle in enumerate(handles):
         same(hvd.synchronize(handle), [number * TOTAL] * 4)
     refused(ValueError, "has been synchronized", lambda: hvd.poll(handles[0]))
+    # Those with a name match by it: started in any order, and passed by another call.
+    order = [(number + RANK) % 20 for number in range(20)]
+    named = {n: hvd.allreduce_async(own() * n, op=hvd.Sum, name=f"any{n}") for n in order}
+    for number, handle in named.items():
+        same(hvd.synchronize(handle), [number * TOTAL] * 4)
+    start = lambda: hvd.allreduce_async(own(), op=hvd.Sum, name="early")  # noqa: E731
+    if RANK == 0:
+        early = start()
+        refused(ValueError, "'early' is that of an operation that is pending", start)
+    hvd.barrier()
+    if RANK:
+        early = start()
+    same(hvd.synchronize(early), [TOTAL] * 4)
     handle = hvd.allgather_async(own(1))
     while not hvd.poll(handle):
         pass

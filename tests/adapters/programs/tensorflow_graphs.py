@@ -50,15 +50,20 @@ def plain_graph():
     with graph.as_default():
         fed = tf.compat.v1.placeholder(tf.float32, [5])
         nodes = {number: ddl.allreduce(fed * number, name=f"number{number}") for number in order}
-        ranks = ddl.allreduce(1)  # its name is its position
+        ranks = ddl.allreduce(1)
+        # Without a name: matched by the names of their tensors.
+        unnamed = {
+            number: ddl.allreduce(tf.multiply(fed, number, name=f"fed{number}")) for number in order
+        }
     threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
     with tf.compat.v1.Session(graph=graph, config=threads) as session:
         assert session.run(ranks) == size
         for step in range(STEPS):
             values = np.full(5, rank + 1.0 + step)
-            results = session.run([nodes[number] for number in range(MANY)], {fed: values})
+            both = [each[number] for each in (nodes, unnamed) for number in range(MANY)]
+            results = session.run(both, {fed: values})
             expected = total + size * step
-            assert [each[0] for each in results] == [number * expected for number in range(MANY)]
+            assert [each[0] for each in results] == [n * expected for n in range(MANY)] * 2
 
 
 if native:

@@ -65,6 +65,37 @@ def deeper(level: int) -> torch.Tensor:
 
 assert deeper(5)[0] == 6 * total
 
+# A callback that adds callbacks to the future of its own result, and to that of a later callback.
+# These start operations of other values, beside one of the main thread.
+both_known = threading.Event()
+results: list[torch.Tensor] = []
+
+
+def add_to_both(of: torch.futures.Future) -> str:
+    assert both_known.wait(20)
+    for number, each in enumerate((late_result, own_result)):
+
+        def reduce(of: torch.futures.Future, number: int = number) -> None:
+            results.append(torch.full((10,), number + 1.0))
+            dist.all_reduce(results[-1])
+
+        if number:
+            each.add_done_callback(reduce)
+        else:
+            each.then(reduce).then(lambda f: order.append("after the late one"))
+    return "own"
+
+
+own_result = start()[0].get_future().then(add_to_both)
+late_result = start()[0].get_future().then(lambda f: "late")
+both_known.set()
+work, tensor = start()
+start()[0].get_future().then(lambda f: None).wait()  # the callbacks have run
+assert (own_result.wait(), late_result.wait()) == ("own", "late")
+work.wait()
+assert tensor[0] == total and order[-1] == "after the late one"
+assert [each[0] for each in results] == [2 * size, size]
+
 # An exception in a callback comes out of its future, and breaks nothing.
 work, _ = start()
 future = work.get_future().then(lambda f: 1 / 0)

@@ -5,6 +5,7 @@ leaves out, and the types and ops that few use, against what PyTorch computes fr
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from datetime import timedelta
 
@@ -298,6 +299,33 @@ if hasattr(dist.group.WORLD, "split_group"):
     part.broadcast(tensor, 0).wait()
     expect(tensor, torch.zeros(2), "split group")
     part.shutdown()
+
+    # Callbacks of two groups of equal ranks start operations in another order on each rank.
+    started = [threading.Event(), threading.Event()]
+    works = {}
+
+    def start(number):  # type: ignore[no-untyped-def]
+        def callback(of):  # type: ignore[no-untyped-def]
+            assert number == rank % 2 or started[1 - number].wait(20)
+            tensor = torch.full((2,), number + 1.0)
+            works[number] = tensor, dist.all_reduce(tensor, async_op=True)
+            started[number].set()
+
+        return callback
+
+    limit = timedelta(seconds=20)
+    parts = [dist.group.WORLD.split_group(list(range(size)), limit) for _ in range(2)]
+    futures = [
+        part.allreduce(torch.ones(1)).get_future().then(start(number))
+        for number, part in enumerate(parts)
+    ]
+    for number, future in enumerate(futures):
+        future.wait()
+        tensor, work = works[number]
+        work.wait()
+        expect(tensor, torch.full((2,), size * (number + 1.0)), "callbacks of split groups")
+    for part in parts:
+        part.shutdown()
 before = backend._get_sequence_number_for_group()
 dist.barrier(device_ids=None)
 assert backend._get_sequence_number_for_group() == before + 1

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
-from itertools import count
 from typing import Any
 
 import keras
@@ -15,9 +13,9 @@ from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.training import Reducer
 from ddl_horovod.tensorflow.world import global_process_set
 from ddl_horovod.world import ProcessSet
+from ddl_keras.copies import copied_by, saved_as_base
 
 _OPTIMIZER = keras.optimizers.Optimizer
-_numbers = count()
 
 
 def DistributedOptimizer(
@@ -78,33 +76,14 @@ def DistributedOptimizer(
         for each in appliers:
             each.gradient_accumulation_steps = backward_passes_per_step
     factor = 1 if average_aggregated_gradients else backward_passes_per_step
-    return _distribute(optimizer, reducer, factor)
+    return _distribute(optimizer, (reducer, factor))
 
 
-def _distribute(optimizer: Any, reducer: Reducer, factor: int) -> Any:
+def _distribute(optimizer: Any, options: tuple[Reducer, int]) -> Any:
     """Make an optimizer combine gradients. It keeps its state, since only its class changes."""
     base = getattr(type(optimizer), "_original", type(optimizer))
-    optimizer.__class__ = _distributed(base, reducer, factor)
+    optimizer.__class__ = _distributed(base, *options)
     return optimizer
-
-
-def _restore(saved: BytesIO, reducer: Reducer, factor: int) -> Any:
-    """Make the copy of an optimizer that was pickled."""
-    return _distribute(_OPTIMIZER._unpickle_model(saved), reducer, factor)
-
-
-class _Name(str):
-    """The name of one class, by which Keras finds the class in a config in memory. A config that
-    went through a file has an equal string, but not this key: it makes the original optimizer."""
-
-    def __init__(self, _: str) -> None:
-        self._hash = next(_numbers)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __deepcopy__(self, _: Any) -> _Name:
-        return self
 
 
 def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
@@ -159,11 +138,6 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
 
         def __reduce__(self) -> tuple[Any, ...]:
             reducer.check_copy()
-            _, (saved,) = super().__reduce__()
-            return _restore, (saved, reducer, factor)
+            return copied_by(super().__reduce__(), _distribute, (reducer, factor))
 
-    for attribute in ("__qualname__", "__module__", "__doc__"):
-        setattr(Distributed, attribute, getattr(base, attribute))
-    Distributed.__name__ = _Name(base.__name__)
-    keras.saving.get_custom_objects()[Distributed.__name__] = Distributed
-    return Distributed
+    return saved_as_base(Distributed)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distributed optimizers of PyTorch: the order of their operations, and parameters that are frozen.
+What is checked is in programs/torch_optimizers.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+PROGRAM = Path(__file__).parent / "programs" / "torch_optimizers.py"
+
+pytestmark = pytest.mark.usefixtures("torch_native")
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("module", ["ddl_torch", "ddl_horovod.torch"])
+def test_optimizers_in_any_order_step_alike(ddlrun: Run, module: str, size: int) -> None:
+    ended = ddlrun(size, PROGRAM, module, limit=120).expect_success()
+    assert ended.out.count("done") == size
