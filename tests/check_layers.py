@@ -63,7 +63,7 @@ ADAPTERS = {  # the frameworks that each adapter may import
 }
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
-HALF = re.compile(r"adapters/\w+/elastic\w*\.py")  # what an adapter does for ddl_elastic
+HALF = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
 HALF_LINES = 250  # of each file of it
 ELASTIC_ENVIRONMENT = f"{ELASTIC}/environment.py"  # the only reader of it in the package
 PURE_PYTHON = {

@@ -18,7 +18,7 @@ ADAPTERS = ROOT / "adapters"
 # What programs import: packages, and modules for elastic training and in the place of others.
 MODULES = [
     *(p.name for p in ADAPTERS.iterdir() if (p / "world.py").exists() or p.name == "ddl_keras"),
-    *(p.parent.name + ".elastic" for p in ADAPTERS.glob("*/elastic.py")),
+    *(p.parent.name + ".elastic" for p in ADAPTERS.glob("*/elastic")),
     *(str(p.parent.relative_to(ADAPTERS)).replace("/", ".") for p in
       ADAPTERS.glob("ddl_horovod/*/**/__init__.py")),
     "ddl_jax.mpi4jax",

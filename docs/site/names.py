@@ -19,7 +19,7 @@ TOPS = (ROOT, ROOT / "adapters")
 # What only a run decides: ddl_keras takes the adapter of Keras's backend. One is shown for all.
 CHOSEN = {
     ("ddl_keras._adapter", "adapter"): "ddl_tensorflow",
-    ("ddl_keras.elastic_pins", "_backend"): "ddl_tensorflow.elastic_pins",
+    ("ddl_keras.elastic.pins", "_backend"): "ddl_tensorflow.elastic.pins",
 }
 
 Definition = ast.FunctionDef | ast.ClassDef
