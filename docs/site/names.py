@@ -21,6 +21,8 @@ CHOSEN = {
     ("ddl_keras._adapter", "adapter"): "ddl_tensorflow",
     ("ddl_keras.elastic.pins", "_backend"): "ddl_tensorflow.elastic.pins",
 }
+# The functions that small adapters export: methods of the class of their `_world`.
+FUNCTIONS, EXPORTED = "ddl_core.array_functions", "array_functions.__all__"
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -73,9 +75,14 @@ def tree(module: str) -> ast.Module:
 
 def public(module: str) -> list[str]:
     """The names in `__all__`; without it, what the module itself defines."""
+    listed: list[str] = []
     for node in tree(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            listed += ast.literal_eval(node.value)
+        elif isinstance(node, ast.AugAssign) and ast.unparse(node.value) == EXPORTED:
+            listed += public(FUNCTIONS)
+    if listed:
+        return sorted(listed)
     names = [n.name for n in tree(module).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     return [name for name in dict.fromkeys(names) if name[0] != "_"]
 
@@ -90,6 +97,9 @@ def find(module: str, name: str) -> Found | None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             if not isinstance(found, Named) or not ast.get_docstring(found.node):
                 found = Named(node, module)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            if node.module == FUNCTIONS and name in public(FUNCTIONS):
+                found = _of_expression(module, ast.parse(f"_world.{name}", mode="eval").body)
         elif isinstance(node, ast.ImportFrom | ast.Import):
             found = _imported(node, name) or found
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:

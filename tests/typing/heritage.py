@@ -34,3 +34,5 @@ def of_any(array: Any) -> None:
     ddl_chainer.create_communicator()
     rank: int = ddl_paddle.rank() + ddl_tinygrad.size()
     assert rank
+    ddl_mlx.allreduce_gradients({"weight": array})
+    ddl_tinygrad.allreduce_gradients({"weight": array})  # type: ignore[arg-type]
