@@ -81,7 +81,6 @@ PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
     *("numpy", "re", "struct", ELASTIC),
 }
-DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600
 LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
@@ -199,8 +198,7 @@ def check_python(root: Path) -> Iterator[str]:
                     package = name.split(".")[0]
                     if folder != "adapters" and package in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
-                    below = folder not in (LAUNCH, ELASTIC) and str(where) not in DEPRECATED
-                    if package == LAUNCH and below:
+                    if package == LAUNCH and folder not in (LAUNCH, ELASTIC):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
                     if package == ELASTIC != folder and not HALF.fullmatch(str(where)):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"
