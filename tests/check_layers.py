@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import adapter_list
+
 # Each layer of libddl/src, and the other layers whose headers it may include.
 LAYERS = {
     "api": {"comm", "health", "connect", "device", "engine", "base"},
@@ -44,23 +46,9 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|ra
 
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
 IMPORTER = "ddl_core/_lib.py"
-FRAMEWORKS = {
-    *("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer", "chainermn"),
-    *("pytensor", "aesara", "theano", "caffe", "paddle", "mlx", "tinygrad"),
-}
-ADAPTERS = {  # the frameworks that each adapter may import
-    "ddl_torch": {"torch"},
-    "ddl_tensorflow": {"tensorflow", "keras"},
-    "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
-    "ddl_jax": {"jax", "jaxlib"},
-    "ddl_horovod": {"torch", "tensorflow", "keras"},
-    "ddl_chainer": {"chainer", "chainermn"},
-    "ddl_pytensor": {"pytensor"},
-    "ddl_mlx": {"mlx"},
-    "ddl_mxnet": {"mxnet"},
-    "ddl_paddle": {"paddle"},
-    "ddl_tinygrad": {"tinygrad"},
-}
+# The frameworks that each adapter may import, and all.
+ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
+FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
 HALF = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
