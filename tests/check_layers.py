@@ -75,6 +75,7 @@ NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
 FOLDERS = (
     "libddl",
+    "ddl",
     "ddl_core",
     "ddl_launch",
     "ddl_elastic",
@@ -173,7 +174,7 @@ def check_python(root: Path) -> Iterator[str]:
     """One importer of the extension; only adapters import frameworks, and read no environment;
     imports between the packages point down; pure modules import nothing that is not."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", LAUNCH, ELASTIC, "adapters"):
+    for folder in ("ddl", "ddl_core", LAUNCH, ELASTIC, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
