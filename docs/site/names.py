@@ -22,7 +22,7 @@ CHOSEN = {
     ("ddl_keras.elastic.pins", "_backend"): "ddl_tensorflow.elastic.pins",
 }
 # The functions that small adapters export: methods of the class of their `_world`.
-FUNCTIONS, EXPORTED = "ddl_core.array_functions", "array_functions.__all__"
+FUNCTIONS = "ddl_core.array_functions"
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -79,8 +79,10 @@ def public(module: str) -> list[str]:
     for node in tree(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             listed += ast.literal_eval(node.value)
-        elif isinstance(node, ast.AugAssign) and ast.unparse(node.value) == EXPORTED:
-            listed += public(FUNCTIONS)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Attribute):
+            other = _of_expression(module, node.value.value)  # += other.__all__
+            assert isinstance(other, Module), ast.unparse(node)
+            listed += public(other.name)
     if listed:
         return sorted(listed)
     names = [n.name for n in tree(module).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
@@ -100,6 +102,8 @@ def find(module: str, name: str) -> Found | None:
         elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             if node.module == FUNCTIONS and name in public(FUNCTIONS):
                 found = _of_expression(module, ast.parse(f"_world.{name}", mode="eval").body)
+            elif node.module and path(node.module) and name in public(node.module):
+                found = find(node.module, name)
         elif isinstance(node, ast.ImportFrom | ast.Import):
             found = _imported(node, name) or found
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
