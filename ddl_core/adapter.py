@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters share: joining the job, the checks of arguments, and names that have changed.
+"""What the adapters share: joining the job, and the checks of arguments.
 
 docs/adapters.md shows how to write an adapter with it.
 """
@@ -10,7 +10,6 @@ import atexit
 import operator
 import os
 import socket
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -271,15 +270,3 @@ def average_metrics(
             " in the same order"
         )
     return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}
-
-
-# ---- names that have changed ----
-
-
-def renamed(module: str, old: str, new: str) -> str:
-    """The new name of what a package had by the old one, with a DeprecationWarning. Called by the
-    package's `__getattr__`."""
-    warnings.warn(
-        f"{module}.{old} is deprecated: use {module}.{new}", DeprecationWarning, stacklevel=3
-    )
-    return new

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import adapter_list
+
 # Each layer of libddl/src, and the other layers whose headers it may include.
 LAYERS = {
     "api": {"comm", "health", "connect", "device", "engine", "base"},
@@ -47,26 +49,12 @@ IMPURE_CALLS = re.compile(r"\b(getenv|secure_getenv|printf|clock_gettime|rand|ra
 
 ENVIRONMENT = ("comm/environment.c", "base/log.c")  # the only readers of it in the library
 IMPORTER = "ddl_core/_lib.py"
-FRAMEWORKS = {
-    *("torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "mxnet", "chainer", "chainermn"),
-    *("pytensor", "aesara", "theano", "caffe", "paddle", "mlx", "tinygrad"),
-}
-ADAPTERS = {  # the frameworks that each adapter may import
-    "ddl_torch": {"torch"},
-    "ddl_tensorflow": {"tensorflow", "keras"},
-    "ddl_keras": {"keras", "tensorflow", "jax", "torch"},
-    "ddl_jax": {"jax", "jaxlib"},
-    "ddl_horovod": {"torch", "tensorflow", "keras"},
-    "ddl_chainer": {"chainer", "chainermn"},
-    "ddl_pytensor": {"pytensor"},
-    "ddl_mlx": {"mlx"},
-    "ddl_mxnet": {"mxnet"},
-    "ddl_paddle": {"paddle"},
-    "ddl_tinygrad": {"tinygrad"},
-}
+# The frameworks that each adapter may import, and all.
+ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
+FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())
 LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
-HALF = re.compile(r"adapters/\w+/elastic\w*\.py")  # what an adapter does for ddl_elastic
+HALF = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
 HALF_LINES = 250  # of each file of it
 ELASTIC_ENVIRONMENT = f"{ELASTIC}/environment.py"  # the only reader of it in the package
 PURE_PYTHON = {
@@ -84,13 +72,13 @@ PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
     *("numpy", "re", "struct", ELASTIC),
 }
-DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600
 LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
 NATIVE = {".c", ".h", ".cpp", ".hpp"}
 TEXT = {".c", ".h", ".cpp", ".hpp", ".py", ".sh"}
 FOLDERS = (
     "libddl",
+    "ddl",
     "ddl_core",
     "ddl_launch",
     "ddl_elastic",
@@ -193,7 +181,7 @@ def check_python(root: Path) -> Iterator[str]:
     """One importer of the extension; only adapters import frameworks, and read no environment;
     imports between the packages point down; pure modules import nothing that is not."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", LAUNCH, ELASTIC, "adapters"):
+    for folder in ("ddl", "ddl_core", LAUNCH, ELASTIC, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -206,8 +194,7 @@ def check_python(root: Path) -> Iterator[str]:
                     package = name.split(".")[0]
                     if folder != "adapters" and package in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
-                    below = folder not in (LAUNCH, ELASTIC) and str(where) not in DEPRECATED
-                    if package == LAUNCH and below:
+                    if package == LAUNCH and folder not in (LAUNCH, ELASTIC):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
                     if package == ELASTIC != folder and not HALF.fullmatch(str(where)):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"

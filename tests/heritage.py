@@ -7,7 +7,7 @@
 Each framework gets an environment in build/heritage, which is kept, with this tree's libddl. There
 its contract suite and its own tests run, what docs/heritage.md shows of it, and its digits example:
 alone, with ddlrun, with mpirun.
-Caffe is compiled, from the source package that PyPI has, if Debian's packages CAFFE_NEEDS are
+Caffe is compiled, from the source package that PyPI has, if Debian's packages for it are
 installed; that takes ten minutes.
 
 The exit code is 0 if all have passed, 1 if one has failed, and 77 if one was skipped, because a
@@ -22,51 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from adapter_list import ADAPTER_OF, Framework
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "heritage"
 TESTS = ROOT / "tests" / "adapters"
 ALL = ("contract", "test_small_digits.py", "test_small_training.py", "test_small_snippets.py")
 COMMON = ("pytest>=8", "scikit-learn", "cffi>=1.17", "ml_dtypes", "mpi4py>=4.1")
-OLD = ("setuptools<70", "wheel")  # pkg_resources, which old packages import when they are built
 CAFFE_SOURCE = "brocolli-caffe==9.0.2"  # BVLC's sources with SSD's layers
-CAFFE_NEEDS = (
-    *("cmake", "g++", "libboost-all-dev", "libgflags-dev", "libgoogle-glog-dev", "libhdf5-dev"),
-    *("libopenblas-dev", "libprotobuf-dev", "protobuf-compiler"),
-)
-NEEDS = {"caffe": ("protoc", CAFFE_NEEDS), "tinygrad": ("clang", ("clang",))}
+ENVIRONMENTS = {name: adapter.frameworks[name] for name, adapter in ADAPTER_OF.items()}
 LIMIT = 3600  # seconds for one command
 SKIPPED = 77
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A framework's. packages: from wheels; built: from sources that see the packages."""
-
-    packages: tuple[str, ...]
-    built: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-
-
-ENVIRONMENTS = {
-    "chainer": Environment((*OLD, "numpy==1.26.4"), ("chainer==7.8.1",), ("test_chainer.py",)),
-    "pytensor": Environment(("pytensor==3.0.7",), tests=("test_pytensor.py",)),
-    "aesara": Environment(
-        (*OLD, "numpy==1.24.4", "scipy<1.12"), ("aesara==2.9.4",), ("test_pytensor.py",)
-    ),
-    "theano": Environment(
-        (*OLD, "numpy==1.23.5", "scipy<1.11"), ("Theano-PyMC==1.1.2",), ("test_pytensor.py",)
-    ),
-    "mlx": Environment(("mlx[cpu]==0.32.4",)),
-    "mxnet": Environment((*OLD, "numpy==1.23.5", "scipy<1.11", "mxnet==1.9.1")),
-    "paddle": Environment(("paddlepaddle==3.3.1", "setuptools")),
-    "tinygrad": Environment(("tinygrad==0.14.0",)),
-    "caffe": Environment(
-        ("numpy==1.26.4", "protobuf==4.21.12", "scikit-image", "six"), tests=("test_caffe.py",)
-    ),
-}
 # Theano looks for NumPy's BLAS in a place where newer versions do not write it down.
 SETTINGS = {"THEANO_FLAGS": "blas__ldflags=", "DDL_TEST_CACHE": sys.prefix}
 
@@ -78,11 +46,11 @@ def run(*command: str | Path, cwd: Path = ROOT) -> bool:
     return subprocess.run(command, cwd=cwd, env=environment, timeout=LIMIT).returncode == 0
 
 
-def prepare(name: str, environment: Environment, wheel: Path) -> bool:
+def prepare(name: str, environment: Framework, wheel: Path) -> bool:
     """Make the environment, or bring libddl in it up to date."""
     folder = FOLDER / name
     pip = (folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q")
-    asked = repr((COMMON, environment))
+    asked = repr((COMMON, environment.packages, environment.built))
     stamp = folder / "stamp"
     if not stamp.exists() or stamp.read_text() != asked:
         made = run(sys.executable, "-m", "venv", "--clear", folder)
@@ -142,10 +110,10 @@ def compile_caffe(tree: Path, folder: Path) -> bool:
 
 def missing(name: str) -> str:
     """What keeps an environment from being made here."""
-    program, packages = NEEDS.get(name, ("", ()))
-    if not program or shutil.which(program):
+    needed = ENVIRONMENTS[name]
+    if not needed.program or shutil.which(needed.program):
         return ""
-    return f"there is no {program} (Debian: {' '.join(packages)})"
+    return f"there is no {needed.program} (Debian: {' '.join(needed.debian)})"
 
 
 def main(names: list[str]) -> int:
@@ -170,7 +138,8 @@ def test(names: list[str], wheels: Path) -> int:
         passed = False
         if not reason and prepare(name, environment, wheel):
             pytest = (FOLDER / name / "bin" / "pytest", "-q", "-rPs", "-c", ROOT / "pyproject.toml")
-            files = [TESTS / file for file in (*ALL, *environment.tests)]
+            own = TESTS / f"test_{ADAPTER_OF[name].name}.py"
+            files = [*(TESTS / file for file in ALL), *([own] if own.exists() else [])]
             passed = run(*pytest, "-p", "no:cacheprovider", "-k", name, *files, cwd=FOLDER)
         outcome = f"skipped: {reason}" if reason else "passed" if passed else "failed"
         results[name] = outcome

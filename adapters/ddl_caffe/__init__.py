@@ -20,50 +20,25 @@ and python/caffe/pycaffe.py have it (`net.params`, `net.layers`, `forward`, `bac
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddl_core import adapter_arrays
+from ddl_core import adapter_arrays, array_functions
 from ddl_core.errors import InvalidArgument
 from ddl_core.work import Work
 
-__all__ = [
-    "Solver",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "allreduce_gradients",
-    "alltoall",
-    "attach",
-    "average_metrics",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "broadcast_parameters",
-    "grouped_allreduce",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "reduce_scatter",
-    "shutdown",
-    "size",
-]
+if TYPE_CHECKING:
+    from ddl_core.array_functions import *  # noqa: F403
+
+__all__ = ["Solver", "allreduce_gradients", "attach"]
+__all__ += array_functions.__all__
 
 Array = np.ndarray[Any, Any]
 
 _world = adapter_arrays.ArrayWorld("ddl_caffe")
-init, shutdown, is_initialized = _world.init, _world.shutdown, _world.is_initialized
-rank, size = _world.rank, _world.size
-local_rank, local_size = _world.local_rank, _world.local_size
-allreduce, grouped_allreduce = _world.allreduce, _world.grouped_allreduce
-broadcast, allgather, alltoall = _world.broadcast, _world.allgather, _world.alltoall
-reduce_scatter, barrier = _world.reduce_scatter, _world.barrier
-broadcast_object, allgather_object = _world.broadcast_object, _world.allgather_object
-allreduce_gradients, average_metrics = _world.allreduce_gradients, _world.average_metrics
-broadcast_parameters = _world.broadcast_parameters
+array_functions.export(globals(), _world)
+allreduce_gradients = _world.allreduce_gradients
 
 
 def attach(solver: Any) -> None:
@@ -132,9 +107,9 @@ class Solver:
 
     def snapshot(self) -> None:
         """Write the solver's snapshot, on rank 0; return on no rank before it is written."""
-        if rank() == 0:
+        if _world.rank() == 0:
             self._solver.snapshot()
-        barrier()
+        _world.barrier()
 
 
 def _gradients(net: Any) -> dict[str, list[Array]]:
@@ -175,4 +150,4 @@ def _backward_and_average(net: Any) -> None:
 
 def _broadcast_weights(net: Any) -> None:
     blobs = [blob.data for layer in net.params.values() for blob in layer]
-    broadcast_parameters({str(index): data for index, data in enumerate(blobs)})
+    _world.broadcast_parameters({str(index): data for index, data in enumerate(blobs)})

@@ -16,7 +16,7 @@ here too, for the same arrays and for chainer.Variable.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import chainer
 import numpy as np
@@ -30,39 +30,25 @@ from chainermn import (
 )
 
 from ddl_chainer.communicator import Communicator
-from ddl_core import adapter_arrays
+from ddl_core import adapter_arrays, array_functions
 from ddl_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ddl_core.array_functions import *  # noqa: F403
 
 __all__ = [
     "Communicator",
     "DistributedOptimizer",
-    "allgather",
-    "allgather_object",
-    "allreduce",
     "allreduce_gradients",
-    "alltoall",
-    "average_metrics",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "broadcast_parameters",
     "create_communicator",
     "create_multi_node_checkpointer",
     "create_multi_node_evaluator",
     "create_multi_node_optimizer",
     "functions",
-    "grouped_allreduce",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "reduce_scatter",
     "scatter_dataset",
     "scatter_index",
-    "shutdown",
-    "size",
 ]
+__all__ += array_functions.__all__
 
 Array = np.ndarray[Any, Any]
 
@@ -80,15 +66,8 @@ def _is_variable(value: Any) -> bool:
 
 
 _world = _World("ddl_chainer")
-init, shutdown, is_initialized = _world.init, _world.shutdown, _world.is_initialized
-rank, size = _world.rank, _world.size
-local_rank, local_size = _world.local_rank, _world.local_size
-allreduce, grouped_allreduce = _world.allreduce, _world.grouped_allreduce
-broadcast, allgather, alltoall = _world.broadcast, _world.allgather, _world.alltoall
-reduce_scatter, barrier = _world.reduce_scatter, _world.barrier
-broadcast_object, allgather_object = _world.broadcast_object, _world.allgather_object
-allreduce_gradients, average_metrics = _world.allreduce_gradients, _world.average_metrics
-broadcast_parameters = _world.broadcast_parameters
+array_functions.export(globals(), _world)
+allreduce_gradients = _world.allreduce_gradients
 
 
 def create_communicator(name: str = "ddl") -> Communicator:
@@ -96,8 +75,8 @@ def create_communicator(name: str = "ddl") -> Communicator:
     the program has not. InvalidArgument for another name than "ddl"."""
     if name != "ddl":
         raise InvalidArgument(f"name: {name!r} is not ddl, the only communicator of ddl_chainer")
-    if not is_initialized():
-        init()
+    if not _world.is_initialized():
+        _world.init()
     return Communicator(_world.comm())
 
 

@@ -50,48 +50,6 @@ def check_num_rank_power_of_2(num_rank: int) -> bool:
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
-def gloo_built() -> bool:
-    """Whether Gloo can be used. libddl stands for it: it is there and needs no MPI, so programs
-    that choose by these functions choose it."""
-    return True
-
-
-gloo_enabled = gloo_built
-
-
-def mpi_built() -> bool:
-    """False: operations do not use MPI, though mpirun may start the ranks."""
-    return False
-
-
-mpi_enabled = mpi_threads_supported = mpi_built
-
-
-def nccl_built() -> int:
-    """0: no operation runs on GPUs."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """False. Horovod means IBM's library by this name."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: Intel's library is not used."""
-    return False
-
-
-def cuda_built() -> bool:
-    """False: no operation runs on GPUs."""
-    return False
-
-
-def rocm_built() -> bool:
-    """False: no operation runs on GPUs."""
-    return False
-
-
 def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
     """The attributes of a module in the place of Horovod's `elastic`, which is not served."""
 

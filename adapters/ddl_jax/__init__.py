@@ -79,10 +79,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "all_reduce_gradients":
-        from ddl_core import adapter
-
-        name = adapter.renamed(__name__, name, "allreduce_gradients")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     modules = (importlib.import_module(f"ddl_jax.{module}") for module in _MODULES)

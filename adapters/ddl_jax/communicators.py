@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
+from ddl_core import communicators
 from ddl_core.errors import InvalidArgument
 from ddl_jax import world
 
@@ -13,62 +13,19 @@ if TYPE_CHECKING:
     from ddl_core import Comm
 
 
-class Communicator:
-    """Some of the ranks, made by `split` or `subset`; valid until `shutdown`.
+class Communicator(communicators.Communicator):
+    __doc__ = communicators.Communicator.__doc__
 
-    rank   this process's number among them
-    size   how many they are
-    """
-
-    def __init__(self, comm: Comm) -> None:
-        self.rank, self.size = comm.rank, comm.size
+    def _add(self, comm: Comm) -> int:
         self._comm = comm
-        self._number, self._epoch = world.add(comm)
+        number, self._epoch = world.add(comm)
+        return number
 
-    @property
-    def number(self) -> int:
-        """Under which the native part knows it. InvalidArgument after `shutdown`."""
+    def _part(self) -> Comm:
         if self._epoch != world.epoch():
             raise InvalidArgument("comm: was made before ddl_jax.shutdown(); make it anew")
-        return self._number
-
-    @overload
-    def split(self, color: int, key: int = 0) -> Communicator: ...
-
-    @overload
-    def split(self, color: None, key: int = 0) -> None: ...
-
-    def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """As `ddl_jax.split`, among these ranks."""
-        _ = self.number
-        part = self._comm.split(color, key)
-        return None if part is None else Communicator(part)
+        return self._comm
 
 
-@overload
-def split(color: int, key: int = 0) -> Communicator: ...
-
-
-@overload
-def split(color: None, key: int = 0) -> None: ...
-
-
-def split(color: int | None, key: int = 0) -> Communicator | None:
-    """The ranks that give the same color, in the order of key, then of their rank. All ranks call
-    it; with None a rank gets None. Raises like ddl_core.Comm.split."""
-    part = world.world().split(color, key)
-    return None if part is None else Communicator(part)
-
-
-def subset(ranks: Sequence[int]) -> Communicator:
-    """These ranks, in this order. Only they call it. Raises like ddl_core.Comm.subset."""
-    return Communicator(world.world().subset(ranks))
-
-
-def members(comm: Communicator | None) -> tuple[int, int, int]:
-    """The number, this process's rank and the size of a communicator; None: of all ranks."""
-    if comm is None:
-        return 0, world.rank(), world.size()
-    if not isinstance(comm, Communicator):
-        raise InvalidArgument(f"comm: is a {type(comm).__name__}, not of ddl_jax.split or subset")
-    return comm.number, comm.rank, comm.size
+_functions = communicators.Functions(Communicator, world.joined)
+split, subset, members = _functions.split, _functions.subset, _functions.members

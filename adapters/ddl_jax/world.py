@@ -56,15 +56,15 @@ class _World(adapter.World):
         return ended and all(unused)
 
 
-_world = _World()
-init = _world.init
-is_initialized = _world.is_initialized
-shutdown = _world.shutdown
-rank = _world.rank
-size = _world.size
-local_rank = _world.local_rank
-local_size = _world.local_size
-world = _world.comm
+joined = _World()
+init = joined.init
+is_initialized = joined.is_initialized
+shutdown = joined.shutdown
+rank = joined.rank
+size = joined.size
+local_rank = joined.local_rank
+local_size = joined.local_size
+world = joined.comm
 
 
 def add(comm: ddl_core.Comm) -> tuple[int, int]:
@@ -76,16 +76,16 @@ def add(comm: ddl_core.Comm) -> tuple[int, int]:
     if not number:
         comm.close()
         raise InvalidState("ddl_jax has no place for another communicator; use those made")
-    _world.parts.append(comm)
-    return number, _world.epoch
+    joined.parts.append(comm)
+    return number, joined.epoch
 
 
 def epoch() -> int:
     """How often the world was left."""
-    return _world.epoch
+    return joined.epoch
 
 
 def at_shutdown(call: Callable[[], bool]) -> None:
     """Have `call` called before the world is left. It returns whether it has ended all use of the
     world that it knows of; else the world's comm is kept."""
-    _world.at_shutdown.append(call)
+    joined.at_shutdown.append(call)

@@ -16,37 +16,19 @@ kind. They have no gradients. MXNet 1.9 needs NumPy 1.23 or older.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
 
-from ddl_core import adapter_arrays
+from ddl_core import adapter_arrays, array_functions
 from ddl_core.errors import InvalidArgument
 
-__all__ = [
-    "DistributedOptimizer",
-    "DistributedTrainer",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "allreduce_gradients",
-    "alltoall",
-    "average_metrics",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "broadcast_parameters",
-    "grouped_allreduce",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "reduce_scatter",
-    "shutdown",
-    "size",
-]
+if TYPE_CHECKING:
+    from ddl_core.array_functions import *  # noqa: F403
+
+__all__ = ["DistributedOptimizer", "DistributedTrainer", "allreduce_gradients"]
+__all__ += array_functions.__all__
 
 Array = np.ndarray[Any, Any]
 
@@ -66,15 +48,8 @@ class _World(adapter_arrays.ArrayWorld):
 
 
 _world = _World("ddl_mxnet")
-init, shutdown, is_initialized = _world.init, _world.shutdown, _world.is_initialized
-rank, size = _world.rank, _world.size
-local_rank, local_size = _world.local_rank, _world.local_size
-allreduce, grouped_allreduce = _world.allreduce, _world.grouped_allreduce
-broadcast, allgather, alltoall = _world.broadcast, _world.allgather, _world.alltoall
-reduce_scatter, barrier = _world.reduce_scatter, _world.barrier
-broadcast_object, allgather_object = _world.broadcast_object, _world.allgather_object
-allreduce_gradients, average_metrics = _world.allreduce_gradients, _world.average_metrics
-broadcast_parameters = _world.broadcast_parameters
+array_functions.export(globals(), _world)
+allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedTrainer(mx.gluon.Trainer):

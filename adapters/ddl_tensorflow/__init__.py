@@ -11,9 +11,6 @@
 Keras models train by ddl_keras, which works with every backend of Keras.
 """
 
-from typing import Any
-
-from ddl_core import adapter
 from ddl_tensorflow import _requires  # noqa: F401, which says what is missing
 from ddl_tensorflow import gradients as _gradients  # noqa: F401, which registers them
 from ddl_tensorflow.collectives import (
@@ -69,11 +66,3 @@ __all__ = [
     "split",
     "subset",
 ]
-
-_RENAMED = {"all_gather_object": "allgather_object", "broadcast_variables": "broadcast_parameters"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[adapter.renamed(__name__, name, _RENAMED[name])]

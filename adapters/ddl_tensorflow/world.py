@@ -51,16 +51,16 @@ def _tell_of_gpus() -> None:
         _log.info("tensors on the %d GPU(s) pass through host memory", len(gpus))
 
 
-_world = _World()
+joined = _World()
 _numbers = count(1)  # functions keep those of former worlds
-init = _world.init
-is_initialized = _world.is_initialized
-shutdown = _world.shutdown
-rank = _world.rank
-size = _world.size
-local_rank = _world.local_rank
-local_size = _world.local_size
-comm = _world.comm
+init = joined.init
+is_initialized = joined.is_initialized
+shutdown = joined.shutdown
+rank = joined.rank
+size = joined.size
+local_rank = joined.local_rank
+local_size = joined.local_size
+comm = joined.comm
 
 
 def add(comm: ddl_core.Comm) -> int:
@@ -69,7 +69,7 @@ def add(comm: ddl_core.Comm) -> int:
 
     number = next(_numbers)
     _build.load().open(number, comm)
-    _world.parts[number] = comm
+    joined.parts[number] = comm
     return number
 
 
@@ -77,6 +77,6 @@ def part(number: int) -> ddl_core.Comm:
     """The comm of this number; 0 has all ranks. InvalidState after `shutdown`."""
     if not number:
         return comm()
-    if number not in _world.parts:
+    if number not in joined.parts:
         raise InvalidState("comm: was made before ddl_tensorflow.shutdown(); make it anew")
-    return _world.parts[number]
+    return joined.parts[number]

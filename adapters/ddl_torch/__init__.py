@@ -13,8 +13,6 @@ on torch.distributed works as usual. A program that starts torch.distributed its
 torch.distributed.init_process_group("ddl") and need not import this package.
 """
 
-from typing import Any
-
 from ddl_torch import _requires  # noqa: F401, which says what is missing
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.collectives import (
@@ -86,11 +84,3 @@ __all__ = [
     "shutdown",
     "size",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "all_gather_object":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddl_core import adapter
-
-    return globals()[adapter.renamed(__name__, name, "allgather_object")]

@@ -163,7 +163,6 @@ def _cores(file: Table) -> Cores:
 
 def _measurement(table: Table) -> Measurement:
     nbytes, plan = table.get("bytes", parse_bytes), table.get("plan", text)
-    plan = "hierarchical" if plan == "nested" else plan  # its name in earlier versions
     measurement = Measurement(nbytes, plan, table.get("time", parse_seconds))
     table.end()
     return measurement

@@ -19,8 +19,10 @@ TOPS = (ROOT, ROOT / "adapters")
 # What only a run decides: ddl_keras takes the adapter of Keras's backend. One is shown for all.
 CHOSEN = {
     ("ddl_keras._adapter", "adapter"): "ddl_tensorflow",
-    ("ddl_keras.elastic_pins", "_backend"): "ddl_tensorflow.elastic_pins",
+    ("ddl_keras.elastic.pins", "_backend"): "ddl_tensorflow.elastic.pins",
 }
+# The functions that small adapters export: methods of the class of their `_world`.
+FUNCTIONS = "ddl_core.array_functions"
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -73,9 +75,16 @@ def tree(module: str) -> ast.Module:
 
 def public(module: str) -> list[str]:
     """The names in `__all__`; without it, what the module itself defines."""
+    listed: list[str] = []
     for node in tree(module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
+            listed += ast.literal_eval(node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Attribute):
+            other = _of_expression(module, node.value.value)  # += other.__all__
+            assert isinstance(other, Module), ast.unparse(node)
+            listed += public(other.name)
+    if listed:
+        return sorted(listed)
     names = [n.name for n in tree(module).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     return [name for name in dict.fromkeys(names) if name[0] != "_"]
 
@@ -90,6 +99,11 @@ def find(module: str, name: str) -> Found | None:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             if not isinstance(found, Named) or not ast.get_docstring(found.node):
                 found = Named(node, module)
+        elif isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            if node.module == FUNCTIONS and name in public(FUNCTIONS):
+                found = _of_expression(module, ast.parse(f"_world.{name}", mode="eval").body)
+            elif node.module and path(node.module) and name in public(node.module):
+                found = find(node.module, name)
         elif isinstance(node, ast.ImportFrom | ast.Import):
             found = _imported(node, name) or found
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:

@@ -9,33 +9,19 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import names
 
+sys.path.append(str(names.ROOT / "tests"))
+import adapter_list
+
 PACKAGES = {
-    "ddl_torch": "PyTorch",
-    "ddl_torch.elastic": "Elastic training with PyTorch",
-    "ddl_tensorflow": "TensorFlow",
-    "ddl_tensorflow.elastic": "Elastic training with TensorFlow",
-    "ddl_keras": "Keras",
-    "ddl_keras.elastic": "Elastic training with Keras",
-    "ddl_jax": "JAX",
-    "ddl_jax.elastic": "Elastic training with JAX",
-    "ddl_jax.mpi4jax": "mpi4jax's API",
-    "ddl_chainer": "Chainer",
-    "ddl_pytensor": "PyTensor, Aesara, Theano",
-    "ddl_caffe": "Caffe",
-    "ddl_mlx": "MLX",
-    "ddl_mxnet": "MXNet",
-    "ddl_paddle": "PaddlePaddle",
-    "ddl_tinygrad": "tinygrad",
-    "ddl_horovod.torch": "Horovod's API",
-    "ddl_horovod.tensorflow": "Horovod's API",
-    "ddl_horovod.tensorflow.keras": "Horovod's API",
-    "ddl_horovod.keras": "Horovod's API",
-    "ddl_elastic": "Elastic training",
-}
+    name: title
+    for adapter in adapter_list.ADAPTERS.values()
+    for name, title in adapter.pages().items()
+} | {"ddl_elastic": "Elastic training"}
 
 
 def paragraphs(text: str) -> list[str]:

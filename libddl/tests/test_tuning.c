@@ -268,8 +268,8 @@ static void test_plan_file(void)
     const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
-    expect(log, "hosts, asked for", 0);                /* which cannot do it */
-    write_file("given", "4 all-reduce 8192 nested\n"); /* the old name of hierarchical */
+    expect(log, "hosts, asked for", 0); /* which cannot do it */
+    write_file("given", "4 all-reduce 8192 hierarchical\n");
     log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, asked for", 1);
     write_file("given", "2 broadcast 16 chain\n");

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import adapter_list
 import pytest
 
 if TYPE_CHECKING:
@@ -20,15 +21,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 FRAMEWORKS = {
-    "caffe": "caffe_digits.py",
-    "chainer": "chainer_digits.py",
-    "pytensor": "pytensor_digits.py",
-    "aesara": "pytensor_digits.py",
-    "theano": "pytensor_digits.py",
-    "mlx": "mlx_digits.py",
-    "mxnet": "mxnet_digits.py",
-    "paddle": "paddle_digits.py",
-    "tinygrad": "tinygrad_digits.py",
+    framework: EXAMPLES / f"{adapter.name}_digits.py"
+    for framework, adapter in adapter_list.ADAPTER_OF.items()
+    if (EXAMPLES / f"{adapter.name}_digits.py").exists()
 }
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 LIMIT = 300
@@ -39,7 +34,7 @@ def example(request: pytest.FixtureRequest) -> Path:
     """The example of a framework that is installed here."""
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"there is no {request.param}")
-    return EXAMPLES / FRAMEWORKS[request.param]
+    return FRAMEWORKS[request.param]
 
 
 def accuracy(ended: Finished, size: int) -> float:

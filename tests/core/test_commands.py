@@ -66,22 +66,3 @@ def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> 
     env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
     ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
     assert ended.err == "ddl: no command break (broken:add): RuntimeError: not today\n"
-
-
-@pytest.mark.parametrize(
-    ("module", "now", "title"),
-    [("launch", "ddl_launch", "ddlrun"), ("tools", "ddl_launch.commands", "ddl")],
-)
-def test_former_module_names(
-    run_program: Run, tmp_path: Path, module: str, now: str, title: str
-) -> None:
-    command = [sys.executable, "-m", f"ddl_core.{module}", "--version"]
-    ended = run_program(command, cwd=tmp_path).expect_success()
-    assert ended.out.startswith(f"{title} (libddl")
-    assert f"DeprecationWarning: ddl_core.{module} is {now} now" in ended.err
-
-
-def test_former_laboratory() -> None:
-    with pytest.warns(DeprecationWarning, match="ddl_core.lab is ddl_launch.lab now"):
-        from ddl_core.lab import Lab
-    assert Lab.__module__ == "ddl_launch.lab.client"

@@ -223,13 +223,6 @@ def test_lab_is_predicted(name: str) -> None:
         assert found.seconds == pytest.approx(measured.seconds, rel=0.15)
 
 
-def test_nested_is_the_old_name_of_hierarchical(tmp_path: Path) -> None:
-    old = tmp_path / "old.toml"
-    old.write_text(LAB.read_text().replace('"hierarchical"', '"nested"'))
-    assert read_cluster(old).measured == read_cluster(LAB).measured
-    assert simulate(read_cluster(old), "allreduce", N, "nested").plan == "hierarchical"
-
-
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(LAB), "--bytes", "1KiB,64MiB"]) == 0
     lines = capsys.readouterr().out.splitlines()

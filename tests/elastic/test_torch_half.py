@@ -23,7 +23,7 @@ import ddl_torch  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
 from ddl_elastic.framework import digest, find_half  # noqa: E402
 from ddl_elastic.sampler import share_seed  # noqa: E402
-from ddl_torch.elastic_tensors import pack, unpack  # noqa: E402
+from ddl_torch.elastic.tensors import pack, unpack  # noqa: E402
 
 
 def half_of(model: nn.Module, **options: Any) -> elastic.Half:

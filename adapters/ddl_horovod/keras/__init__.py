@@ -7,46 +7,17 @@ docs/horovod.md lists what is served and what differs.
 ddl_keras serves the other backends.
 """
 
-from ddl_horovod.common import (
-    Adasum,
-    Average,
-    Sum,
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
+from ddl_horovod import built
+from ddl_horovod.built import *  # noqa: F403
+from ddl_horovod.common import Adasum, Average, Sum
 from ddl_horovod.keras import callbacks, elastic
 from ddl_horovod.keras.operations import allreduce
 from ddl_horovod.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from ddl_horovod.tensorflow import world
 from ddl_horovod.tensorflow.compression import Compression
-from ddl_horovod.tensorflow.keras.operations import (
-    allgather,
-    broadcast,
-    broadcast_global_variables,
-    load_model,
-    reducescatter,
-)
-from ddl_horovod.tensorflow.world import (
-    cross_rank,
-    cross_size,
-    global_process_set,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from ddl_horovod.tensorflow.keras import operations
+from ddl_horovod.tensorflow.keras.operations import *  # noqa: F403
+from ddl_horovod.tensorflow.world import *  # noqa: F403
 
 __all__ = [
     "Adasum",
@@ -55,34 +26,10 @@ __all__ = [
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
     "Sum",
-    "allgather",
     "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += built.__all__
+__all__ += operations.__all__
+__all__ += world.__all__

@@ -6,6 +6,8 @@
 docs/horovod.md lists what is served and what differs.
 """
 
+from ddl_horovod import built
+from ddl_horovod.built import *  # noqa: F403
 from ddl_horovod.common import (
     Adasum,
     Average,
@@ -13,75 +15,29 @@ from ddl_horovod.common import (
     Min,
     Product,
     Sum,
-    ccl_built,
     check_extension,
     check_num_rank_power_of_2,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     gpu_available,
     handle_average_backwards_compatibility,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
     split_list,
 )
-from ddl_horovod.tensorflow import elastic, util
+from ddl_horovod.tensorflow import elastic, functions, operations, util, world
 from ddl_horovod.tensorflow.batch_norm import SyncBatchNormalization
 from ddl_horovod.tensorflow.compression import Compression
-from ddl_horovod.tensorflow.functions import (
-    BroadcastGlobalVariablesHook,
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    refs_to_vars,
-    size_op,
-    vars_to_refs,
-)
-from ddl_horovod.tensorflow.operations import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
-    reducescatter,
-)
+from ddl_horovod.tensorflow.functions import *  # noqa: F403
+from ddl_horovod.tensorflow.operations import *  # noqa: F403
 from ddl_horovod.tensorflow.training import (
     DistributedGradientTape,
     DistributedOptimizer,
     PartialDistributedGradientTape,
 )
+from ddl_horovod.tensorflow.world import *  # noqa: F403
 from ddl_horovod.tensorflow.world import (
     ProcessSet,
     add_process_set,
-    cross_rank,
-    cross_size,
     get_process_set_ids_and_ranks,
-    global_process_set,
-    init,
     is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
     remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
 )
 
 _executing_eagerly = util._executing_eagerly  # programs use Horovod's
@@ -89,7 +45,6 @@ _executing_eagerly = util._executing_eagerly  # programs use Horovod's
 __all__ = [
     "Adasum",
     "Average",
-    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -101,57 +56,17 @@ __all__ = [
     "Sum",
     "SyncBatchNormalization",
     "add_process_set",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "ccl_built",
     "check_extension",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "get_process_set_ids_and_ranks",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
     "handle_average_backwards_compatibility",
-    "init",
     "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "reducescatter",
-    "refs_to_vars",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
     "split_list",
-    "start_timeline",
-    "stop_timeline",
-    "vars_to_refs",
 ]
+__all__ += built.__all__
+__all__ += functions.__all__
+__all__ += operations.__all__
+__all__ += world.__all__

@@ -15,6 +15,22 @@ from ddl_horovod.tensorflow.operations import Operation, broadcast_, submit
 from ddl_horovod.tensorflow.world import WORLD, global_process_set
 from ddl_horovod.world import ProcessSet
 
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "refs_to_vars",
+    "size_op",
+    "vars_to_refs",
+]
+
 
 def broadcast_variables(
     variables: Iterable[Any],

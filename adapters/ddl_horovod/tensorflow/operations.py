@@ -32,6 +32,19 @@ from ddl_tensorflow import calls as python_calls
 from ddl_tensorflow.collectives import in_xla
 from ddl_tensorflow.naming import match
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+]
+
 How = tuple[Reduction, float, float]  # and the factors before and after
 Named = tuple[str | None, bool]  # the name given, and whether to ignore the graph's scope
 _UNNAMED: Named = (None, False)

@@ -17,6 +17,21 @@ from ddl_horovod.executor import Call
 from ddl_horovod.tensorflow import performers
 from ddl_tensorflow.world import comm as job_comm
 
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 
 class Refused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
     """An argument is wrong on this rank."""

@@ -14,6 +14,13 @@ from ddl_horovod.torch.operations import allgather, broadcast_, broadcast_async_
 from ddl_horovod.torch.world import global_process_set
 from ddl_horovod.world import ProcessSet
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
 
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any],

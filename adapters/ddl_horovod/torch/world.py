@@ -15,6 +15,26 @@ from ddl_horovod.executor import Call
 from ddl_horovod.torch import performers
 from ddl_torch.world import group as world_group
 
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "cross_rank",
+    "cross_size",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "remove_process_set",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 
 class _Members:
     def __init__(self, group: Any) -> None:

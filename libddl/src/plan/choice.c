@@ -26,7 +26,7 @@ ddl__algorithm ddl__algorithm_named(const char *name)
     for (int i = 0; i < ENTRIES; i++)
         if (strcmp(table[i].descriptor->name, name) == 0)
             return table[i].number;
-    return strcmp(name, "nested") == 0 ? DDL__ALGORITHM_HIERARCHICAL : DDL__ALGORITHM_NONE;
+    return DDL__ALGORITHM_NONE;
 }
 
 static bool fits(const ddl__algorithm_entry *entry, const ddl__request *request)

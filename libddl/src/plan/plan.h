@@ -153,7 +153,7 @@ void ddl__plan_destroy(ddl__plan *plan);
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-/* DDL__ALGORITHM_NONE if there is none. "nested" is the old name of hierarchical. */
+/* DDL__ALGORITHM_NONE if there is none. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
 /* Whether it fits the request; the seconds that it is predicted to take, 0 if it does not fit. */

@@ -4,12 +4,23 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  makes NumPy know bfloat16 and the float8 types
 import numpy as np
+
+from ddl_core.errors import CommDead
+
+TESTS = Path(__file__).resolve().parents[2]
+sys.path.append(str(TESTS))
+import adapter_list  # noqa: E402
+
+if TYPE_CHECKING:
+    from adapter_list import Adapter
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
@@ -122,19 +133,13 @@ class TensorFlow(Shim):
         return {name: np.asarray(variable.numpy()) for name, variable in state.items()}
 
 
-class NumPy(Shim):
-    """The example of docs/adapters.md."""
+class Arrays(Shim):
+    """An adapter whose arrays are NumPy's, unless a subclass in its tests.py makes others."""
 
-    def __init__(self) -> None:
-        import sys
-        from pathlib import Path
-
-        from ddl_core.errors import CommDead
-
-        sys.path.append(str(Path(__file__).resolve().parents[3] / "examples"))
-        import adapter_numpy
-
-        self.ddl, self.dead = adapter_numpy, CommDead
+    def __init__(self, adapter: Adapter) -> None:
+        self.ddl, self.dead = importlib.import_module(adapter.package), CommDead
+        self.dtypes = tuple(dtype for dtype in Shim.dtypes if dtype not in adapter.lacks)
+        self.lacks = dict.fromkeys(adapter.lacks, adapter.because)
 
     def array(self, value: np.ndarray) -> Any:
         return value.copy()
@@ -145,169 +150,28 @@ class NumPy(Shim):
     def broadcast_parameters(
         self, values: Mapping[str, np.ndarray], root: int
     ) -> dict[str, np.ndarray]:
-        parameters = {name: value.copy() for name, value in values.items()}
-        self.ddl.broadcast_parameters(parameters, root)
-        return parameters
-
-
-class Chainer(NumPy):
-    """Its arrays are NumPy's."""
-
-    def __init__(self) -> None:
-        import ddl_chainer
-        from ddl_core.errors import CommDead
-
-        self.ddl, self.dead = ddl_chainer, CommDead
-
-
-class Caffe(NumPy):
-    """Its blobs' values are NumPy's arrays. Caffe itself is not needed."""
-
-    def __init__(self) -> None:
-        import ddl_caffe
-        from ddl_core.errors import CommDead
-
-        self.ddl, self.dead = ddl_caffe, CommDead
-
-
-class PyTensor(NumPy):
-    """PyTensor, Aesara or Theano: an operation is compiled, and runs, when its result is read."""
-
-    dtypes = ("bool", *INTEGERS, "float16", "float32", "float64", *COMPLEX)
-
-    def __init__(self) -> None:
-        import ddl_pytensor
-        from ddl_core.errors import CommDead
-        from ddl_pytensor.framework import framework, tensor
-
-        self.framework, self.tensor = framework, tensor
-        self.ddl, self.dead = ddl_pytensor, CommDead
-        missing = [dtype for dtype in FLOATS if dtype not in self.dtypes]
-        self.lacks = dict.fromkeys(missing, f"{framework.__name__} has no such type")
-        # Numba, which is PyTensor's default, compiles for too long; test_pytensor.py has it.
-        self.mode = framework.compile.mode.Mode(linker="cvm", optimizer="fast_run")
-
-    def array(self, value: np.ndarray) -> Any:
-        return self.tensor.constant(value)
-
-    def numpy(self, array: Any) -> np.ndarray:
-        if isinstance(array, self.tensor.TensorConstant):
-            return np.asarray(array.data)
-        return np.asarray(self.framework.function([], array, mode=self.mode)())
-
-    def broadcast_parameters(
-        self, values: Mapping[str, np.ndarray], root: int
-    ) -> dict[str, np.ndarray]:
-        state = {name: self.framework.shared(value) for name, value in values.items()}
-        self.ddl.broadcast_parameters(state, root)
-        return {name: variable.get_value() for name, variable in state.items()}
-
-
-class Other(Shim):
-    """A framework that makes arrays of NumPy's, and the reverse, in one call each."""
-
-    framework: str
-    reason: str  # why types are missing
-
-    def __init__(self) -> None:
-        from ddl_core.errors import CommDead
-
-        self.ddl, self.dead = importlib.import_module(f"ddl_{self.framework}"), CommDead
-        known = [*INTEGERS, *FLOATS, *COMPLEX]
-        missing = [dtype for dtype in known if dtype not in self.dtypes]
-        self.lacks = dict.fromkeys(missing, self.reason)
-
-    def broadcast_parameters(
-        self, values: Mapping[str, np.ndarray], root: int
-    ) -> dict[str, np.ndarray]:
         state = {name: self.array(value) for name, value in values.items()}
         self.ddl.broadcast_parameters(state, root)
         return {name: self.numpy(array) for name, array in state.items()}
 
 
-class TinyGrad(Other):
-    framework = "tinygrad"
-    reason = "tinygrad has no such type, or makes no array of NumPy's of it"
-    dtypes = ("bool", *INTEGERS, "float16", "float32", "float64")
-
-    def array(self, value: np.ndarray) -> Any:
-        from tinygrad import Tensor
-
-        return Tensor(value)
-
-    def numpy(self, array: Any) -> np.ndarray:
-        return np.asarray(array.numpy())
-
-
-class Mlx(Other):
-    framework = "mlx"
-    reason = "MLX has no such type"
-    dtypes = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64")
-
-    def array(self, value: np.ndarray) -> Any:
-        import mlx.core as mx
-
-        if value.dtype.name == "bfloat16":
-            return mx.array(np.asarray(value, order="C").view(np.uint16)).view(mx.bfloat16)
-        return mx.array(value, mx.float64 if value.dtype == np.float64 else None)
-
-    def numpy(self, array: Any) -> np.ndarray:
-        import mlx.core as mx
-
-        if array.dtype == mx.bfloat16:
-            return np.array(array.view(mx.uint16)).view("bfloat16")
-        return np.array(array)
-
-
-class Paddle(Other):
-    framework = "paddle"
-    reason = "paddle.to_tensor takes no such array of NumPy's"
-    dtypes = ("bool", "int8", "uint8", "int16", "int32", "int64", *FLOATS[:4], *COMPLEX)
-
-    def array(self, value: np.ndarray) -> Any:
-        import paddle
-
-        if value.dtype.name == "bfloat16":
-            return paddle.to_tensor(value.view(np.uint16), dtype="bfloat16")
-        return paddle.to_tensor(value)
-
-    def numpy(self, array: Any) -> np.ndarray:
-        import paddle
-
-        value = np.asarray(array.numpy())
-        return value.view("bfloat16") if array.dtype == paddle.bfloat16 else value
-
-
-class MxNet(Other):
-    framework = "mxnet"
-    reason = "MXNet has no such type, or makes no array of NumPy's of it"
-    dtypes = ("bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64")
+class NumPy(Arrays):
+    """The example of docs/adapters.md."""
 
     def __init__(self) -> None:
-        import mxnet as mx
-
-        mx.npx.set_np()  # arrays without dimensions, and without elements
-        super().__init__()
-
-    def array(self, value: np.ndarray) -> Any:
-        import mxnet as mx
-
-        return mx.np.array(value, dtype=value.dtype)
-
-    def numpy(self, array: Any) -> np.ndarray:
-        return np.asarray(array.asnumpy())
+        sys.path.append(str(TESTS.parent / "examples"))
+        self.ddl, self.dead = importlib.import_module("adapter_numpy"), CommDead
 
 
-SHIMS = {
-    "numpy": NumPy,
-    "torch": Torch,
-    "jax": Jax,
-    "tensorflow": TensorFlow,
-    "caffe": Caffe,
-    "chainer": Chainer,
-    **dict.fromkeys(("pytensor", "aesara", "theano"), PyTensor),
-    "mlx": Mlx,
-    "mxnet": MxNet,
-    "paddle": Paddle,
-    "tinygrad": TinyGrad,
-}
+NATIVE = {"torch": Torch, "jax": Jax, "tensorflow": TensorFlow}  # have a native part
+
+
+def find(framework: str) -> Shim:
+    """That of a framework."""
+    if framework == "numpy":
+        return NumPy()
+    if framework in NATIVE:
+        return NATIVE[framework]()
+    adapter = adapter_list.ADAPTER_OF[framework]
+    shim: Shim = adapter.tests().get("Contract", Arrays)(adapter)
+    return shim

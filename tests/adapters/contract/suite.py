@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shims import COMPLEX, FLOATS, SHIMS, Shim
+from shims import COMPLEX, FLOATS, Shim, find
 
 from ddl_core.errors import InvalidArgument, InvalidState
 
@@ -306,7 +306,7 @@ def check_dead_rank(ranks: Ranks) -> None:
 
 
 def main() -> int:
-    shim = SHIMS[sys.argv[1]]()
+    shim = find(sys.argv[1])
     check_before_init(shim)
     shim.ddl.init()
     ranks = Ranks(shim)

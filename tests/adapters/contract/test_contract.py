@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import adapter_list
 import pytest
 
 if TYPE_CHECKING:
@@ -23,16 +24,13 @@ if TYPE_CHECKING:
 
 SUITE = Path(__file__).parent / "suite.py"
 
-
 NATIVE = ["torch", "jax", "tensorflow"]  # their adapters have a native part
-ALWAYS = ["numpy", "caffe"]  # need nothing else: Caffe's adapter takes NumPy's arrays
-OTHERS = ["chainer", "pytensor", "aesara", "theano", "mlx", "mxnet", "paddle", "tinygrad"]
-
+OTHERS = adapter_list.ADAPTER_OF
 
 # Two ranks of those whose start takes longest are in the targets of their adapters.
 CASES = [
     pytest.param(name, size, marks=[pytest.mark.slow] if name in NATIVE and size == 2 else [])
-    for name in (*ALWAYS, *NATIVE, *OTHERS)
+    for name in ("numpy", *NATIVE, *OTHERS)
     for size in (2, 3)
 ]
 
@@ -41,7 +39,8 @@ CASES = [
 def framework(request: pytest.FixtureRequest, native_part: Callable[[str], list[Path]]) -> str:
     """The name of a framework that is installed here, its adapter's native part built."""
     name: str = request.param
-    if name not in ALWAYS and importlib.util.find_spec(name) is None:
+    needed = name not in OTHERS or OTHERS[name].imports  # without any it takes NumPy's arrays
+    if needed and importlib.util.find_spec(name) is None:
         pytest.skip(f"there is no {name}")
     if name in NATIVE:
         native_part(f"ddl_{name}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ddl_torch.elastic_tensors import pack
+from ddl_torch.elastic.tensors import pack
 
 CLASSES = 10
 

@@ -20,7 +20,7 @@ from patient_samples import PatientSamples
 
 import ddl_jax.elastic as elastic
 from ddl_elastic.framework import digest
-from ddl_jax import elastic_state
+from ddl_jax.elastic import state as elastic_state
 
 random = np.random.default_rng(1)
 DATA = [

@@ -14,6 +14,8 @@ from ddl_horovod.tensorflow import functions, operations
 from ddl_horovod.tensorflow.compression import Compression
 from ddl_horovod.tensorflow.keras.optimizer import DistributedOptimizer
 
+__all__ = ["allgather", "broadcast", "broadcast_global_variables", "load_model", "reducescatter"]
+
 
 def broadcast_global_variables(root_rank: int) -> Any:
     """As hvd.broadcast_global_variables of ddl_horovod.tensorflow; in a graph of TensorFlow 1 it

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ddl_elastic.framework import Ready
-from ddl_torch.elastic_shares import Arrays, Share, Shares
-from ddl_torch.elastic_tensors import wide
+from ddl_torch.elastic.shares import Arrays, Share, Shares
+from ddl_torch.elastic.tensors import wide
 
 
 class Gradients:

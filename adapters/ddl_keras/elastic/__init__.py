@@ -26,10 +26,10 @@ from ddl_elastic.loading import count_samples, read_example
 from ddl_elastic.loop import WATCHDOG, Loop
 from ddl_elastic.sampler import Sampler
 from ddl_elastic.saving import policy_find
-from ddl_keras import elastic_evaluation
-from ddl_keras.elastic_callbacks import on_writer
-from ddl_keras.elastic_half import Half
-from ddl_keras.elastic_pins import pin, refuse_fork, seed
+from ddl_keras.elastic import evaluation
+from ddl_keras.elastic.callbacks import on_writer
+from ddl_keras.elastic.half import Half
+from ddl_keras.elastic.pins import pin, refuse_fork, seed
 
 __all__ = ["Arrays", "Half", "Job", "fit", "pin", "preload", "seed"]
 
@@ -108,9 +108,9 @@ def fit(
         calls.on_epoch_begin(epoch)
 
     def end_epoch() -> dict[str, Any]:
-        logs: dict[str, Any] = elastic_evaluation.results(model)
+        logs: dict[str, Any] = evaluation.results(model)
         if validation_data is not None:
-            logs |= elastic_evaluation.run(half, loop, validation_data, size, collate)
+            logs |= evaluation.run(half, loop, validation_data, size, collate)
         calls.on_epoch_end(epoch, logs)
         return logs
 
@@ -126,7 +126,7 @@ def fit(
             step.run(share)
         half.update()
         epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
-        calls.on_train_batch_end(step.number, elastic_evaluation.results(model))
+        calls.on_train_batch_end(step.number, evaluation.results(model))
         if step.number + 1 == ends[epoch]:
             logs = end_epoch()
         if model.stop_training:

@@ -13,13 +13,13 @@ import tensorflow as tf
 from ddl_elastic import flat, framework
 from ddl_elastic.buffers import Buffers
 from ddl_elastic.flat import Flat, Spec, Values
-from ddl_tensorflow import elastic_pins
+from ddl_tensorflow.elastic import pins
 
 
 class Half(Flat):
     """See ddl_elastic.framework.Framework."""
 
-    seed = staticmethod(elastic_pins.seed)
+    seed = staticmethod(pins.seed)
 
     def __init__(
         self, model: Any, optimizer: Any, generators: Sequence[tf.random.Generator] = ()
@@ -41,7 +41,7 @@ class Half(Flat):
         self.random_seed = tf.zeros(2, tf.int32)
 
     def environment(self) -> dict[str, str]:
-        return elastic_pins.describe()
+        return pins.describe()
 
     # ---- a share ----
 

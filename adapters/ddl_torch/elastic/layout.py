@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrays of a share: which part of them is for which tensor. elastic_shares.py makes them.
+"""The arrays of a share: which part of them is for which tensor. shares.py makes them.
 
 There is an array for each bucket of gradients. Then come those of buffers, one for each type, and
 the numbers: the loss, its weight, and for each parameter whether it was used. What can be added
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddl_torch.elastic_tensors import wide
+from ddl_torch.elastic.tensors import wide
 
 
 class Section:

@@ -26,14 +26,15 @@ import ddl_core
 from ddl_elastic import framework, joining
 from ddl_elastic.loop import Loop
 from ddl_elastic.saving import policy_find
-from ddl_torch import elastic_environment, elastic_modules, elastic_state
-from ddl_torch.elastic_buffers import Buffers
-from ddl_torch.elastic_gradients import Gradients
-from ddl_torch.elastic_layout import Layout
-from ddl_torch.elastic_loading import Loading
-from ddl_torch.elastic_pins import pin, seed
-from ddl_torch.elastic_refusals import refuse
-from ddl_torch.elastic_shares import Share, Shares, add
+from ddl_torch.elastic import environment, modules
+from ddl_torch.elastic import state as elastic_state
+from ddl_torch.elastic.buffers import Buffers
+from ddl_torch.elastic.gradients import Gradients
+from ddl_torch.elastic.layout import Layout
+from ddl_torch.elastic.loading import Loading
+from ddl_torch.elastic.pins import pin, seed
+from ddl_torch.elastic.refusals import refuse
+from ddl_torch.elastic.shares import Share, Shares, add
 
 BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
@@ -123,8 +124,8 @@ class Half(Loading):
 
     def _look_up(self) -> None:
         """What the arrays hold. The program may freeze a parameter between two steps."""
-        if self._changes != elastic_modules.changes:
-            self._changes = elastic_modules.changes
+        if self._changes != modules.changes:
+            self._changes = modules.changes
             self._parameters = list(self.model.parameters())
             tensors = [*self._parameters, *self.model.buffers()]
             if [*map(id, tensors)] != [*map(id, self._tensors)]:
@@ -148,7 +149,7 @@ class Half(Loading):
     seed = staticmethod(seed)
 
     def environment(self) -> dict[str, str]:
-        return elastic_environment.describe(self.model)
+        return environment.describe(self.model)
 
     def begin(self, worker: int) -> None:
         self._worker = worker

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ddl_elastic.framework import State
-from ddl_torch.elastic_tensors import pack, unpack
+from ddl_torch.elastic.tensors import pack, unpack
 
 
 def read(model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]) -> State:

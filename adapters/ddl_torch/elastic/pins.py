@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ddl_elastic import environment
-from ddl_torch.elastic_environment import describe
+from ddl_torch.elastic.environment import describe
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]
 

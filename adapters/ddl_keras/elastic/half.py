@@ -13,9 +13,9 @@ import numpy as np
 from ddl_elastic import flat, framework
 from ddl_elastic.buffers import Buffers
 from ddl_elastic.flat import Flat, Spec, Values
-from ddl_keras import elastic_pins
 from ddl_keras.batch_norm import SyncBatchNormalization
-from ddl_keras.elastic_backends import make_functions
+from ddl_keras.elastic import pins
+from ddl_keras.elastic.backends import make_functions
 
 
 class Half(Flat):
@@ -28,7 +28,7 @@ class Half(Flat):
     example  a batch as every share has it
     """
 
-    seed = staticmethod(elastic_pins.seed)
+    seed = staticmethod(pins.seed)
 
     def __init__(self, model: keras.Model, example: Any) -> None:
         _refuse(model)
@@ -58,7 +58,7 @@ class Half(Flat):
         _write(self._metrics, values)
 
     def environment(self) -> dict[str, str]:
-        return elastic_pins.describe(self.model)
+        return pins.describe(self.model)
 
     # ---- a share ----
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from ddl_elastic.loop import Loop
-from ddl_keras.elastic_half import Half
+from ddl_keras.elastic.half import Half
 
 
 def results(model: Any) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from ddl_elastic.framework import Framework, State
 from ddl_elastic.loading import read_example
 from ddl_elastic.loop import WATCHDOG, Loop
 from ddl_elastic.saving import policy_find
-from ddl_jax import elastic_state
-from ddl_jax.elastic_half import Half
-from ddl_jax.elastic_pins import pin, refuse_fork, seed
+from ddl_jax.elastic import state as elastic_state
+from ddl_jax.elastic.half import Half
+from ddl_jax.elastic.pins import pin, refuse_fork, seed
 
 __all__ = ["Half", "Job", "pin", "preload", "seed", "train"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 _HALVES = {
-    "tensorflow": "ddl_tensorflow.elastic_pins",
-    "jax": "ddl_jax.elastic_pins",
-    "torch": "ddl_torch.elastic_pins",
+    "tensorflow": "ddl_tensorflow.elastic.pins",
+    "jax": "ddl_jax.elastic.pins",
+    "torch": "ddl_torch.elastic.pins",
 }
 _backend = importlib.import_module(_HALVES[keras.backend.backend()])
 

@@ -14,8 +14,8 @@ import ddl_core
 from ddl_core import dtypes
 from ddl_core.order import add_at
 from ddl_elastic.framework import Array
-from ddl_torch.elastic_layout import Layout, Section
-from ddl_torch.elastic_tensors import wide
+from ddl_torch.elastic.layout import Layout, Section
+from ddl_torch.elastic.tensors import wide
 
 _DTYPES = {each: dtypes.from_name(str(each)[6:], "") for each in (torch.float32, torch.float64)}
 

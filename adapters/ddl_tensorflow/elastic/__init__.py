@@ -30,8 +30,8 @@ import ddl_core
 from ddl_elastic import joining
 from ddl_elastic.loop import Loop
 from ddl_elastic.saving import policy_find
-from ddl_tensorflow.elastic_half import Half
-from ddl_tensorflow.elastic_pins import pin, seed
+from ddl_tensorflow.elastic.half import Half
+from ddl_tensorflow.elastic.pins import pin, seed
 
 __all__ = ["Half", "Job", "pin", "preload", "seed"]
 

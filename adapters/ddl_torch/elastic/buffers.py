@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ddl_torch.elastic_layout import Section
-from ddl_torch.elastic_shares import Arrays, Share
-from ddl_torch.elastic_tensors import WIDE, is_integer, wide
+from ddl_torch.elastic.layout import Section
+from ddl_torch.elastic.shares import Arrays, Share
+from ddl_torch.elastic.tensors import WIDE, is_integer, wide
 
 
 class Buffers:

@@ -12,8 +12,9 @@ import numpy as np
 
 from ddl_elastic import flat, framework
 from ddl_elastic.flat import Flat, Spec
-from ddl_jax import elastic_pins, elastic_state
 from ddl_jax.arrays import as_array
+from ddl_jax.elastic import pins
+from ddl_jax.elastic import state as elastic_state
 
 
 class Half(Flat):
@@ -49,10 +50,10 @@ class Half(Flat):
 
         self._compute, self._update = jax.jit(compute), jax.jit(update)
         self.lay_out([Spec(each.shape, each.dtype) for each in leaves])
-        elastic_pins.tell_device()
+        pins.tell_device()
 
     def environment(self) -> dict[str, str]:
-        return elastic_pins.describe()
+        return pins.describe()
 
     # ---- a share ----
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators of some of the ranks, as adapters with a native part have them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+from ddl_core import fork_guard
+from ddl_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ddl_core.adapter import World
+    from ddl_core.comm import Comm
+
+C = TypeVar("C", bound="Communicator")
+
+
+class Communicator(ABC):
+    """Some of the ranks, made by `split` or `subset`; valid until `shutdown`.
+
+    rank   this process's number among them
+    size   how many they are
+    """
+
+    def __init__(self, comm: Comm) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._number = self._add(comm)
+
+    __reduce__ = fork_guard.refuse_copy
+
+    @abstractmethod
+    def _add(self, comm: Comm) -> int:
+        """Let operations use the comm. Returns its number in the native part."""
+
+    @abstractmethod
+    def _part(self) -> Comm:
+        """Its comm. Raises a DdlError after `shutdown`."""
+
+    @overload
+    def split(self: C, color: int, key: int = 0) -> C: ...
+
+    @overload
+    def split(self, color: None, key: int = 0) -> None: ...
+
+    def split(self: C, color: int | None, key: int = 0) -> C | None:
+        """As the adapter's `split`, among these ranks."""
+        part = self._part().split(color, key)
+        return None if part is None else type(self)(part)
+
+
+class Functions(Generic[C]):
+    """The functions that make an adapter's communicators. The adapter exports the methods."""
+
+    def __init__(self, kind: type[C], world: World) -> None:
+        self._kind, self._world = kind, world
+
+    @overload
+    def split(self, color: int, key: int = 0) -> C: ...
+
+    @overload
+    def split(self, color: None, key: int = 0) -> None: ...
+
+    def split(self, color: int | None, key: int = 0) -> C | None:
+        """The ranks that give the same color, in the order of key, then of their rank. All ranks
+        call it; with None a rank gets None. Raises like ddl_core.Comm.split."""
+        part = self._world.comm().split(color, key)
+        return None if part is None else self._kind(part)
+
+    def subset(self, ranks: Sequence[int]) -> C:
+        """These ranks, in this order. Only they call it. Raises like ddl_core.Comm.subset."""
+        return self._kind(self._world.comm().subset(ranks))
+
+    def members(self, comm: C | None) -> tuple[int, int, int]:
+        """The number, this process's rank and the size of a communicator; None: of all ranks."""
+        if comm is None:
+            return 0, self._world.rank(), self._world.size()
+        if not isinstance(comm, self._kind):
+            package = self._kind.__module__.partition(".")[0]
+            raise InvalidArgument(
+                f"comm: is a {type(comm).__name__}, not of {package}.split or subset"
+            )
+        comm._part()
+        return comm._number, comm.rank, comm.size

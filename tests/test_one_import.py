@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddl.torch` and the like are the packages ddl_torch and the like: each module is one object."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import adapter_list
+import pytest
+
+PACKAGES = ["core", "launch", "elastic", *adapter_list.ADAPTERS]
+# Each module of a package by both names, once with this name first and once with the other.
+SAME = """
+import importlib, pkgutil, sys
+
+def load(name):
+    try:
+        return importlib.import_module(name)
+    except (ImportError, SystemExit) as error:  # lacks a framework, or is a program
+        return type(error)
+
+def modules(package):
+    yield package.__name__
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".", lambda _: None):
+        if not found.name.endswith(("__main__", ".main", ".enter", "_build")):
+            yield found.name
+
+first = sys.argv[2]
+package = importlib.import_module(first + sys.argv[1])
+prefix = "ddl_" + sys.argv[1]
+count = 0
+for name in modules(package):
+    own, alias = prefix + name[len(prefix):], "ddl." + name[len("ddl_"):]
+    names = (own, alias) if first == "ddl_" else (alias, own)
+    a, b = map(load, names)
+    assert a is b, names
+    if not isinstance(a, type):
+        assert a.__name__ == a.__spec__.name == own, (a.__name__, a.__spec__)
+        parent, _, last = alias.rpartition(".")
+        found = getattr(sys.modules[parent], last, a)
+        assert found is a or not hasattr(found, "__spec__"), name  # or a function of that name
+        count += 1
+print("same", count)
+"""
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("first", ["ddl.", "ddl_"])
+@pytest.mark.parametrize("name", PACKAGES)
+def test_each_module_is_one_object(tmp_path: Path, name: str, first: str) -> None:
+    for framework in adapter_list.ADAPTERS[name].imports if name in adapter_list.ADAPTERS else ():
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"there is no {framework}")
+    ended = run("-c", SAME, name, first, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.split()[-1]) >= 1
+
+
+def test_import_needs_no_framework(tmp_path: Path) -> None:
+    frameworks = {name for each in adapter_list.ADAPTERS.values() for name in each.imports}
+    loaded = run("-c", "import ddl, sys; print(*sys.modules)", cwd=tmp_path).stdout.split()
+    assert "ddl_core" in loaded
+    assert frameworks & set(loaded) == set()
+
+
+def test_names_of_the_core(tmp_path: Path) -> None:
+    same = "[getattr(ddl, name) is getattr(ddl_core, name) for name in ddl.__all__]"
+    ended = run("-c", f"import ddl, ddl_core; print({same})", cwd=tmp_path)
+    assert "False" not in ended.stdout and "True" in ended.stdout, ended.stderr
+
+
+def test_unknown_names(tmp_path: Path) -> None:
+    attribute = run("-c", "import ddl; ddl.no_such_name", cwd=tmp_path).stderr
+    assert "AttributeError: module 'ddl' has no attribute 'no_such_name'" in attribute
+    module = run("-c", "import ddl.core.no_such_module", cwd=tmp_path).stderr
+    assert "ModuleNotFoundError: No module named 'ddl.core.no_such_module'" in module
+
+
+@pytest.mark.parametrize("module", ["launch", "launch.commands"])
+def test_as_a_program(tmp_path: Path, module: str) -> None:
+    one = run("-m", f"ddl.{module}", "--version", cwd=tmp_path)
+    other = run("-m", f"ddl_{module}", "--version", cwd=tmp_path)
+    assert (one.returncode, one.stdout, one.stderr) == (0, other.stdout, other.stderr)
