@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ddl_elastic import environment, job_file, program
+from ddl_elastic import environment, job_file
 from ddl_elastic.control import Control, ControlError
-from ddl_elastic.coordinator import Coordinator, JobFailed
+from ddl_elastic.coordinator import Coordinator, JobFailed, wait_for_end
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.job_file import JobFile
 from ddl_elastic.progress import Progress
@@ -68,7 +68,7 @@ def run_job(
         raise CommandError(f"--name {name}: {error}") from None
     try:
         with control:
-            job.run(lambda: program.wait_for_end(job))
+            job.run(lambda: wait_for_end(job))
         return 0
     except JobFailed as error:
         if str(error):

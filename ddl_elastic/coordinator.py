@@ -429,3 +429,19 @@ class Coordinator:
             lines.append(worker.text)
         for line in lines:
             self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")
+
+
+def wait_for_end(coordinator: Coordinator) -> None:
+    """Wait until all workers have ended. Raises JobFailed with the exit code if that is not 0."""
+    while not coordinator.is_over:
+        coordinator.wait()
+    coordinator.compare()
+    # One that died while others trained on does not count.
+    trained = [worker for worker in coordinator.workers if worker.digest]
+    if failed := [worker for worker in trained or coordinator.workers if worker.code]:
+        code = failed[0].code or 0
+        ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
+        if ends and not trained:
+            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
+            ends.insert(0, f"{text} from there when it is started again")
+        raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

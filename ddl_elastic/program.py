@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ddl_core.errors import Minority
 from ddl_elastic import environment
-from ddl_elastic.coordinator import Coordinator, JobFailed
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.framework import HALVES, loaded_halves
 from ddl_elastic.messages import Channel, JobOver
@@ -115,19 +114,3 @@ def _show(error: BaseException) -> None:
     ):
         found = found.tb_next
     traceback.print_exception(type(error), error, found)
-
-
-def wait_for_end(coordinator: Coordinator) -> None:
-    """Until all workers have ended. Raises JobFailed with the exit code, if that is not 0."""
-    while not coordinator.is_over:
-        coordinator.wait()
-    coordinator.compare()
-    # One that died while others trained on does not count.
-    trained = [worker for worker in coordinator.workers if worker.digest]
-    if failed := [worker for worker in trained or coordinator.workers if worker.code]:
-        code = failed[0].code or 0
-        ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
-        if ends and not trained:
-            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
-            ends.insert(0, f"{text} from there when it is started again")
-        raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic import environment, program
-from ddl_elastic.coordinator import Coordinator, JobFailed, Shows
+from ddl_elastic.coordinator import Coordinator, JobFailed, Shows, wait_for_end
 from ddl_elastic.engines import AgentSpec, Program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
@@ -243,7 +243,7 @@ class Runner:
             self._hear()
             self._steer()
             self._tell()
-        program.wait_for_end(self._job)
+        wait_for_end(self._job)
 
     def _ends(self) -> str:
         """Of workers that have not joined."""
