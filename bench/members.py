@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import ddl_core
-from ddl_elastic import control, environment, messages
-from ddl_elastic.dialing import dial
-from ddl_elastic.host_agent import Refused
-from ddl_elastic.memory import Memory
-from ddl_elastic.messages import Channel, Message
+from ddl_elastic.base import environment, messages
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.coordinator import control
+from ddl_elastic.engines.dialing import dial
+from ddl_elastic.engines.host_agent import Refused
+from ddl_elastic.engines.memory import Memory
 
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 NAME = f"bench-members-{os.getpid()}"

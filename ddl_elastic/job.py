@@ -10,22 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import environment, joining, timeline, training, worker
-from ddl_elastic.assign import legal_sizes
-from ddl_elastic.coordinator import Coordinator
+from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.coordinator import training
+from ddl_elastic.coordinator.coordinator import Coordinator
+from ddl_elastic.coordinator.progress import Progress
+from ddl_elastic.coordinator.staff import Size
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.framework import Framework, State, digest, find_half, loaded_halves
-from ddl_elastic.loading import Collate, Dataset, Stream, count_samples, count_steps
-from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.membership import leave_when_asked
-from ddl_elastic.messages import Channel
-from ddl_elastic.progress import Progress
-from ddl_elastic.sampler import Sampler, model_seed
-from ddl_elastic.saving import policy_find
-from ddl_elastic.staff import Size
-from ddl_elastic.watchdog import Watchdog
-from ddl_elastic.worker import Constants
+from ddl_elastic.frameworks.protocol import Framework, State, digest, find_half, loaded_halves
+from ddl_elastic.shares.assign import legal_sizes
+from ddl_elastic.shares.loading import Collate, Dataset, Stream, count_samples, count_steps
+from ddl_elastic.shares.sampler import Sampler, model_seed
+from ddl_elastic.step.membership import leave_when_asked
+from ddl_elastic.step.watchdog import Watchdog
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import joining, trainer
+from ddl_elastic.worker.loop import WATCHDOG, Loop
+from ddl_elastic.worker.trainer import Constants
 
 
 class Job:
@@ -135,7 +137,7 @@ class Job:
             leave_when_asked()
             own = (spec, channel, constants, secret, self._make, self._reading)
             more = (self._watchdog, traces, self._policy)
-            ThreadPoolExecutor(1).submit(worker.work, *own, *more).result()
+            ThreadPoolExecutor(1).submit(trainer.work, *own, *more).result()
 
         with (
             LocalEngine(work, self._size.most, constants.threads) as engine,
@@ -159,7 +161,7 @@ class Job:
             watchdog=self._watchdog,
             policy=self._policy,
         )
-        worker.train(loop, self._reading)
+        trainer.train(loop, self._reading)
         self._is_writer = loop.is_writer
         self._part = {
             "state": "done",

@@ -30,6 +30,28 @@ LAYERS = {
     "base": set(),
 }
 
+# The same for the folders, and the modules outside them, of Python packages.
+PYTHON_LAYERS = {
+    "ddl_elastic": {
+        "web": {"scheduler"},
+        "scheduler": {"web", "cli", "coordinator", "engines", "shares", "base"},
+        "cli": {"job", "coordinator", "engines", "base"},
+        "__init__": {"job", "coordinator", "step", "shares"},
+        "job": {
+            *("worker", "coordinator", "engines", "step"),
+            *("storage", "shares", "frameworks", "base"),
+        },
+        "worker": {"engines", "step", "storage", "shares", "frameworks", "base"},
+        "coordinator": {"engines", "step", "shares", "frameworks", "base"},
+        "engines": {"frameworks", "base"},
+        "step": {"storage", "shares", "frameworks", "base"},
+        "storage": {"frameworks", "base"},
+        "shares": {"frameworks"},
+        "frameworks": {"base"},
+        "base": set(),
+    },
+}
+
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
 PURE = {"plan", "topo", "reduce"}
 PURE_SYSTEM = {
@@ -65,11 +87,11 @@ LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
 ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
 HALF = re.compile(r"adapters/\w+/elastic\w*\.py")  # what an adapter does for ddl_elastic
 HALF_LINES = 250  # of each file of it
-ELASTIC_ENVIRONMENT = f"{ELASTIC}/environment.py"  # the only reader of it in the package
+ELASTIC_ENVIRONMENT = f"{ELASTIC}/base/environment.py"  # the only reader of it in the package
 PURE_PYTHON = {
     f"{ELASTIC}/{name}.py"
     for name in (
-        *("assign", "order", "sampler"),
+        *("shares/assign", "shares/order", "shares/sampler"),
         *(
             f"scheduler/{name}"
             for name in ("filling", "jobs", "model", "places", "policy", "requests")
@@ -223,6 +245,27 @@ def check_python(root: Path) -> Iterator[str]:
             yield f"{where}:{line_of(text, match.start())}: an adapter reads no environment"
 
 
+def check_folders(root: Path) -> Iterator[str]:
+    """Imports between the folders of a package point down."""
+    for package, layers in PYTHON_LAYERS.items():
+        for path in sorted((root / package).rglob("*.py")):
+            where = path.relative_to(root)
+            layer = where.parts[1] if len(where.parts) > 2 else path.stem
+            if layer not in layers:
+                yield f"{where}: not in a layer of {package}; there are {', '.join(layers)}"
+                continue
+            for node in ast.walk(ast.parse(path.read_text(), str(where))):
+                for name in imported(node, where.parts[:-1]):
+                    first, *inner = name.split(".")
+                    target = inner[0] if first == package and inner else layer
+                    if target in layers and target not in {layer, *layers[layer]}:
+                        allowed = ", ".join(sorted(layers[layer])) or "nothing"
+                        yield (
+                            f"{where}:{node.lineno}: {layer} may not import {target}: below it"
+                            f" there is {allowed}"
+                        )
+
+
 def check_cycles(root: Path) -> Iterator[str]:
     """Within each of the packages, imports have no cycles, those for types alone included."""
     for package in ("ddl_core", LAUNCH, ELASTIC):
@@ -262,7 +305,8 @@ def check_text(root: Path) -> Iterator[str]:
 
 def check(root: Path) -> list[str]:
     """All violations in the tree."""
-    found = [*check_c(root), *check_python(root), *check_cycles(root), *check_text(root)]
+    checks = (check_c, check_python, check_folders, check_cycles, check_text)
+    found = [violation for each in checks for violation in each(root)]
     return list(dict.fromkeys(found))
 
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 from ddl_launch import sockets
 from ddl_launch.hosts import Host, Layout
 from ddl_launch.launchers import Order, find_launcher, start

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_elastic.dial_in import AGENT_HELLO, DialIn, check_hello
-from ddl_elastic.messages import Channel, Message
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.engines.dial_in import AGENT_HELLO, DialIn, check_hello
 from ddl_elastic.scheduler.jobs import Slot
 from ddl_launch import frames
 

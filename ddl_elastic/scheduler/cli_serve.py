@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ddl_elastic import environment
-from ddl_elastic.cli_agent import parse_address, read_token
+from ddl_elastic.base import environment
+from ddl_elastic.cli.agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_elastic.scheduler.agents import Agents
 from ddl_elastic.scheduler.jobs import Settings, Slot

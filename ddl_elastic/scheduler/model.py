@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ddl_elastic.assign import legal_sizes
+from ddl_elastic.shares.assign import legal_sizes
 
 # How strongly the base, a doubling and the way across hosts count as free while nothing else was
 # measured. What was measured across hosts only may as well be quick within one.

@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import environment, program
-from ddl_elastic.coordinator import Coordinator, JobFailed, Shows, wait_for_end
-from ddl_elastic.engines import AgentSpec, Program
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.coordinator.coordinator import Coordinator, JobFailed, Shows, wait_for_end
+from ddl_elastic.coordinator.staff import Size, Worker
+from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.messages import Channel, Message
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.granted import GrantedEngine
 from ddl_elastic.scheduler.pace import Pace
 from ddl_elastic.scheduler.requests import MOST, JobSpec, spec_read
 from ddl_elastic.scheduler.user import acting_as, become, user_find
-from ddl_elastic.staff import Size, Worker
-from ddl_elastic.waiting import ready
 
 TELL_EVERY = 0.5  # seconds
 LEAVE_LIMIT = 30.0  # seconds for a worker to leave by plan; then it is killed, and the others go on

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from ddl_elastic.messages import Channel
+from ddl_elastic.base.messages import Channel
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.known import Known
 from ddl_elastic.scheduler.model import Report

@@ -32,6 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
 from ddl_elastic.scheduler.agents import Agents
 from ddl_elastic.scheduler.folder import JobFolder
@@ -43,7 +44,6 @@ from ddl_elastic.scheduler.runner import Order
 from ddl_elastic.scheduler.runs import Run, run_adopt
 from ddl_elastic.scheduler.starter import Starter
 from ddl_elastic.scheduler.store import ACTIVE, Record, Store, StoreError
-from ddl_elastic.waiting import ready
 
 PLAN_EVERY = 0.5  # seconds, at most
 LOOK_EVERY = 0.5  # seconds between two looks at the store

@@ -29,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddl_elastic import program
+from ddl_elastic.engines import program
 from ddl_elastic.scheduler import runner
 from ddl_elastic.scheduler.requests import spec_read
 from ddl_elastic.scheduler.runner import Order

@@ -8,7 +8,8 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ddl_elastic import agent, environment
+from ddl_elastic.base import environment
+from ddl_elastic.engines import agent
 
 
 def user_find(name: str) -> pwd.struct_passwd:

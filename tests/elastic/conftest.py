@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic.sampler import Sampler
+from ddl_elastic.shares.sampler import Sampler
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic.admission import ROOM, Candidate, compare, pack, unpack
+from ddl_elastic.step.admission import ROOM, Candidate, compare, pack, unpack
 
 PROGRAM = Path(__file__).parent / "programs" / "admitted.py"
 LIMIT = 120  # seconds, on a busy machine
@@ -67,7 +67,7 @@ def test_another_instruction_set_is_refused(tmp_path: Path) -> None:
     assert "Its instruction set is DEFAULT, there it is AVX" in last
     assert f"rank 2 on {host}: PyTorch " in last
     assert "ATEN_CPU_CAPABILITY default" in last
-    assert last.removeprefix("ddl_elastic.admission.AdmissionError: ") in others[0][2]
+    assert last.removeprefix("ddl_elastic.step.admission.AdmissionError: ") in others[0][2]
     assert others[1][2] == ""
 
 

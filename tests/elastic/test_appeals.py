@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.appeals import MORE, Appeals
+from ddl_elastic.coordinator.appeals import MORE, Appeals
+from ddl_elastic.coordinator.staff import Worker
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.staff import Worker
 
 SILENCE = 6.0
 LATE = SILENCE + MORE

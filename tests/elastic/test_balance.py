@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, Pace
+from ddl_elastic.shares.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, Pace
 
 
 @pytest.mark.slow

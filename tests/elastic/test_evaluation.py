@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic import step as steps
-from ddl_elastic.evaluation import Plan, as_numbers
-from ddl_elastic.framework import digest
-from ddl_elastic.step import Step
+from ddl_elastic.frameworks.protocol import digest
+from ddl_elastic.step import step as steps
+from ddl_elastic.step.step import Step
+from ddl_elastic.worker.evaluation import Plan, as_numbers
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -20,8 +20,8 @@ from ranks import join, together
 
 from ddl_core import Endpoint
 from ddl_core.errors import PeerLost
-from ddl_elastic import transfer
-from ddl_elastic.framework import State, Tensor, digest
+from ddl_elastic.frameworks.protocol import State, Tensor, digest
+from ddl_elastic.step import transfer
 
 # When a worker dies: a newcomer before the others have switched, or while it observes; or a member.
 NEWCOMERS = ["start", "warm-up", "creation, by a newcomer", "hello, by a newcomer"]

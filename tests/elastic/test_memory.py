@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.memory import Memory
-from ddl_elastic.messages import Message, checked
-from ddl_elastic.rebuilding import Rebuilding, is_known, replay, unknown
-from ddl_elastic.staff import Worker
+from ddl_elastic.base.messages import Message, checked
+from ddl_elastic.coordinator.rebuilding import Rebuilding, is_known, replay, unknown
+from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.engines.memory import Memory
 
 
 def told(memory: Memory, kind: str, heard: bool = True, **fields: Any) -> None:

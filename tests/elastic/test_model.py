@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.assign import legal_sizes
 from ddl_elastic.scheduler.model import (
     Memory,
     Report,
@@ -19,6 +18,7 @@ from ddl_elastic.scheduler.model import (
     model_fit,
     sizes_list,
 )
+from ddl_elastic.shares.assign import legal_sizes
 
 MODELS = st.builds(
     StepModel,

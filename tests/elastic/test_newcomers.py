@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
-from ddl_elastic.newcomers import FOUNDING, LOOKS, STEPS, FounderWatchdog, NewcomerWatchdog
+from ddl_elastic.coordinator.newcomers import (
+    FOUNDING,
+    LOOKS,
+    STEPS,
+    FounderWatchdog,
+    NewcomerWatchdog,
+)
 
 
 def make(seconds: float = 0.5) -> NewcomerWatchdog:

@@ -14,11 +14,11 @@ from ranks import join
 
 from ddl_core import Endpoint
 from ddl_core.errors import DdlError
-from ddl_elastic.observer import Observer, Results
-from ddl_elastic.reform import Watch
-from ddl_elastic.step import Arrays, Group, Step
-from ddl_elastic.transfer import Receiver
-from ddl_elastic.watchdog import Watchdog
+from ddl_elastic.step.reform import Watch
+from ddl_elastic.step.step import Arrays, Group, Step
+from ddl_elastic.step.transfer import Receiver
+from ddl_elastic.step.watchdog import Watchdog
+from ddl_elastic.worker.observer import Observer, Results
 
 LIMIT = 60  # seconds for what must not hang
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic import program
-from ddl_elastic.progress import Progress
+from ddl_elastic.coordinator.progress import Progress
+from ddl_elastic.engines import program
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]

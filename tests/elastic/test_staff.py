@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddl_elastic.coordinator.staff import Size, Staff, Worker
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.staff import Size, Staff, Worker
 
 
 def make_staff(workers: list[Worker]) -> Staff:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.admission import Candidate
+from ddl_elastic.coordinator.staff import Size, Staff, Worker
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.staff import Size, Staff, Worker
+from ddl_elastic.step.admission import Candidate
 
 FIRST = Candidate(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from waits import wait_until
 
-from ddl_elastic import program
+from ddl_elastic.engines import program
 from ddl_elastic.scheduler import runner, starter
 from ddl_elastic.scheduler.runner import Order
 from ddl_elastic.scheduler.service import LOOK_EVERY, Service

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddl_core
-from ddl_elastic.order import children, parent, parts_of, tree_size
-from ddl_elastic.partial import PartialSums
-from ddl_elastic.reform import Action, Standing, Watch, decide
-from ddl_elastic.step import Arrays, Group, Step
+from ddl_elastic.shares.order import children, parent, parts_of, tree_size
+from ddl_elastic.step.partial import PartialSums
+from ddl_elastic.step.reform import Action, Standing, Watch, decide
+from ddl_elastic.step.step import Arrays, Group, Step
 
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:

@@ -21,8 +21,8 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 import ddl_core  # noqa: E402
 import ddl_torch  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
-from ddl_elastic.framework import digest, find_half  # noqa: E402
-from ddl_elastic.sampler import share_seed  # noqa: E402
+from ddl_elastic.frameworks.protocol import digest, find_half  # noqa: E402
+from ddl_elastic.shares.sampler import share_seed  # noqa: E402
 from ddl_torch.elastic_tensors import pack, unpack  # noqa: E402
 
 

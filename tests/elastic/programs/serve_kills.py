@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddl_elastic import program
+from ddl_elastic.engines import program
 from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.jobs import Settings, Slot
 from ddl_elastic.scheduler.service import Service

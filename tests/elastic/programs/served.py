@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic.framework import digest
+from ddl_elastic.frameworks.protocol import digest
 
 LOGICAL = 12
 
