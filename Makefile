@@ -18,7 +18,7 @@ find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 py
 pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
-  libddl/cmake ddl_core ddl_launch ddl_elastic adapters -type f -not -name '*.pyc' 2>/dev/null)
+  libddl/cmake ddl_core ddl_launch ddl_elastic ddl_scheduler adapters -type f -not -name '*.pyc' 2>/dev/null)
 # The one whose format the sources have; others differ in details.
 clang_format := clang-format==14.0.6
 

@@ -33,8 +33,6 @@ LAYERS = {
 # The same for the folders, and the modules outside them, of Python packages.
 PYTHON_LAYERS = {
     "ddl_elastic": {
-        "web": {"scheduler"},
-        "scheduler": {"web", "cli", "coordinator", "engines", "shares", "base"},
         "cli": {"job", "coordinator", "engines", "base"},
         "__init__": {"job", "coordinator", "step", "shares"},
         "job": {
@@ -50,7 +48,18 @@ PYTHON_LAYERS = {
         "frameworks": {"base"},
         "base": set(),
     },
+    "ddl_scheduler": {
+        "__init__": set(),
+        "cli": {"web", "service", "runner", "simulation", "planning", "base"},
+        "web": {"base"},
+        "service": {"runner", "planning", "base"},
+        "runner": {"base"},
+        "simulation": {"planning"},
+        "planning": set(),
+        "base": set(),
+    },
 }
+MAX_FILES = 20  # Python sources in one of these folders
 
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
 PURE = {"plan", "topo", "reduce"}
@@ -83,25 +92,21 @@ ADAPTERS = {  # the frameworks that each adapter may import
     "ddl_paddle": {"paddle"},
     "ddl_tinygrad": {"tinygrad"},
 }
-LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
-ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
+LAUNCH = "ddl_launch"  # ELASTIC and SCHEDULER import it
+ELASTIC = "ddl_elastic"  # SCHEDULER and the adapters' halves of it import it
+SCHEDULER = "ddl_scheduler"  # on top: no other package imports it
 HALF = re.compile(r"adapters/\w+/elastic\w*\.py")  # what an adapter does for ddl_elastic
 HALF_LINES = 250  # of each file of it
-ELASTIC_ENVIRONMENT = f"{ELASTIC}/base/environment.py"  # the only reader of it in the package
+ELASTIC_ENVIRONMENT = f"{ELASTIC}/base/environment.py"  # the only reader of it on top of ddl_launch
 PURE_PYTHON = {
-    f"{ELASTIC}/{name}.py"
-    for name in (
-        *("shares/assign", "shares/order", "shares/sampler"),
-        *(
-            f"scheduler/{name}"
-            for name in ("filling", "jobs", "model", "places", "policy", "requests")
-        ),
-        "scheduler/text",
-    )
+    *(f"{ELASTIC}/shares/{name}.py" for name in ("assign", "order", "sampler")),
+    *(f"{SCHEDULER}/base/{name}.py" for name in ("requests", "text")),
+    *(f"{SCHEDULER}/planning/{name}.py" for name in ("filling", "jobs", "model", "places")),
+    f"{SCHEDULER}/planning/policy.py",
 }  # no I/O, clock or state
 PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
-    *("numpy", "re", "struct", ELASTIC),
+    *("numpy", "re", "struct", ELASTIC, SCHEDULER),
 }
 DEPRECATED = {f"ddl_core/{name}.py" for name in ("lab", "launch", "tools")}  # its former modules
 MAX_LINES = 600
@@ -113,6 +118,7 @@ FOLDERS = (
     "ddl_core",
     "ddl_launch",
     "ddl_elastic",
+    "ddl_scheduler",
     "adapters",
     "tests",
     "bench",
@@ -208,7 +214,7 @@ def check_python(root: Path) -> Iterator[str]:
     """One importer of the extension; only adapters import frameworks, and read no environment;
     imports between the packages point down; pure modules import nothing that is not."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl_core", LAUNCH, ELASTIC, "adapters"):
+    for folder in ("ddl_core", LAUNCH, ELASTIC, SCHEDULER, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -221,11 +227,16 @@ def check_python(root: Path) -> Iterator[str]:
                     package = name.split(".")[0]
                     if folder != "adapters" and package in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
-                    below = folder not in (LAUNCH, ELASTIC) and str(where) not in DEPRECATED
+                    below = (
+                        folder not in (LAUNCH, ELASTIC, SCHEDULER) and str(where) not in DEPRECATED
+                    )
                     if package == LAUNCH and below:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
-                    if package == ELASTIC != folder and not HALF.fullmatch(str(where)):
+                    above = folder in (ELASTIC, SCHEDULER) or HALF.fullmatch(str(where))
+                    if package == ELASTIC and not above:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"
+                    if package == SCHEDULER != folder:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {SCHEDULER}"
                     if str(where) in PURE_PYTHON and package not in PURE_MODULES:
                         yield f"{where}:{node.lineno}: is pure and does not import {package}"
                     others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
@@ -236,7 +247,7 @@ def check_python(root: Path) -> Iterator[str]:
                 )
                 if reads and folder == "adapters":
                     yield f"{where}:{node.lineno}: an adapter reads no environment"
-                if reads and folder == ELASTIC and str(where) != ELASTIC_ENVIRONMENT:
+                if reads and folder in (ELASTIC, SCHEDULER) and str(where) != ELASTIC_ENVIRONMENT:
                     yield f"{where}:{node.lineno}: only {ELASTIC_ENVIRONMENT} reads the environment"
     for path in sorted(p for p in (root / "adapters").rglob("*") if p.suffix in NATIVE):
         text = strip_comments(path.read_text())
@@ -246,7 +257,7 @@ def check_python(root: Path) -> Iterator[str]:
 
 
 def check_folders(root: Path) -> Iterator[str]:
-    """Imports between the folders of a package point down."""
+    """Imports between the folders of a package point down, and no folder has too many files."""
     for package, layers in PYTHON_LAYERS.items():
         for path in sorted((root / package).rglob("*.py")):
             where = path.relative_to(root)
@@ -264,11 +275,15 @@ def check_folders(root: Path) -> Iterator[str]:
                             f"{where}:{node.lineno}: {layer} may not import {target}: below it"
                             f" there is {allowed}"
                         )
+        for folder in sorted({path.parent for path in (root / package).rglob("*.py")}):
+            files = len(list(folder.glob("*.py")))
+            if files > MAX_FILES:
+                yield f"{folder.relative_to(root)}: {files} Python files; at most {MAX_FILES}"
 
 
 def check_cycles(root: Path) -> Iterator[str]:
     """Within each of the packages, imports have no cycles, those for types alone included."""
-    for package in ("ddl_core", LAUNCH, ELASTIC):
+    for package in ("ddl_core", LAUNCH, ELASTIC, SCHEDULER):
         files = {
             ".".join(path.relative_to(root).with_suffix("").parts): path
             for path in sorted((root / package).rglob("*.py"))

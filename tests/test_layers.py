@@ -99,6 +99,8 @@ def test_clean_tree(tree: Path) -> None:
         ("adapters/ddl_torch/state.py", "import ddl_elastic\n", "does not import ddl_elastic"),
         ("adapters/ddl_torch/elastic.py", "\n" * 251, "251 lines; split above 250"),
         ("ddl_launch/job.py", "import ddl_elastic\n", "ddl_launch does not import ddl_elastic"),
+        ("ddl_elastic/job.py", "import ddl_scheduler\n", "does not import ddl_scheduler"),
+        ("ddl_scheduler/web/app.py", "import os\nos.environ\n", "reads the environment"),
         ("tests/core/test_x.py", "\n" * 801, "801 lines"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),
     ],

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "adapters")
+PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler", "adapters")
 # What only programmers of libddl, or Python itself, meet.
 INTERNAL = ("NotImplementedError", "AttributeError", "SystemExit", "KeyError", "StopIteration")
 
@@ -164,7 +164,7 @@ def _of_python() -> Iterator[Message]:
 
 def _of_scheduler() -> Iterator[Message]:
     """The answers of the scheduler's API to requests that it refuses."""
-    for path in sorted((ROOT / "ddl_elastic" / "web").glob("*.py")):
+    for path in sorted((ROOT / "ddl_scheduler" / "web").glob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for text in _refusals(function):

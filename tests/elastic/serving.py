@@ -17,8 +17,8 @@ from typing import Any
 
 from conftest import clean_environment
 
-from ddl_elastic.scheduler.folder import JobFolder
-from ddl_elastic.scheduler.store import Record, Store
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.store import Record, Store
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.scheduler.model import (
+from ddl_elastic.shares.assign import legal_sizes
+from ddl_scheduler.planning.model import (
     Memory,
     Report,
     StepModel,
@@ -18,7 +19,6 @@ from ddl_elastic.scheduler.model import (
     model_fit,
     sizes_list,
 )
-from ddl_elastic.shares.assign import legal_sizes
 
 MODELS = st.builds(
     StepModel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_elastic.scheduler.pace import LEAST_STEPS, Pace
+from ddl_scheduler.runner.pace import LEAST_STEPS, Pace
 
 
 def run(pace: Pace, begin: float, seconds: float, size: int, hosts: int) -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl_elastic.scheduler.jobs import Job, Map, Plan, Settings, Slot, Tenant
-from ddl_elastic.scheduler.model import Memory, StepModel, sizes_list
-from ddl_elastic.scheduler.policy import plan_make
+from ddl_scheduler.planning.jobs import Job, Map, Plan, Settings, Slot, Tenant
+from ddl_scheduler.planning.model import Memory, StepModel, sizes_list
+from ddl_scheduler.planning.policy import plan_make
 
 NOW = 1000.0
 SETTINGS = Settings()

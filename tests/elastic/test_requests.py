@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.scheduler.requests import JOB, JobSpec, RequestError, spec_read
-from ddl_elastic.scheduler.text import printable, printable_line
+from ddl_scheduler.base.requests import JOB, JobSpec, RequestError, spec_read
+from ddl_scheduler.base.text import printable, printable_line
 
 FULL = {
     "command": ["python", "train.py", "--lr", "0.1"],

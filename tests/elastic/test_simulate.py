@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_elastic.scheduler.comparison import Result, compare, slots_make
-from ddl_elastic.scheduler.methods import methods_all
-from ddl_elastic.scheduler.model import StepModel
-from ddl_elastic.scheduler.simulate import START, Outcome, simulate
-from ddl_elastic.scheduler.traces import TraceError, workload_read
-from ddl_elastic.scheduler.workloads import (
+from ddl_scheduler.planning.model import StepModel
+from ddl_scheduler.simulation.comparison import Result, compare, slots_make
+from ddl_scheduler.simulation.methods import methods_all
+from ddl_scheduler.simulation.simulate import START, Outcome, simulate
+from ddl_scheduler.simulation.traces import TraceError, workload_read
+from ddl_scheduler.simulation.workloads import (
     SPAN,
     TEST_SEEDS,
     TUNING_SEEDS,

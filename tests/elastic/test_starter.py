@@ -15,10 +15,10 @@ import pytest
 from waits import wait_until
 
 from ddl_elastic.engines import program
-from ddl_elastic.scheduler import runner, starter
-from ddl_elastic.scheduler.runner import Order
-from ddl_elastic.scheduler.service import LOOK_EVERY, Service
-from ddl_elastic.scheduler.starter import Starter, StarterLost
+from ddl_scheduler.runner import runner, starter
+from ddl_scheduler.runner.runner import Order
+from ddl_scheduler.runner.starter import Starter, StarterLost
+from ddl_scheduler.service.service import LOOK_EVERY, Service
 
 # Runs an order whose program has this text.
 Start = Callable[[str], None]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_elastic.scheduler.store import Store, StoreError
+from ddl_scheduler.base.store import Store, StoreError
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -23,7 +23,7 @@ MEMORY = Path("/dev/shm")
 ADD = """
 import sys
 from pathlib import Path
-from ddl_elastic.scheduler.store import Store
+from ddl_scheduler.base.store import Store
 
 store = Store(Path(sys.argv[1]))
 store.tenant_put("other")

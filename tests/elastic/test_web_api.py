@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from web_site import Site
 
-from ddl_elastic.scheduler.logs import CHUNK, log_folder
-from ddl_elastic.web.limits import Limits
-from ddl_elastic.web.server import check_address
+from ddl_scheduler.base.logs import CHUNK, log_folder
+from ddl_scheduler.web.limits import Limits
+from ddl_scheduler.web.server import check_address
 
 JOB = {"command": ["train.py", "--lr", "0.1"], "min": 1, "max": 4}
 
@@ -185,7 +185,7 @@ def test_an_admin_gives_and_takes_rights(site: Site) -> None:
 
 
 def test_a_revoked_token_ends_its_streams(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddl_elastic.web.streams.ALIVE", 0.0)
+    monkeypatch.setattr("ddl_scheduler.web.streams.ALIVE", 0.0)
     site.tokens["short"] = site.store.token_create("a", "viewer")
     lines = _stream(site, "/v1/events/stream", "short")
     assert next(lines) == ": begins"

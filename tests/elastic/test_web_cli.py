@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from web_site import Site
 
-from ddl_elastic.scheduler.access import Access, AccessError, access_read, access_write
-from ddl_elastic.scheduler.client import Client, ServerError
-from ddl_elastic.scheduler.commands import add_commands
-from ddl_elastic.scheduler.logs import log_folder
 from ddl_launch.errors import CommandError
+from ddl_scheduler.base.logs import log_folder
+from ddl_scheduler.cli.access import Access, AccessError, access_read, access_write
+from ddl_scheduler.cli.client import Client, ServerError
+from ddl_scheduler.cli.commands import add_commands
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -175,7 +175,7 @@ def test_top_shows_the_cluster(site: Site, ddl: Ddl) -> None:
 
 def test_top_without_rich_names_the_remedy(ddl: Ddl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.delitem(sys.modules, "ddl_elastic.scheduler.top", raising=False)
+    monkeypatch.delitem(sys.modules, "ddl_scheduler.cli.top", raising=False)
     code, _, error = ddl("top", "--once")
     assert code == 2 and error.endswith("; pip install 'libddl[scheduler]'")
     assert ddl("top", "--json")[0] == 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.web.curve import MOST, Curve
+from ddl_scheduler.web.curve import MOST, Curve
 
 
 def point(time: int, workers: int = 1) -> dict[str, Any]:

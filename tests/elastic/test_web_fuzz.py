@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from web_site import Site
 
-from ddl_elastic.web.limits import Limits
+from ddl_scheduler.web.limits import Limits
 
 # What the schemas do not tell, such as that min is at most max, is refused too; large bodies are.
 CONFIG = """

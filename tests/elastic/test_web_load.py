@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from web_site import Site
 
-from ddl_elastic.scheduler.store import Store, StoreError
-from ddl_elastic.web.limits import Limits
+from ddl_scheduler.base.store import Store, StoreError
+from ddl_scheduler.web.limits import Limits
 
 RATE, SECONDS, THREADS = 200, 60, 8
 GOOD = '{"command": ["train.py", "%s"], "max": 4}'

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from web_site import Answer, Site
 
-from ddl_elastic.scheduler.logs import log_folder
+from ddl_scheduler.base.logs import log_folder
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

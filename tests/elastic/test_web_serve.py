@@ -22,9 +22,9 @@ sys.path.append(str(Path(__file__).parent))  # behind tests, which has another c
 
 from serving import DDL, PROGRAM, Serving, wait_for
 
-from ddl_elastic.scheduler.access import AccessError, access_read
-from ddl_elastic.scheduler.client import Client, ServerError
-from ddl_elastic.web.server import make_server
+from ddl_scheduler.cli.access import AccessError, access_read
+from ddl_scheduler.cli.client import Client, ServerError
+from ddl_scheduler.web.server import make_server
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ddl_elastic.scheduler.folder import JobFolder
-from ddl_elastic.scheduler.store import Store
 from ddl_launch.lab import Lab, missing
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.store import Store
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "there are labs"),

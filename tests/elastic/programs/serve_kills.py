@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddl_elastic.engines import program
-from ddl_elastic.scheduler.folder import JobFolder
-from ddl_elastic.scheduler.jobs import Settings, Slot
-from ddl_elastic.scheduler.service import Service
-from ddl_elastic.scheduler.starter import Starter
-from ddl_elastic.scheduler.store import Store
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.store import Store
+from ddl_scheduler.planning.jobs import Settings, Slot
+from ddl_scheduler.runner.starter import Starter
+from ddl_scheduler.service.service import Service
 
 PROGRAM = Path(__file__).parent / "served.py"
 SLOTS = [Slot(f"h/{number}", "h") for number in range(2)]

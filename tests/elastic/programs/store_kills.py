@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ddl_elastic.scheduler.store import Intent, Store
+from ddl_scheduler.base.store import Intent, Store
 
 KEYS = ("a", "b")
 SLOTS = ("s0", "s1", "s2")

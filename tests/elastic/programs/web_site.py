@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from conftest import free_port
 
-from ddl_elastic.scheduler.store import Store
-from ddl_elastic.web.app import make_app
-from ddl_elastic.web.limits import Limits
-from ddl_elastic.web.server import make_server
+from ddl_scheduler.base.store import Store
+from ddl_scheduler.web.app import make_app
+from ddl_scheduler.web.limits import Limits
+from ddl_scheduler.web.server import make_server
 
 
 class Place(NamedTuple):

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy's job: what was submitted, and what the job has told of itself while it ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddl_scheduler.base.requests import JobSpec
+from ddl_scheduler.base.store import Record
+from ddl_scheduler.planning.jobs import Job
+from ddl_scheduler.planning.model import Memory, Report, StepModel, model_fit
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a job has told."""
+
+    logical: int = 0
+    reports: Sequence[Report] = ()
+    steps_left: float = math.inf
+
+
+def job_of(record: Record, spec: JobSpec, known: Known) -> Job:
+    """As the policy sees it. While the number of logical workers is not known, any size is legal
+    that the job may have."""
+    logical = known.logical or spec.logical or spec.most
+    model = model_fit(logical, known.reports) if known.reports else StepModel(logical)
+    return Job(
+        str(record.id),
+        record.tenant,
+        record.arrival,
+        model,
+        least=spec.least,
+        most=spec.most,
+        tier=spec.tier,
+        weight=spec.weight,
+        memory=Memory(**spec.memory) if spec.memory else None,
+        used=record.used,
+        waited=record.waited,
+        changed=-math.inf if record.changed is None else record.changed,
+        steps_left=known.steps_left,
+        deadline=math.inf if spec.deadline is None else spec.deadline,
+    )
