@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-PROGRAM = Path(__file__).parents[1] / "elastic" / "programs" / "served.py"
+PROGRAM = Path(__file__).parents[1] / "scheduler" / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 LIMIT = 240  # seconds without any progress, on a busy machine
 SETTLED = 30  # seconds, and steps too, after which a size is the last one
