@@ -18,7 +18,7 @@ from ddl_elastic.coordinator.progress import Progress
 from ddl_elastic.coordinator.staff import Size
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.frameworks.protocol import Framework, State, digest, find_half, loaded_halves
+from ddl_elastic.frameworks.protocol import Framework, State, digest, find_adapter, loaded_adapters
 from ddl_elastic.shares.assign import legal_sizes
 from ddl_elastic.shares.loading import Collate, Dataset, Stream, count_samples, count_steps
 from ddl_elastic.shares.sampler import Sampler, model_seed
@@ -126,8 +126,8 @@ class Job:
         """
         if joining.is_worker():
             return self._take_part()
-        for half in loaded_halves():
-            half.preload()
+        for adapter in loaded_adapters():
+            adapter.preload()
         constants, secret = self._constants, secrets.token_hex()
         traces = timeline.make_folder(self._trace)
 
@@ -202,20 +202,20 @@ class Job:
 
     def _make(self) -> Framework:
         """The model, its optimizer and schedule, as every worker starts with them."""
-        for half in loaded_halves():
-            half.pin(self._constants.threads)
-            half.seed(model_seed(self._constants.seed))
+        for adapter in loaded_adapters():
+            adapter.pin(self._constants.threads)
+            adapter.seed(model_seed(self._constants.seed))
         return self._make_framework()
 
     def _make_framework(self) -> Framework:
         model = self._model()
         if not hasattr(model, "parameters"):
-            half: Any = find_half(model)
+            adapter: Any = find_adapter(model)
             raise TypeError(
-                f"model is a {type(model).__qualname__}; for its framework see {half.__name__}"
+                f"model is a {type(model).__qualname__}; for its framework see {adapter.__name__}"
             )
         optimizer = self._optimizer(model.parameters())
-        made: Framework = find_half(model).Half(
+        made: Framework = find_adapter(model).Half(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made

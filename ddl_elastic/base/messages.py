@@ -35,7 +35,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "failed": {"error": str, "trace": str},
     "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
     "end": {},  # of the state
-    "admitted": {"bits": dict},  # those of the first reference share, see admission.Candidate
+    "admitted": {"bits": dict},  # those of the first reference share, see admission.Fingerprint
     "warmed": {"bits": dict},  # a newcomer's
     "void": {"plan": int, "failed": list},  # members of it that the others have lost
     "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},

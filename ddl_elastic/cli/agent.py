@@ -14,7 +14,7 @@ from typing import Protocol
 from ddl_elastic.base import environment
 from ddl_elastic.engines import Program, dialing
 from ddl_elastic.engines.dialed import DialedEngine
-from ddl_elastic.engines.host_agent import Refused
+from ddl_elastic.engines.host_agent import JoinRefused
 from ddl_launch.errors import CommandError, LaunchError
 
 _DESCRIPTION = """\
@@ -153,7 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
     environment.allow_connections()
     try:
         return dialing.serve(address, token, slots, cores, arguments.wait)
-    except Refused as error:
+    except JoinRefused as error:
         print(f"ddl elastic agent: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -27,7 +27,7 @@ class _Appeal:
     missing: Collection[int]
 
 
-class Appeals:
+class QuorumArbiter:
     """Of the workers of one job.
 
     silence  seconds after which an agent whose connection has ended counts as ended

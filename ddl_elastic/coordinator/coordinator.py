@@ -16,10 +16,10 @@ from typing import Any
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.messages import Channel, Message, pack
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.coordinator.appeals import Appeals
+from ddl_elastic.coordinator.appeals import QuorumArbiter
 from ddl_elastic.coordinator.metrics import Rate
-from ddl_elastic.coordinator.rebuilding import OTHERS, Rebuilding, replay, unknown
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.rebuilding import OTHERS, CoordinatorRecovery, replay, unknown
+from ddl_elastic.coordinator.staff import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.frameworks.protocol import Digest
 
@@ -39,7 +39,7 @@ class JobFailed(RuntimeError):
         self.code = code
 
 
-class Shows:
+class EventListener:
     """What a coordinator shows: nothing. See progress.py."""
 
     def step(self, report: dict[str, Any]) -> None:
@@ -60,7 +60,12 @@ class Coordinator:
     """
 
     def __init__(
-        self, engine: Engine, size: int | Size, threads: int, shows: Shows, returns: float = 0.0
+        self,
+        engine: Engine,
+        size: int | Size,
+        threads: int,
+        shows: EventListener,
+        returns: float = 0.0,
     ) -> None:
         self._engine, self._threads, self._shows = engine, threads, shows
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
@@ -71,13 +76,13 @@ class Coordinator:
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
         self.workers: list[Worker] = []
-        self._appeals = Appeals(
+        self._appeals = QuorumArbiter(
             self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
         )
         self._epoch = 0
         self._most = 0  # workers that there were at a time
         self._shown = 0  # the worker whose output comes next
-        self.staff = Staff(
+        self.staff = WorkerRegistry(
             self.workers,
             size if isinstance(size, Size) else Size(size, replace=False),
             send=self.send_all,
@@ -86,7 +91,7 @@ class Coordinator:
             epoch=self._next_epoch,
             tell=self._tell,
         )
-        self._rebuilding = Rebuilding(returns) if returns else None
+        self._rebuilding = CoordinatorRecovery(returns) if returns else None
         while not returns and len(self.workers) < self.staff.target and self._start():
             pass
 
@@ -320,7 +325,7 @@ class Coordinator:
         if handle.member in self._appeals.given_up:
             self._engine.stop(handle, 0)
         # It may have been given up, when only its agent's connection was lost.
-        self._rebuilding = self._rebuilding or Rebuilding(OTHERS)
+        self._rebuilding = self._rebuilding or CoordinatorRecovery(OTHERS)
         self._rebuilding.begin()
 
     def _know(self, highest: int) -> None:
@@ -338,7 +343,7 @@ class Coordinator:
         worker.state = standing["state"]
         self.staff.take_back(worker, standing["trainings"])
 
-    def _rebuild(self, rebuilding: Rebuilding) -> None:
+    def _rebuild(self, rebuilding: CoordinatorRecovery) -> None:
         """All are there that will be: the job goes on."""
         self._rebuilding = None
         for member in rebuilding.members:

@@ -22,7 +22,7 @@ _MOST = 1 << 16  # workers of a job in all its life
 _TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
 
 
-class Rebuilding:
+class CoordinatorRecovery:
     """What is known so far. `seconds`: for the first worker to be there that is no newcomer."""
 
     def __init__(self, seconds: float) -> None:
@@ -97,7 +97,7 @@ def is_known(worker: Worker) -> bool:
     return worker.handle.slot.id >= 0
 
 
-class _Nobody(Channel):
+class _ClosedChannel(Channel):
     """Where nobody is."""
 
     def __init__(self) -> None:
@@ -107,4 +107,4 @@ class _Nobody(Channel):
         raise BrokenPipeError("this worker is not there")
 
 
-_NOBODY = _Nobody()
+_NOBODY = _ClosedChannel()

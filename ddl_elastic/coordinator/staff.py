@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddl_elastic.coordinator.metrics import Rate
-from ddl_elastic.coordinator.newcomers import FounderWatchdog, NewcomerWatchdog
+from ddl_elastic.coordinator.newcomers import JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
-from ddl_elastic.shares.balance import Balance, Pace, assigned
-from ddl_elastic.step.admission import Candidate, compare
+from ddl_elastic.shares.balance import Balance, ShareTime, assigned
+from ddl_elastic.step.admission import Fingerprint, compare
 
 WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
 # What a newcomer does in a state, and which others do not do for it.
@@ -40,7 +40,7 @@ class Worker:
     pid: int = 0
     joined: bool = False  # it was told of the others
     lacks_state: bool = False  # a newcomer, until it has told of a step
-    bits: Candidate | None = None  # a newcomer's
+    bits: Fingerprint | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
     digest: str = ""  # of its final state, and of its parts
     parts: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Worker:
     shares: int = 0  # that it has computed, and the seconds that these took
     busy: float = 0.0
     rate: Rate = field(default_factory=Rate)
-    pace: Pace = field(default_factory=Pace)
+    pace: ShareTime = field(default_factory=ShareTime)
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Size:
         return number
 
 
-class Staff:
+class WorkerRegistry:
     """The workers of a job.
 
     send   a message to these workers
@@ -117,12 +117,12 @@ class Staff:
         self._switched_to = 0  # the newest plan that a member has told of
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._is_uneven = False  # it has not come about, so another one is to change them
-        self._first: Candidate | None = None  # what the first worker has computed
+        self._first: Fingerprint | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
         self.wanted = size.target  # workers, also where those who died are not replaced
         self._lost: list[Worker] = []  # who are to be replaced
-        self._balance, self._watchdog = Balance(), NewcomerWatchdog()
-        self._founders: FounderWatchdog | None = FounderWatchdog()  # until they have begun
+        self._balance, self._watchdog = Balance(), JoinWatchdog()
+        self._founders: StartupWatchdog | None = StartupWatchdog()  # until they have begun
         self._failures = 0
         self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
@@ -195,11 +195,11 @@ class Staff:
     def take(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether the message was one for the staff. Raises ValueError."""
         if kind == "admitted":
-            self._first = Candidate(**fields["bits"])
+            self._first = Fingerprint(**fields["bits"])
             took = time.monotonic() - worker.since
             self._watchdog.usual = max(self._watchdog.usual, took)
         elif kind == "warmed":
-            worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
+            worker.state, worker.bits = "warmed", Fingerprint(**fields["bits"])
             worker.lacks_state = True
         elif kind == "void":
             if fields["plan"] == self._plan:
@@ -298,7 +298,7 @@ class Staff:
             self.workers[member].pace.seconds = assumed
         return is_uneven
 
-    def _end_late(self, founders: FounderWatchdog) -> None:
+    def _end_late(self, founders: StartupWatchdog) -> None:
         """Workers that do not come to the beginning of the job, where the others wait for them."""
         alive = [worker for worker in self.workers if worker.state != "ended"]
         ready = {worker.member: worker.since for worker in alive if worker.state == "ready"}

@@ -20,18 +20,18 @@ from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Handle
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.engines.memory import Memory
+from ddl_elastic.engines.memory import WorkerRecord
 from ddl_launch import frames
 from ddl_launch.witness import ID
 
 REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
 CUT = 1.0  # seconds in which all connections to one that is gone end
 
-# A connection to the job, whose greeting has these fields. Raises Refused.
+# A connection to the job, whose greeting has these fields. Raises JoinRefused.
 Dial = Callable[[dict[str, Any]], socket.socket]
 
 
-class Refused(RuntimeError):
+class JoinRefused(RuntimeError):
     """The job cannot be joined; the message says why."""
 
 
@@ -41,7 +41,7 @@ class _Place:
 
     handle: Handle
     output: Iterator[bytes]
-    memory: Memory
+    memory: WorkerRecord
     link: Channel | None  # for what the coordinator and this worker tell each other
     unsent: bytes = b""  # that the worker has written
     is_open: bool = True  # the worker's channel
@@ -81,7 +81,7 @@ class HostAgent:
         self._is_over = False
 
     def run(self, control: Channel, connection: socket.socket) -> int:
-        """Until the job is over: its exit code here. Raises Refused."""
+        """Until the job is over: its exit code here. Raises JoinRefused."""
         self._control, self._connection = control, connection
         self._guard(self._offer_free)
         while not self._is_over and (self._control or self._reach()):
@@ -97,13 +97,13 @@ class HostAgent:
         return 0 if self._is_over else self._give_up()
 
     def _guard(self, talk: Callable[[], None]) -> None:
-        """Do what needs the coordinator, which may be gone. Raises Refused."""
+        """Do what needs the coordinator, which may be gone. Raises JoinRefused."""
         try:
             talk()
         except (OSError, EOFError) as error:
             self._lose(str(error))
         except ValueError as error:
-            raise Refused(f"the job sent {error}") from None
+            raise JoinRefused(f"the job sent {error}") from None
 
     def _select(self) -> list[Any]:
         waits_for: list[Any] = [*self._engine.channels(), self._engine.witness]
@@ -168,7 +168,7 @@ class HostAgent:
         link = Channel(self._offered.pop(slot))
         handle = self._engine.start(self._engine.slots()[slot], AgentSpec(member, threads))
         output = self._engine.logs(handle, follow=True)
-        self._places[slot] = _Place(handle, output, Memory(member), link)
+        self._places[slot] = _Place(handle, output, WorkerRecord(member), link)
 
     def _halt(self, slot: int, grace: float) -> None:
         if slot in self._places:
@@ -179,7 +179,7 @@ class HostAgent:
             if slot.id not in self._places and slot.id not in self._offered:
                 try:
                     self._offered[slot.id] = self._dial(self._slot(slot.id, -1))
-                except Refused as error:
+                except JoinRefused as error:
                     raise EOFError(str(error)) from None
 
     def _slot(self, number: int, member: int) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class HostAgent:
             return False
         if now >= self._dial_at:
             self._dial_at = now + REDIAL
-            with suppress(Refused):
+            with suppress(JoinRefused):
                 connection = self._dial(self._about)
                 self._control, self._connection = Channel(connection), connection
                 self._guard(self._return)
@@ -248,7 +248,7 @@ class HostAgent:
         for slot, place in self._places.items():
             try:
                 place.link = Channel(self._dial(self._slot(slot, place.memory.member)))
-            except Refused as error:
+            except JoinRefused as error:
                 raise EOFError(str(error)) from None
             place.link.send("standing", **place.memory.standing())
             while place.memory.unheard:

@@ -27,7 +27,7 @@ _STATES = {
 }
 
 
-class Memory:
+class WorkerRecord:
     """Of one worker, by the number that it has in the job."""
 
     def __init__(self, member: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ddl_elastic.frameworks.protocol import Framework, Key
-from ddl_elastic.shares.sampler import Sampler, Share, sample_seed
+from ddl_elastic.shares.sampler import Sampler, SampleShare, sample_seed
 
 Collate = Callable[[Sequence[Any]], Any]  # makes a batch of samples
 
@@ -42,7 +42,7 @@ class Stream(Protocol):
 class Shares(Protocol):
     """Tells which samples a share has, as ddl_elastic.shares.sampler.Sampler does."""
 
-    def share(self, step: int, worker: int) -> Share: ...
+    def share(self, step: int, worker: int) -> SampleShare: ...
 
 
 class LoadingError(RuntimeError):

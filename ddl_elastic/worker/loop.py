@@ -41,7 +41,7 @@ from ddl_elastic.storage.saving import Policy, Saver
 from ddl_elastic.worker import change, evaluation
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
-from ddl_elastic.worker.evaluation import Past, Table
+from ddl_elastic.worker.evaluation import EvaluationHistory, Table
 from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
@@ -109,7 +109,7 @@ class Loop:
         self._observer: Observer | None = None  # while this rank, which is new, catches up
         self._writers: CheckpointWriters | None = None
         self._arrival: Arrival | None = None  # until the state that has come is loaded
-        self._past = Past()
+        self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -221,7 +221,7 @@ class Loop:
         if self._arrival:
             return self._past.take()
         framework = self.framework
-        plan = evaluation.Plan(len(data), batch, self.logical)
+        plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
         self._come()
         reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
         group = self.group

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message
-from ddl_elastic.engines.dial_in import AGENT_HELLO, DialIn, check_hello
+from ddl_elastic.engines.dial_in import AGENT_HELLO, AgentListener, check_hello
 from ddl_launch import frames
 from ddl_scheduler.planning.jobs import Slot
 
@@ -55,7 +55,7 @@ class Agents:
         show: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._memory, self._show = memory, show
-        self._dial_in = DialIn(address, token, self._admit, show)
+        self._dial_in = AgentListener(address, token, self._admit, show)
         self._agents: dict[str, _Agent] = {}
         self._away: dict[str, tuple[list[Slot], float]] = {}  # by agent: its slots, until when
         for name in known:

@@ -37,12 +37,12 @@ from ddl_elastic.engines.dialed import job_secret
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import JobSpec, spec_read
 from ddl_scheduler.base.store import ACTIVE, Record, Store, StoreError
-from ddl_scheduler.planning.jobs import Job, Plan, Settings, Slot, Tenant
+from ddl_scheduler.planning.jobs import PolicyJob, Schedule, Settings, Slot, Tenant
 from ddl_scheduler.planning.policy import plan_make
-from ddl_scheduler.runner.runner import Order
+from ddl_scheduler.runner.runner import RunSpec
 from ddl_scheduler.runner.starter import Starter
 from ddl_scheduler.service.agents import Agents
-from ddl_scheduler.service.known import Known, job_of
+from ddl_scheduler.service.known import JobStats, job_of
 from ddl_scheduler.service.runs import Run, run_adopt
 
 PLAN_EVERY = 0.5  # seconds, at most
@@ -95,9 +95,9 @@ class Service:
         self._records: dict[int, Record] = {}  # of jobs that have not ended
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
-        self._known: dict[int, Known] = {}  # of jobs that have run here
+        self._known: dict[int, JobStats] = {}  # of jobs that have run here
         self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
-        self._plan = Plan()
+        self._plan = Schedule()
         # When, by the clock that nobody sets; 0: at once.
         self._plan_at = self._looked = self._counted = 0.0
         self._plan_again = math.inf
@@ -310,12 +310,12 @@ class Service:
             self._counted = clock
         self._look()
 
-    def _job(self, record: Record, now: float) -> Job | None:
+    def _job(self, record: Record, now: float) -> PolicyJob | None:
         if record.state not in ACTIVE:
             return None
         spec = self._spec(record, now)
         run = self._runs.get(record.id)
-        known = run.known if run else self._known.get(record.id, Known())
+        known = run.known if run else self._known.get(record.id, JobStats())
         return job_of(record, spec, known) if spec else None
 
     def _spec(self, record: Record, now: float) -> JobSpec | None:
@@ -396,7 +396,7 @@ class Service:
         names = [slot.name for slot in self._slots] if not run else []
         path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
         user = self._users.get(record.tenant, "")
-        order = Order(path, record.id, record.spec, names, sorted(slots), run, token, user)
+        order = RunSpec(path, record.id, record.spec, names, sorted(slots), run, token, user)
         folder.result_write({**folder.result(), "state": "starting"})  # which stays if it gets lost
         with folder.listen() as listener:
             self._action("start")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from ddl_scheduler.planning.jobs import Job, Map, Settings, Slot
+from ddl_scheduler.planning.jobs import Map, PolicyJob, Settings, Slot
 from ddl_scheduler.planning.places import places_find
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.simulation.simulate import Decide, Method, Running
@@ -42,8 +42,8 @@ def _policy(slots: Sequence[Slot], cost: float, horizon: float = Settings().hori
     return decide
 
 
-def _job(running: Running, cost: float) -> Job:
-    return Job(
+def _job(running: Running, cost: float) -> PolicyJob:
+    return PolicyJob(
         running.job.name,
         running.job.tenant,
         running.job.arrival,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddl_scheduler.planning.jobs import Map, Slot
-from ddl_scheduler.planning.model import Report, StepModel, model_fit
+from ddl_scheduler.planning.model import StepModel, StepTiming, model_fit
 from ddl_scheduler.simulation.workloads import Submission
 
 START = 5.0  # seconds until a new process takes part: it imports and compiles
@@ -38,7 +38,7 @@ class Running:
     frozen: float = -math.inf  # it does nothing until then
     slower: float = -math.inf  # and has only the speed of `before` until then
     before: tuple[int, int] = (0, 1)  # ranks and hosts
-    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    reports: dict[tuple[int, int], StepTiming] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -225,5 +225,5 @@ class _Simulation:
             return
         error = random.Random(f"{running.job.name} {key}").gauss(1, _ERROR)
         seconds = running.job.model.seconds(*key) * max(error, 0.5)
-        running.reports[key] = Report(*key, seconds)
+        running.reports[key] = StepTiming(*key, seconds)
         running.model = model_fit(running.model.shares, list(running.reports.values()))

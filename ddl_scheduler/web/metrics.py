@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ddl_scheduler.base.store import Record, Store
 from ddl_scheduler.web.history import plain, workers
-from ddl_scheduler.web.operations import Call, operation
+from ddl_scheduler.web.operations import CheckedRequest, operation
 from ddl_scheduler.web.views import tenants_view
 
 KIND = "text/plain; version=0.0.4"
@@ -19,7 +19,7 @@ Sample = tuple[Mapping[str, object], object]  # labels and value; None: not know
 
 
 @operation("GET", "/metrics", {200: ""}, kind="text/plain")
-async def metrics(call: Call) -> Response:
+async def metrics(call: CheckedRequest) -> Response:
     """Counters and gauges for Prometheus, of what the token may see."""
     service, sees = call.service, call.caller.sees
 

@@ -9,14 +9,14 @@ from typing import Any
 from starlette.responses import Response
 
 from ddl_scheduler.base.requests import Schema
-from ddl_scheduler.web.operations import OPERATIONS, Call, Operation, answer, operation
+from ddl_scheduler.web.operations import OPERATIONS, CheckedRequest, Operation, answer, operation
 from ddl_scheduler.web.schemas import SCHEMAS
 
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
 
 @operation("GET", "/v1/openapi.json", {200: "Anything"}, role=None)
-async def openapi_get(_: Call) -> Response:
+async def openapi_get(_: CheckedRequest) -> Response:
     """This document."""
     return answer(document(OPERATIONS))
 

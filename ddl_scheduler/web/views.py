@@ -9,7 +9,7 @@ from typing import Any
 
 from ddl_scheduler.base.store import STATES, Record, Store
 from ddl_scheduler.web.history import plain
-from ddl_scheduler.web.service import Place, Service
+from ddl_scheduler.web.service import AppContext, Place
 from ddl_scheduler.web.sessions import Caller
 
 ENDED = tuple(state for state, following in STATES.items() if not following)
@@ -59,7 +59,7 @@ def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
     ]
 
 
-def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[str, Any]]:
+def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[dict[str, Any]]:
     """Quotas, and what was used of them."""
     found = []
     held, counts = (
@@ -84,7 +84,7 @@ def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[
     return found
 
 
-async def overview(service: Service, caller: Caller) -> dict[str, Any]:
+async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
     """All that the first page shows."""
     sees = caller.sees
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.coordinator.appeals import MORE, Appeals
+from ddl_elastic.coordinator.appeals import MORE, QuorumArbiter
 from ddl_elastic.coordinator.staff import Worker
 from ddl_elastic.engines import Handle, Slot
 
@@ -28,7 +28,7 @@ class Job:
         ]
         self.answers: dict[int, str] = {}
         self.granted: list[tuple[list[int], list[int]]] = []
-        self.appeals = Appeals(
+        self.appeals = QuorumArbiter(
             self.workers,
             SILENCE,
             dead,

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.staff import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
 
 
-def make_staff(workers: list[Worker]) -> Staff:
+def make_staff(workers: list[Worker]) -> WorkerRegistry:
     def ignore(*_: Any, **__: Any) -> None:
         """Nobody is there."""
 
-    return Staff(
+    return WorkerRegistry(
         workers,
         Size(len(workers)),
         send=ignore,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.staff import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.step.admission import Candidate
+from ddl_elastic.step.admission import Fingerprint
 
-FIRST = Candidate(0, "a", "s", "g", {}, job={"len(data)": 150})
+FIRST = Fingerprint(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {
     "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),
     "its state": (replace(FIRST, member=1, state="t"), "starts from another state than rank 0"),
@@ -36,7 +36,7 @@ class Job:
         self.stopped: list[Worker] = []
         self.has_place = False
         self.workers = [make_worker(member) for member in range(2)]
-        self.staff = Staff(
+        self.staff = WorkerRegistry(
             self.workers,
             Size(2, **size),
             send=self.send,
