@@ -32,7 +32,7 @@ from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.coordinator import control
 from ddl_elastic.engines.dialing import dial
 from ddl_elastic.engines.host_agent import JoinRefused
-from ddl_elastic.engines.memory import WorkerRecord
+from ddl_elastic.engines.worker_record import WorkerRecord
 
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 NAME = f"bench-members-{os.getpid()}"
@@ -85,7 +85,7 @@ class Members:
             link = self._reach({"agent": agent, "slot": slot, "member": number})
             self.members[agent, slot] = Member(agent, slot, link, memory)
             if memory:
-                link.send("standing", **memory.standing())
+                link.send("standing", **memory.snapshot())
 
     def _reach(self, hello: dict[str, Any]) -> Channel:
         until = time.monotonic() + LIMIT

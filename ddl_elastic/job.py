@@ -15,7 +15,7 @@ from ddl_elastic.base.messages import Channel
 from ddl_elastic.coordinator import training
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.progress import Progress
-from ddl_elastic.coordinator.staff import Size
+from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.frameworks.protocol import Framework, State, digest, find_adapter, loaded_adapters
@@ -188,7 +188,7 @@ class Job:
         Raises ValueError."""
         if self._job is None:
             raise RuntimeError("the job does not train: call resize while train runs")
-        self._job.staff.resize(workers)
+        self._job.registry.resize(workers)
 
     def report(self) -> dict[str, Any]:
         """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,

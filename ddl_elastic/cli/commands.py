@@ -26,7 +26,7 @@ from ddl_elastic.coordinator.control import ControlError, scale
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.job_file import JobFile
 from ddl_elastic.coordinator.progress import Progress
-from ddl_elastic.coordinator.staff import Size
+from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents

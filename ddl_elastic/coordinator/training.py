@@ -18,7 +18,7 @@ SILENT = 60.0  # seconds without a part of the final state
 
 def fetch(coordinator: Coordinator) -> State:
     """The final state, once all workers that live are done. Then they end. Raises JobFailed."""
-    coordinator.staff.ends_when_done = True
+    coordinator.registry.ends_when_done = True
     _wait_for_all(coordinator)
     coordinator.compare()
     state = _fetch_state(coordinator)

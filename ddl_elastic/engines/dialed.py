@@ -29,7 +29,7 @@ from typing import Any
 from ddl_elastic.base.messages import Channel, Message, Silent
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
-from ddl_elastic.engines.dial_in import AGENT_HELLO, AgentListener, check_hello
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
 from ddl_elastic.engines.logs import follow_log
 from ddl_launch import frames
 

@@ -20,7 +20,7 @@ from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Handle
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.engines.memory import WorkerRecord
+from ddl_elastic.engines.worker_record import WorkerRecord
 from ddl_launch import frames
 from ddl_launch.witness import ID
 
@@ -41,7 +41,7 @@ class _Place:
 
     handle: Handle
     output: Iterator[bytes]
-    memory: WorkerRecord
+    record: WorkerRecord
     link: Channel | None  # for what the coordinator and this worker tell each other
     unsent: bytes = b""  # that the worker has written
     is_open: bool = True  # the worker's channel
@@ -50,7 +50,7 @@ class _Place:
     @property
     def keeps_agent(self) -> bool:
         """Whether it goes on without a coordinator."""
-        return self.end is None and not self.memory.is_waiting
+        return self.end is None and not self.record.is_waiting
 
 
 class HostAgent:
@@ -134,7 +134,7 @@ class HostAgent:
         """What it tells a worker. Raises ValueError."""
         try:
             for message in link.poll():
-                place.memory.ordered(message)
+                place.record.ordered(message)
                 with suppress(OSError):  # the worker is about to end
                     place.handle.channel.send(message.kind, **message.fields)
         except EOFError:
@@ -247,33 +247,33 @@ class HostAgent:
         """Tell a coordinator what is here."""
         for slot, place in self._places.items():
             try:
-                place.link = Channel(self._dial(self._slot(slot, place.memory.member)))
+                place.link = Channel(self._dial(self._slot(slot, place.record.member)))
             except JoinRefused as error:
                 raise EOFError(str(error)) from None
-            place.link.send("standing", **place.memory.standing())
-            while place.memory.unheard:
-                message = place.memory.unheard[0]
+            place.link.send("standing", **place.record.snapshot())
+            while place.record.unheard:
+                message = place.record.unheard[0]
                 place.link.send(message.kind, **message.fields)
-                del place.memory.unheard[0]
+                del place.record.unheard[0]
 
     def _give_up(self) -> int:
         """Nobody has come back: what the workers have written since, and their exit code."""
         for place in self._places.values():
             text = place.unsent + b"".join(iter(lambda: next(place.output, b""), b""))  # noqa: B023
             for line in text.decode(errors="replace").splitlines():
-                print(f"[{place.memory.member}] {line}")
+                print(f"[{place.record.member}] {line}")
         sys.stdout.flush()
-        waiting = [p for p in self._places.values() if p.end is None and p.memory.has_begun]
+        waiting = [p for p in self._places.values() if p.end is None and p.record.has_begun]
         if waiting:
             print(
                 f"ddl elastic agent: no coordinator of the job has come for {self._wait:g} s, which"
-                f" rank {waiting[0].memory.member} needs to go on",
+                f" rank {waiting[0].record.member} needs to go on",
                 file=sys.stderr,
             )
             return 1
         ended = [place for place in self._places.values() if place.end]
         # One that died while others trained on does not count.
-        for place in [each for each in ended if each.memory.has_trained] or ended:
+        for place in [each for each in ended if each.record.has_trained] or ended:
             if place.end and (code := place.end["code"]):
                 return int(code if code > 0 else 128 - code)
         return 0
@@ -307,7 +307,7 @@ class HostAgent:
                     heard = True
             except OSError:
                 self._cut(place)
-        place.memory.told(message, heard)
+        place.record.told(message, heard)
 
     def _note_ends(self) -> None:
         for event in self._engine.events(0):

@@ -22,14 +22,14 @@ from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.coordinator.coordinator import Coordinator, EventListener, JobFailed, wait_for_end
-from ddl_elastic.coordinator.staff import Size, Worker
+from ddl_elastic.coordinator.worker_registry import Size, Worker
 from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import MOST, JobSpec, spec_read
-from ddl_scheduler.runner.granted import SlotFilterEngine
-from ddl_scheduler.runner.pace import ThroughputEstimator
+from ddl_scheduler.runner.slot_filter import SlotFilterEngine
+from ddl_scheduler.runner.throughput import ThroughputEstimator
 from ddl_scheduler.runner.user import acting_as, become, user_find
 
 TELL_EVERY = 0.5  # seconds
@@ -291,13 +291,13 @@ class Runner:
         self._number = number
         self._engine.granted = frozenset(slots)
         if self._begun:
-            self._job.staff.resize(max(1, len(slots)))
+            self._job.registry.resize(max(1, len(slots)))
 
     def _stop(self, how: str, limit: float) -> None:
         self._stops = how
         self._kill_at = min(self._kill_at, time.monotonic() + limit)
         if self._begun:
-            self._job.staff.pause()
+            self._job.registry.pause()
 
     def _describe(self) -> dict[str, Any]:
         report = self._job.report()
@@ -307,7 +307,7 @@ class Runner:
             "report": report,
             "held": self._engine.held if self._job.alive() else [],
             "measured": self._pace.measured(),
-            "logical": self._job.staff.logical,
+            "logical": self._job.registry.logical,
         }
 
     def _tell(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message
-from ddl_elastic.engines.dial_in import AGENT_HELLO, AgentListener, check_hello
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
 from ddl_launch import frames
 from ddl_scheduler.planning.jobs import Slot
 

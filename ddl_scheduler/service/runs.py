@@ -11,7 +11,7 @@ from typing import Any
 from ddl_elastic.base.messages import Channel
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.planning.model import StepTiming
-from ddl_scheduler.service.known import JobStats
+from ddl_scheduler.service.job_stats import JobStats
 
 _NEW = 0.1  # relative change of a measurement from which on it is news
 

@@ -42,7 +42,7 @@ from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.runner.runner import RunSpec
 from ddl_scheduler.runner.starter import Starter
 from ddl_scheduler.service.agents import Agents
-from ddl_scheduler.service.known import JobStats, job_of
+from ddl_scheduler.service.job_stats import JobStats, job_of
 from ddl_scheduler.service.runs import Run, run_adopt
 
 PLAN_EVERY = 0.5  # seconds, at most

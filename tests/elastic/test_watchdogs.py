@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ddl_elastic.coordinator.newcomers import (
+from ddl_elastic.coordinator.watchdogs import (
     FOUNDING,
     LOOKS,
     STEPS,

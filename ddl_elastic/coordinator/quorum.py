@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.coordinator.worker_registry import Worker
 
 MORE = 2.0  # seconds, until it is known that a host does not answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddl_elastic.coordinator.staff import Size, Worker, WorkerRegistry
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.coordinator.appeals import MORE, QuorumArbiter
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.coordinator.quorum import MORE, QuorumArbiter
+from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
 SILENCE = 6.0

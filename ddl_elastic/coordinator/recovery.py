@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message, checked
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
 OTHERS = 5.0  # seconds for the others, when a first worker is there

@@ -83,8 +83,8 @@ class WorkerRecord:
         """Whether it was told of the others."""
         return bool(self._group[0])
 
-    def standing(self) -> dict[str, Any]:
-        """The fields of the message that tells a coordinator all this."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the fields of the `standing` message, from which a new coordinator recovers."""
         return {
             "state": self.state,
             "epoch": self._epoch,

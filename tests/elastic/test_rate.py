@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ddl_elastic.coordinator.metrics import WINDOW, Rate
+from ddl_elastic.coordinator.rate import WINDOW, Rate
 
 
 def test_a_rate() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_scheduler.runner.pace import LEAST_STEPS, ThroughputEstimator
+from ddl_scheduler.runner.throughput import LEAST_STEPS, ThroughputEstimator
 
 
 def run(pace: ThroughputEstimator, begin: float, seconds: float, size: int, hosts: int) -> None:

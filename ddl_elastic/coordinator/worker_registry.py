@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many workers a job has: who is started, who leaves, and the plans by which the group changes.
+"""The worker registry of a job: starts and removes workers, and plans changes of the group.
 
-One plan is under way at a time. It is done when a member tells that the group has switched to it,
-and void when a member tells so, or one of them has ended: then there is another one.
+A plan names the members of the next group. At most one plan is active. It ends when a member
+reports that the group has switched to it or that the plan is void, or when one of its workers
+exits. The next `look` may then make another plan.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_elastic.coordinator.metrics import Rate
-from ddl_elastic.coordinator.newcomers import JoinWatchdog, StartupWatchdog
+from ddl_elastic.coordinator.rate import Rate
+from ddl_elastic.coordinator.watchdogs import JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
 from ddl_elastic.shares.balance import Balance, ShareTime, assigned
 from ddl_elastic.step.admission import Fingerprint, compare
