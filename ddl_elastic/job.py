@@ -20,7 +20,7 @@ from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.frameworks.protocol import Framework, State, digest, find_adapter, loaded_adapters
 from ddl_elastic.shares.assign import legal_sizes
-from ddl_elastic.shares.loading import Collate, Dataset, Stream, count_samples, count_steps
+from ddl_elastic.shares.loading import Collate, Dataset, SampleStream, count_samples, count_steps
 from ddl_elastic.shares.sampler import Sampler, model_seed
 from ddl_elastic.step.membership import leave_when_asked
 from ddl_elastic.step.watchdog import Watchdog
@@ -70,7 +70,7 @@ class Job:
         self,
         *,
         model: Callable[[], Any],
-        data: Dataset | Stream,
+        data: Dataset | SampleStream,
         loss: Callable[..., Any],
         optimizer: Callable[..., Any],
         schedule: Callable[..., Any] | None = None,

@@ -74,13 +74,13 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     agent.set_defaults(run=_run)
 
 
-class Agents(Protocol):
+class StartedAgents(Protocol):
     """Agents that are started for a job. A context manager, which ends them."""
 
     def failure(self) -> str:
         """Of the first agent that has ended with an error; "" if there is none."""
 
-    def __enter__(self) -> Agents: ...
+    def __enter__(self) -> StartedAgents: ...
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -90,7 +90,7 @@ def agents_engine(
     address: tuple[str, int],
     token: str,
     program: Program,
-    start: Callable[[int], Agents] | None,
+    start: Callable[[int], StartedAgents] | None,
     least: int,
     show: Callable[[str], None],
 ) -> Iterator[DialedEngine]:

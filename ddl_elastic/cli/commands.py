@@ -15,7 +15,7 @@ from pathlib import Path
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.cli.agent import (
-    Agents,
+    StartedAgents,
     add_agent,
     agents_engine,
     parse_address,
@@ -217,7 +217,7 @@ def _is_remote(arguments: argparse.Namespace) -> bool:
 
 def _agents(
     arguments: argparse.Namespace, token: str, size: Size
-) -> tuple[Callable[[int], Agents] | None, int]:
+) -> tuple[Callable[[int], StartedAgents] | None, int]:
     """What starts agents, and how many slots the job waits for."""
     cores: int = arguments.threads
     if arguments.ray:

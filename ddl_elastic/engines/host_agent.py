@@ -36,7 +36,7 @@ class JoinRefused(RuntimeError):
 
 
 @dataclass(eq=False)
-class _Place:
+class _WorkerPlace:
     """A slot with a worker."""
 
     handle: Handle
@@ -75,7 +75,7 @@ class HostAgent:
         self._connection: socket.socket | None = None  # None: the coordinator is gone
         self._control: Channel | None = None
         self._offered: dict[int, socket.socket] = {}  # by slot
-        self._places: dict[int, _Place] = {}  # by slot
+        self._places: dict[int, _WorkerPlace] = {}  # by slot
         self._look_at = self._cut_at = 0.0
         self._alone_since = self._dial_at = 0.0
         self._is_over = False
@@ -130,7 +130,7 @@ class HostAgent:
             if frames.is_silent(self._connection):
                 raise EOFError("its host does not answer")
 
-    def _hear_coordinator(self, place: _Place, link: Channel) -> None:
+    def _hear_coordinator(self, place: _WorkerPlace, link: Channel) -> None:
         """What it tells a worker. Raises ValueError."""
         try:
             for message in link.poll():
@@ -140,7 +140,7 @@ class HostAgent:
         except EOFError:
             self._cut(place)
 
-    def _cut(self, place: _Place) -> None:
+    def _cut(self, place: _WorkerPlace) -> None:
         """The agent's own connection is about to tell why: the job is over, or its coordinator is
         gone."""
         if place.link:
@@ -168,7 +168,7 @@ class HostAgent:
         link = Channel(self._offered.pop(slot))
         handle = self._engine.start(self._engine.slots()[slot], AgentSpec(member, threads))
         output = self._engine.logs(handle, follow=True)
-        self._places[slot] = _Place(handle, output, WorkerRecord(member), link)
+        self._places[slot] = _WorkerPlace(handle, output, WorkerRecord(member), link)
 
     def _halt(self, slot: int, grace: float) -> None:
         if slot in self._places:
@@ -280,7 +280,7 @@ class HostAgent:
 
     # ---- the workers ----
 
-    def _hear_worker(self, place: _Place, found: list[Any] | None) -> None:
+    def _hear_worker(self, place: _WorkerPlace, found: list[Any] | None) -> None:
         """What a worker says goes to the coordinator, if there is one. Without `found`: what is
         left, since the worker has ended."""
         channel = place.handle.channel
@@ -296,7 +296,7 @@ class HostAgent:
             place.is_open = False
             self._engine.stop(place.handle, 0)
 
-    def _pass_on(self, place: _Place, message: Message) -> None:
+    def _pass_on(self, place: _WorkerPlace, message: Message) -> None:
         heard, link = False, place.link
         if link:
             try:

@@ -20,7 +20,7 @@ import numpy as np
 from ddl_core.errors import PeerLost
 from ddl_elastic.base import environment
 from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
-from ddl_elastic.step.step import Arrays, Group, Phase, Recovery, Step
+from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
 
 ROOM = 8192  # bytes of what a rank tells of itself
 LONGEST = 100  # characters of a value in an environment
@@ -53,8 +53,8 @@ class Fingerprint:
 class Admission(Step):
     """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
 
-    def __init__(self, group: Group, number: int, own: Fingerprint) -> None:
-        super().__init__(group, number, Arrays([]))
+    def __init__(self, group: RankGroup, number: int, own: Fingerprint) -> None:
+        super().__init__(group, number, PlainArrays([]))
         self.refused: set[int] = set()  # members
         self._own = own
         self.first = self._own  # rank 0's, once it is agreed on

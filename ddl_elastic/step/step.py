@@ -57,7 +57,7 @@ class Phase(Enum):
 
 
 @dataclass
-class Group:
+class RankGroup:
     """The ranks of a job. Deaths change it, and the map may change with each step."""
 
     comm: Comm
@@ -119,7 +119,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Arrays:
+class PlainArrays:
     """See ddl_elastic.frameworks.protocol.Summed. Arrays that are no framework's."""
 
     arrays: Share
@@ -158,7 +158,7 @@ class Step:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         number: int,
         summed: Summed,
         name: str = "",

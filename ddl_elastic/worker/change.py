@@ -22,7 +22,7 @@ from ddl_elastic.step import transfer
 from ddl_elastic.step.admission import AdmissionError, Fingerprint
 from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
 from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
-from ddl_elastic.step.step import Group
+from ddl_elastic.step.step import RankGroup
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.worker.evaluation import Table
 from ddl_elastic.worker.observer import Observer, Results
@@ -47,7 +47,7 @@ class SwitchingLoop(Protocol):
     """What ddl_elastic.worker.loop.Loop has for it."""
 
     framework: Framework
-    group: Group
+    group: RankGroup
     reporter: Reporter
 
     @property
@@ -119,7 +119,9 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     return Arrival(observer, state, tables, **where)
 
 
-def rehearse(framework: Framework, group: Group, comm: Comm, ranks: Sequence[RankProgress]) -> None:
+def rehearse(
+    framework: Framework, group: RankGroup, comm: Comm, ranks: Sequence[RankProgress]
+) -> None:
     """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
     It takes longer than the rest."""
     whole = [each for each in ranks if each.whole]

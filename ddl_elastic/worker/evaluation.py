@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ddl_elastic.frameworks.protocol import Array, Framework
 from ddl_elastic.shares.loading import Loader
 from ddl_elastic.shares.sampler import SampleShare, evaluation_seed
-from ddl_elastic.step.step import Group
+from ddl_elastic.step.step import RankGroup
 
 Table = npt.NDArray[np.float64]
 
@@ -102,7 +102,7 @@ def run(
     loader: Loader,
     function: Callable[[Any], Any],
     seed: int,
-    group: Group,
+    group: RankGroup,
     agree: Agree,
     expect: Callable[[float], None],
 ) -> Table:

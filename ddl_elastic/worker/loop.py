@@ -25,7 +25,7 @@ from ddl_elastic.shares.loading import (
     Dataset,
     Loader,
     Reader,
-    Stream,
+    SampleStream,
     count_samples,
     count_steps,
 )
@@ -33,7 +33,7 @@ from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
 from ddl_elastic.step.membership import Membership
 from ddl_elastic.step.reform import Watch
-from ddl_elastic.step.step import Arrays, Group, Recovery, Step
+from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
@@ -102,7 +102,7 @@ class Loop:
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog), membership.appeal if membership else None)
-        self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
@@ -127,7 +127,7 @@ class Loop:
 
     def steps(
         self,
-        data: Dataset | Stream,
+        data: Dataset | SampleStream,
         passes: int | None = None,
         *,
         steps: int | None = None,
@@ -350,7 +350,7 @@ class Loop:
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
         """The sum or average of compute(worker) over all logical workers, after a training step, in
         the given arrays."""
-        step = self.new_step(Arrays(empty, op), f"an evaluation before step {self._next}")
+        step = self.new_step(PlainArrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
@@ -360,7 +360,7 @@ class Loop:
         """Wait until every rank has committed the last step. A rank that left earlier could not
         tell the others, after a death, that it had. Returns whether one that has shares tells."""
         found = np.zeros(1)
-        step = self.new_step(Arrays([found], "sum"))
+        step = self.new_step(PlainArrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])
         self._first_left = step.first_left
         return bool(found[0])

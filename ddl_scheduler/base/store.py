@@ -81,7 +81,7 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """A job as it is stored."""
 
     id: int
@@ -226,23 +226,23 @@ class Store:
             self._event(number, now, "submitted")
         return number
 
-    def jobs(self, *states: str) -> list[Record]:
+    def jobs(self, *states: str) -> list[JobRecord]:
         """Those in one of the states (none: all), by number."""
         marks = ", ".join("?" * len(states))
         return self._records(f"{f'state IN ({marks})' if states else 'TRUE'} ORDER BY id", *states)
 
-    def _records(self, condition: str, *values: object) -> list[Record]:
+    def _records(self, condition: str, *values: object) -> list[JobRecord]:
         rows = self._db.execute(
             "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
             f" WHERE {condition}",
             values,
         )
         return [
-            Record(number, name, key, json.loads(spec), *rest)
+            JobRecord(number, name, key, json.loads(spec), *rest)
             for number, name, key, spec, *rest in rows
         ]
 
-    def job_find(self, job: int) -> Record | None:
+    def job_find(self, job: int) -> JobRecord | None:
         """The one of this number."""
         found = self._records("id = ?", job)
         return found[0] if found else None
@@ -253,7 +253,7 @@ class Store:
         states: tuple[str, ...] = (),
         before: int = 0,
         limit: int = 100,
-    ) -> list[Record]:
+    ) -> list[JobRecord]:
         """Some of a tenant's jobs (None: of all), the newest first; with `before`, older ones."""
         marks = ", ".join("?" * len(states))
         return self._records(

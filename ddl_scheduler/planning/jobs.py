@@ -11,7 +11,7 @@ from ddl_scheduler.planning.model import MemoryModel, StepModel
 
 
 @dataclass(frozen=True)
-class Slot:
+class PolicySlot:
     """One place for a worker. Only usable ones are planned with."""
 
     name: str

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddl_scheduler.planning.filling import Filling, Request
-from ddl_scheduler.planning.jobs import Map, PolicyJob, Schedule, Settings, Slot, Tenant
+from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.model import end_predict, sizes_list
 from ddl_scheduler.planning.places import places_find
 
@@ -39,7 +39,7 @@ class _Cluster:
 
 def plan_make(
     jobs: Sequence[PolicyJob],
-    slots: Sequence[Slot],
+    slots: Sequence[PolicySlot],
     tenants: Sequence[Tenant] = (),
     last: Map | None = None,
     now: float = 0.0,
@@ -70,7 +70,7 @@ def plan_make(
     )
 
 
-def _cluster(slots: Sequence[Slot]) -> _Cluster:
+def _cluster(slots: Sequence[PolicySlot]) -> _Cluster:
     largest: dict[str, int] = {}
     memory: dict[str, int] = {}
     for (kind, _), count in Counter((slot.kind, slot.host) for slot in slots).items():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddl_scheduler.base.requests import JobSpec
-from ddl_scheduler.base.store import Record
+from ddl_scheduler.base.store import JobRecord
 from ddl_scheduler.planning.jobs import PolicyJob
 from ddl_scheduler.planning.model import MemoryModel, StepModel, StepTiming, model_fit
 
@@ -22,7 +22,7 @@ class JobStats:
     steps_left: float = math.inf
 
 
-def job_of(record: Record, spec: JobSpec, known: JobStats) -> PolicyJob:
+def job_of(record: JobRecord, spec: JobSpec, known: JobStats) -> PolicyJob:
     """As the policy sees it. While the number of logical workers is not known, any size is legal
     that the job may have."""
     logical = known.logical or spec.logical or spec.most

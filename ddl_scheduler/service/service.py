@@ -36,12 +36,12 @@ from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import JobSpec, spec_read
-from ddl_scheduler.base.store import ACTIVE, Record, Store, StoreError
-from ddl_scheduler.planning.jobs import PolicyJob, Schedule, Settings, Slot, Tenant
+from ddl_scheduler.base.store import ACTIVE, JobRecord, Store, StoreError
+from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.runner.runner import RunSpec
 from ddl_scheduler.runner.starter import Starter
-from ddl_scheduler.service.agents import Agents
+from ddl_scheduler.service.agents import AgentPool
 from ddl_scheduler.service.job_stats import JobStats, job_of
 from ddl_scheduler.service.runs import Run, run_adopt
 
@@ -78,13 +78,13 @@ class Service:
     def __init__(
         self,
         path: Path,
-        slots: Sequence[Slot],
+        slots: Sequence[PolicySlot],
         starter: Starter,
         settings: Settings | None = None,
         on_action: Callable[[str], object] = lambda _: None,
         token: str = "",
         users: Mapping[str, str] | None = None,
-        agents: Callable[[Collection[str]], Agents] | None = None,
+        agents: Callable[[Collection[str]], AgentPool] | None = None,
     ) -> None:
         self._path, self._slots, self._starter = path, slots, starter
         self._settings, self._action = settings or Settings(), on_action
@@ -92,7 +92,7 @@ class Service:
         self._token, self._users = token, users or {}
         known = [slot for slots in self._store.slots().values() for slot in slots]
         self._agents = agents(known) if agents else None
-        self._records: dict[int, Record] = {}  # of jobs that have not ended
+        self._records: dict[int, JobRecord] = {}  # of jobs that have not ended
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
         self._known: dict[int, JobStats] = {}  # of jobs that have run here
@@ -310,7 +310,7 @@ class Service:
             self._counted = clock
         self._look()
 
-    def _job(self, record: Record, now: float) -> PolicyJob | None:
+    def _job(self, record: JobRecord, now: float) -> PolicyJob | None:
         if record.state not in ACTIVE:
             return None
         spec = self._spec(record, now)
@@ -318,7 +318,7 @@ class Service:
         known = run.known if run else self._known.get(record.id, JobStats())
         return job_of(record, spec, known) if spec else None
 
-    def _spec(self, record: Record, now: float) -> JobSpec | None:
+    def _spec(self, record: JobRecord, now: float) -> JobSpec | None:
         try:
             return spec_read(record.spec)
         except ValueError as error:
@@ -345,7 +345,7 @@ class Service:
             elif self._suffice(record, free, now):
                 self._start(record, free, now)
 
-    def _suffice(self, record: Record, free: Collection[str], now: float) -> bool:
+    def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:
         """Whether the job can begin before others have given back the rest of its slots."""
         spec = self._spec(record, now)
         given = self._given[record.id]
@@ -366,7 +366,7 @@ class Service:
     def _holder(self, slot: str) -> int | None:
         return next((job for job, run in self._runs.items() if slot in run.held), None)
 
-    def _start(self, record: Record, slots: Sequence[str], now: float) -> None:
+    def _start(self, record: JobRecord, slots: Sequence[str], now: float) -> None:
         folder = JobFolder(self._path, record.id)
         if self._users and record.tenant not in self._users:
             why = f"tenant {record.tenant} has no user: start the service with --user"
@@ -390,7 +390,7 @@ class Service:
             self._runs[record.id] = Run(folder, slots, run)
 
     def _order_start(
-        self, record: Record, slots: Sequence[str], folder: JobFolder, lock: int, run: str
+        self, record: JobRecord, slots: Sequence[str], folder: JobFolder, lock: int, run: str
     ) -> None:
         """A kill here leaves either no run, or one that has the lock and its socket."""
         names = [slot.name for slot in self._slots] if not run else []

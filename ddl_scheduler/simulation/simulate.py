@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddl_scheduler.planning.jobs import Map, Slot
+from ddl_scheduler.planning.jobs import Map, PolicySlot
 from ddl_scheduler.planning.model import StepModel, StepTiming, model_fit
 from ddl_scheduler.simulation.workloads import Submission
 
@@ -92,13 +92,15 @@ class Outcome:
         return times[min(len(times) - 1, int(share * len(times)))]
 
 
-def simulate(jobs: Sequence[Submission], slots: Sequence[Slot], method: Method) -> Outcome:
+def simulate(jobs: Sequence[Submission], slots: Sequence[PolicySlot], method: Method) -> Outcome:
     """Run the jobs, which are ordered by arrival, to their end. Raises ValueError if one cannot."""
     return _Simulation(jobs, slots, method).run()
 
 
 class _Simulation:
-    def __init__(self, jobs: Sequence[Submission], slots: Sequence[Slot], method: Method) -> None:
+    def __init__(
+        self, jobs: Sequence[Submission], slots: Sequence[PolicySlot], method: Method
+    ) -> None:
         self._todo = list(jobs)[::-1]
         self._slots, self._method = slots, method
         self._host = {slot.name: slot.host for slot in slots}

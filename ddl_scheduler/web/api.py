@@ -13,7 +13,7 @@ from starlette.responses import Response
 from ddl_scheduler.base import requests
 from ddl_scheduler.base.logs import log_names, log_read
 from ddl_scheduler.base.requests import RequestError, Schema, sizes_read, spec_read
-from ddl_scheduler.base.store import ROLES, STATES, Record, Store, StoreError
+from ddl_scheduler.base.store import ROLES, STATES, JobRecord, Store, StoreError
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.operations import LARGEST, CheckedRequest, answer, operation
@@ -77,7 +77,7 @@ async def jobs_list(call: CheckedRequest) -> Response:
     active = ("running", "waiting", "paused")
     states = active if state == "active" else (state,) if state else ()
 
-    def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]]]:
+    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]]]:
         before = call.query.get("before", 0)
         return store.jobs_page(call.caller.sees, states, before, limit), store.slots()
 
@@ -327,7 +327,7 @@ def event_view(number: int, when: float, job: int | None, text: str) -> dict[str
 # ---- what they share ----
 
 
-async def _own(call: CheckedRequest) -> Record:
+async def _own(call: CheckedRequest) -> JobRecord:
     return await call.service.job(call.path["job"], call.caller.sees)
 
 

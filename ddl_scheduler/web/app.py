@@ -28,7 +28,7 @@ from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError, refusal
 from ddl_scheduler.web.guard import LOOPBACK, Guard
 from ddl_scheduler.web.limits import Limits
-from ddl_scheduler.web.operations import OPERATIONS, Operation, serve
+from ddl_scheduler.web.operations import OPERATIONS, RestOperation, serve
 from ddl_scheduler.web.service import AppContext, Live, Slots
 from ddl_scheduler.web.sessions import Sessions
 
@@ -81,14 +81,14 @@ def make_app(
 
 def _routes(service: AppContext) -> list[BaseRoute]:
     """One for each path, so that another method of it is refused as such; fixed paths first."""
-    paths: dict[str, dict[str, Operation]] = {}
+    paths: dict[str, dict[str, RestOperation]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation
     order = sorted(paths, key=lambda path: ("{" in path.rpartition("/")[2], path))
     return [_route(path, paths[path], service) for path in order]
 
 
-def _route(path: str, methods: dict[str, Operation], service: AppContext) -> Route:
+def _route(path: str, methods: dict[str, RestOperation], service: AppContext) -> Route:
     async def endpoint(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await serve(methods[method], service, request)

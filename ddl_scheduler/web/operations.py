@@ -38,7 +38,7 @@ Handler = Callable[[CheckedRequest], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
-class Operation:
+class RestOperation:
     """What may be asked, by whom, and what is answered."""
 
     method: str
@@ -54,7 +54,7 @@ class Operation:
     headers: Mapping[str, Schema]
 
 
-OPERATIONS: list[Operation] = []
+OPERATIONS: list[RestOperation] = []
 _PARAMETERS: Mapping[str, Schema] = {
     "job": {"type": "integer", "minimum": 1, "maximum": LARGEST, "description": "a job's number"},
     "tenant": {
@@ -88,7 +88,7 @@ class operation:
         names = re.findall(r"{(\w+)}", self.path)
         parameters = {name: _PARAMETERS[name] for name in names}
         OPERATIONS.append(
-            Operation(
+            RestOperation(
                 *(self.method, self.path, self.role, summary, run, parameters),
                 *(self.query, self.body, self.answers, self.kind, self.headers),
             )
@@ -96,7 +96,7 @@ class operation:
         return run
 
 
-async def serve(operation: Operation, service: AppContext, request: Request) -> Response:
+async def serve(operation: RestOperation, service: AppContext, request: Request) -> Response:
     """Check the request, and run the operation. Raises HttpError."""
     caller = await service.sessions.find(request)
     if operation.role is not None:
@@ -127,7 +127,7 @@ async def serve(operation: Operation, service: AppContext, request: Request) -> 
         raise refused_by(error) from None
 
 
-def _query(operation: Operation, request: Request) -> dict[str, Any]:
+def _query(operation: RestOperation, request: Request) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         there = ", ".join(operation.query) or "none"

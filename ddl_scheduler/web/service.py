@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import Record
+from ddl_scheduler.base.store import JobRecord
 from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import History
@@ -57,7 +57,7 @@ class AppContext:
         """Of the store."""
         return self.database.path
 
-    async def job(self, number: int, sees: str | None) -> Record:
+    async def job(self, number: int, sees: str | None) -> JobRecord:
         """A job that this tenant sees (None: any). Raises HttpError: whoever may not see a job does
         not learn that there is one."""
         record = await self.database.call(lambda store: store.job_find(number))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_scheduler.base.store import STATES, Record, Store
+from ddl_scheduler.base.store import STATES, JobRecord, Store
 from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.service import AppContext, Place
 from ddl_scheduler.web.sessions import Caller
@@ -17,7 +17,7 @@ RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wai
 
 
 def job_view(
-    record: Record, slots: Sequence[str], live: Mapping[str, Any] | None
+    record: JobRecord, slots: Sequence[str], live: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A job; `live` is its report."""
     spec, live = record.spec, live or {}
@@ -88,7 +88,7 @@ async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
     """All that the first page shows."""
     sees = caller.sees
 
-    def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]], list[Any]]:
+    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any]]:
         groups = ((("running",), RUNNING), (("waiting", "paused"), QUEUED), (ENDED, RECENT))
         records = [
             record

@@ -14,7 +14,7 @@ import ddl_core
 from ddl_elastic.shares.order import children, parent, parts_of, tree_size
 from ddl_elastic.step.partial import PartialSums
 from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
-from ddl_elastic.step.step import Arrays, Group, Step
+from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
@@ -118,7 +118,7 @@ class Numbers:
 def test_sums_start_in_the_last_share() -> None:
     framework = Numbers()
     with ddl_core.Endpoint(secret="") as endpoint:
-        group = Group(endpoint.connect([endpoint.address], 0), [0], (0, 0, 0))
+        group = RankGroup(endpoint.connect([endpoint.address], 0), [0], (0, 0, 0))
         step = Step(group, 0, framework)
         for worker in step.shares():
             share = [np.full(2, worker), np.full(3, worker), np.full(1, worker)]
@@ -205,8 +205,8 @@ def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(rank: int) -> str:
         with endpoints[rank].connect(addresses, rank) as comm:
-            group = Group(comm, [0, 1], (0, 1))
-            step = Step(group, 0, Arrays([np.zeros(3)]), "step 7")
+            group = RankGroup(comm, [0, 1], (0, 1))
+            step = Step(group, 0, PlainArrays([np.zeros(3)]), "step 7")
             with pytest.raises(RuntimeError) as caught:
                 for worker in step.shares():
                     step.add(worker, [np.ones(3)])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl_scheduler.planning.jobs import Map, PolicyJob, Schedule, Settings, Slot, Tenant
+from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.model import MemoryModel, StepModel, sizes_list
 from ddl_scheduler.planning.policy import plan_make
 
@@ -22,9 +22,9 @@ NOW = 1000.0
 SETTINGS = Settings()
 
 
-def slots_make(count: int, per_host: int = 4, kind: str = "", memory: int = 0) -> list[Slot]:
+def slots_make(count: int, per_host: int = 4, kind: str = "", memory: int = 0) -> list[PolicySlot]:
     return [
-        Slot(f"{kind}{number}", f"{kind}host{number // per_host}", kind, memory)
+        PolicySlot(f"{kind}{number}", f"{kind}host{number // per_host}", kind, memory)
         for number in range(count)
     ]
 
@@ -87,7 +87,7 @@ SLOTS = st.builds(
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[Slot], Schedule]:
+def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[PolicySlot], Schedule]:
     """Jobs that come, jobs that run, and hosts that are lost."""
     slots, jobs = draw(SLOTS), draw(jobs_draw())
     before = draw(st.lists(st.sampled_from(jobs), unique=True)) if jobs else []
@@ -97,7 +97,7 @@ def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[Slot], Schedule]:
     return jobs, kept, plan
 
 
-def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[Slot]) -> None:
+def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[PolicySlot]) -> None:
     """What holds whatever was before."""
     kinds = {slot.name: slot.kind for slot in slots}
     given_slots = [slot for own in plan.slots.values() for slot in own]
@@ -118,7 +118,7 @@ def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[Slot]) -> None:
 
 @given(question=questions())
 def test_sizes_quotas_and_slots_are_legal(
-    question: tuple[list[PolicyJob], list[Slot], Schedule],
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
     jobs, slots, before = question
     check_map(plan_make(jobs, slots, TENANTS, before.slots, NOW), jobs, slots)
@@ -126,7 +126,7 @@ def test_sizes_quotas_and_slots_are_legal(
 
 @given(question=questions())
 def test_equal_questions_get_equal_answers(
-    question: tuple[list[PolicyJob], list[Slot], Schedule],
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
     jobs, slots, before = question
     plan = plan_make(jobs, slots, TENANTS, before.slots, NOW)
@@ -135,7 +135,9 @@ def test_equal_questions_get_equal_answers(
 
 
 @given(question=questions())
-def test_nothing_changes_by_itself(question: tuple[list[PolicyJob], list[Slot], Schedule]) -> None:
+def test_nothing_changes_by_itself(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     """The plan that is asked for again at once is the same, unless it could be made as it is
     only because others had slots before."""
     jobs, slots, before = question
@@ -147,14 +149,14 @@ def test_nothing_changes_by_itself(question: tuple[list[PolicyJob], list[Slot], 
     assert plan.slots == before.slots
 
 
-def speed(job: PolicyJob, size: int, slots: list[Slot]) -> float:
+def speed(job: PolicyJob, size: int, slots: list[PolicySlot]) -> float:
     hosts = Counter(slot.host for slot in slots if slot.kind == job.kind)
     return job.model.speedup(size, 1 if size <= max(hosts.values()) else 2)
 
 
 @given(question=questions())
 def test_no_slot_is_idle_while_a_job_wants_it(
-    question: tuple[list[PolicyJob], list[Slot], Schedule],
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
     jobs, slots, before = question
     jobs = [replace(job, changed=-math.inf, cost=0.0, tier=0) for job in jobs]
@@ -178,7 +180,7 @@ def test_no_slot_is_idle_while_a_job_wants_it(
 
 @given(question=questions())
 def test_a_minimum_that_can_be_met_is_met(
-    question: tuple[list[PolicyJob], list[Slot], Schedule],
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
     """Nobody has more than its minimum while a job waits for slots, and what came later and may be
     paused does not run."""
@@ -205,7 +207,9 @@ def test_a_minimum_that_can_be_met_is_met(
 
 
 @given(question=questions())
-def test_what_runs_is_not_stopped(question: tuple[list[PolicyJob], list[Slot], Schedule]) -> None:
+def test_what_runs_is_not_stopped(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     """Unless it may be paused, or slots are lost, whatever comes beside it."""
     jobs, slots, before = question
     had = {slot for own in before.slots.values() for slot in own}
