@@ -15,6 +15,7 @@ from typing import Any
 
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.messages import Channel, Message, pack
+from ddl_elastic.base.states import WorkerState
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.coordinator.quorum import QuorumArbiter
 from ddl_elastic.coordinator.rate import Rate
@@ -162,7 +163,7 @@ class Coordinator:
         timeline.write(path, traces, self._events)
 
     def alive(self) -> list[Worker]:
-        return [worker for worker in self.workers if worker.state != "ended"]
+        return [worker for worker in self.workers if worker.state != WorkerState.ENDED]
 
     @property
     def is_over(self) -> bool:
@@ -234,12 +235,12 @@ class Coordinator:
     def _take(self, worker: Worker, message: Message) -> None:
         fields = message.fields
         if message.kind == "ready":
-            worker.state = "ready"
+            worker.state = WorkerState.READY
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
             self._size, worker.digest = fields, ""
             self.registry.begun(fields["logical"], fields["watchdog"])
-            worker.state = "running" if worker.joined else worker.state
+            worker.state = WorkerState.RUNNING if worker.joined else worker.state
         elif message.kind == "progress":
             worker.lacks_state = False
             worker.shares, worker.busy = fields["shares"], fields["busy"]
@@ -253,12 +254,12 @@ class Coordinator:
         elif message.kind == "line":
             self._listener.output(fields["text"])
         elif message.kind == "done":
-            worker.state, worker.digest = "done", fields["digest"]
+            worker.state, worker.digest = WorkerState.DONE, fields["digest"]
             worker.parts = fields["parts"]
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]
-        elif message.kind == "standing" and worker.state == "returning":
+        elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
             self._take_back(worker, fields)
         elif not self.registry.take(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
@@ -280,7 +281,7 @@ class Coordinator:
         died = [member for member in fields["died"] if member not in self._dead]
         self._dead.update(died)
         for worker in (self.workers[member] for member in died):
-            if worker.state != "ended":
+            if worker.state != WorkerState.ENDED:
                 self._engine.stop(worker.handle, 0)
         died = [member for member in died if self.workers[member].joined]
         if died:
@@ -300,13 +301,13 @@ class Coordinator:
         come together who were told then: a newcomer joins them by a plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
-        waiting = [worker for worker in alive if worker.state == "ready"]
+        waiting = [worker for worker in alive if worker.state == WorkerState.READY]
         if waiting and len(waiting) == len(alive):
             epoch = self._next_epoch()
             self._steps = 0  # of a program that trains once more
             self.registry.connected()
             for worker in waiting:
-                worker.state, worker.joined, worker.digest = "running", True, ""
+                worker.state, worker.joined, worker.digest = WorkerState.RUNNING, True, ""
             self.send_all(
                 waiting,
                 "connect",
@@ -321,7 +322,7 @@ class Coordinator:
         """A worker of the job is there, and its agent is about to tell its standing."""
         self._know(handle.member)
         output = self._engine.logs(handle, follow=True)
-        self.workers[handle.member] = Worker(handle.member, handle, output, "returning")
+        self.workers[handle.member] = Worker(handle.member, handle, output, WorkerState.RETURNING)
         if handle.member in self._quorum.given_up:
             self._engine.stop(handle, 0)
         # It may have been given up, when only its agent's connection was lost.
@@ -340,7 +341,7 @@ class Coordinator:
         self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
         for message in replay(standing):
             self._take(worker, message)
-        worker.state = standing["state"]
+        worker.state = WorkerState(standing["state"])
         self.registry.take_back(worker, standing["trainings"])
 
     def _rebuild(self, recovery: CoordinatorRecovery) -> None:
@@ -348,9 +349,9 @@ class Coordinator:
         self._recovery = None
         for member in recovery.members:
             worker = self.workers[member]
-            worker.joined = worker.joined or worker.state != "ended"
-            if worker.state in ("warmed", "admitted"):  # it has joined since
-                worker.state = "running"
+            worker.joined = worker.joined or worker.state != WorkerState.ENDED
+            if worker.state in (WorkerState.WARMED, WorkerState.ADMITTED):  # it has joined since
+                worker.state = WorkerState.RUNNING
         self.registry.plan_is_under_way(recovery.plan, recovery.planned)
         there = [worker.name for worker in self.alive()]
         self._tell("returned", None, f"the coordinator is back: it has found {', '.join(there)}")
@@ -386,12 +387,14 @@ class Coordinator:
             worker.cause = event.cause or ended
             if event.ordered and (worker.hung or worker.member in self._dead):
                 worker.cause = worker.hung or HUNG
-        if (event.code or worker.state == "running") and not (worker.leaves and event.ordered):
+        if (event.code or worker.state == WorkerState.RUNNING) and not (
+            worker.leaves and event.ordered
+        ):
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
                 self._listener.event(f"{worker.process} died ({worker.cause}) before it joined")
-        worker.state = "ended"
+        worker.state = WorkerState.ENDED
         self.registry.ended(worker)
 
     def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:

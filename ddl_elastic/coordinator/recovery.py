@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message, checked
+from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
@@ -74,7 +75,7 @@ class CoordinatorRecovery:
         # Where nobody tells of a group, this may be a newcomer that was not told anything.
         has_group = self._has_group(workers)
         awaited = [workers[each] for each in self.members] if has_group else workers
-        returning = any(worker.state == "returning" for worker in workers)
+        returning = any(worker.state == WorkerState.RETURNING for worker in workers)
         return not returning and all(map(is_known, awaited))
 
 
@@ -89,7 +90,7 @@ def replay(standing: dict[str, Any]) -> Iterator[Message]:
 def unknown(member: int) -> Worker:
     """One whose agent has not come back. It may have ended long ago."""
     slot = Slot(-1, "an unknown host", "", 0, "lost")
-    return Worker(member, Handle(slot, member, _NOBODY), iter(()), "ended")
+    return Worker(member, Handle(slot, member, _NOBODY), iter(()), WorkerState.ENDED)
 
 
 def is_known(worker: Worker) -> bool:

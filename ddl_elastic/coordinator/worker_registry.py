@@ -13,15 +13,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.rate import Rate
 from ddl_elastic.coordinator.watchdogs import JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
 from ddl_elastic.shares.balance import Balance, ShareTime, assigned
 from ddl_elastic.step.admission import Fingerprint, compare
 
-WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
+# The states of a worker that has not joined yet.
+WAITING = (
+    *(WorkerState.STARTING, WorkerState.READY, WorkerState.WARMING, WorkerState.WARMED),
+    WorkerState.ADMITTED,
+)
 # What a newcomer does in a state, and which others do not do for it.
-STAGES = {"starting": "start", "warming": "warm up"}
+STAGES = {WorkerState.STARTING: "start", WorkerState.WARMING: "warm up"}
 FAILURES = 3  # workers in a row that may end before they have joined, until no more are started
 
 
@@ -32,10 +37,7 @@ class Worker:
     member: int
     handle: Handle
     output: Iterator[bytes]
-    # Then "ready", "running", "done" or "ended". Of a newcomer, before it is "running": "warming",
-    # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left". "returning":
-    # its agent has come back, and has not told yet how far it is.
-    state: str = "starting"
+    state: WorkerState = WorkerState.STARTING
     since: float = field(default_factory=time.monotonic)  # its start
     address: str = ""
     pid: int = 0
@@ -69,7 +71,8 @@ class Worker:
     @property
     def shown(self) -> str:
         """Its state, for a report. The job cannot go on with those alone that observe."""
-        return "observing" if self.lacks_state and self.state == "running" else self.state
+        is_observing = self.lacks_state and self.state == WorkerState.RUNNING
+        return "observing" if is_observing else self.state
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class WorkerRegistry:
         """An agent has come back with it."""
         self._founders = None
         self._trainings = max(self._trainings, trainings)
-        worker.joined = worker.state in ("running", "done")
+        worker.joined = worker.state in (WorkerState.RUNNING, WorkerState.DONE)
         if worker.joined:
             self._first = self._first or worker.bits
 
@@ -200,7 +203,7 @@ class WorkerRegistry:
             took = time.monotonic() - worker.since
             self._watchdog.usual = max(self._watchdog.usual, took)
         elif kind == "warmed":
-            worker.state, worker.bits = "warmed", Fingerprint(**fields["bits"])
+            worker.state, worker.bits = WorkerState.WARMED, Fingerprint(**fields["bits"])
             worker.lacks_state = True
         elif kind == "void":
             if fields["plan"] == self._plan:
@@ -212,7 +215,7 @@ class WorkerRegistry:
             worker.leaves = True
             self.target -= not self.size.replace
         elif kind == "left":
-            worker.state = "left"
+            worker.state = WorkerState.LEFT
         else:
             return False
         return True
@@ -233,8 +236,8 @@ class WorkerRegistry:
         for worker in self.workers:
             if worker.member in members and not worker.joined:
                 worker.joined, self._failures = True, 0
-                if worker.state != "ended":
-                    worker.state = "running"
+                if worker.state != WorkerState.ENDED:
+                    worker.state = WorkerState.RUNNING
                 self._tell_change("joined", worker, fields)
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
@@ -265,12 +268,13 @@ class WorkerRegistry:
         if not self._trainings:
             return
         joined = [each for each in self.workers if each.joined]
-        members = [each for each in joined if each.state == "running"]
+        members = [each for each in joined if each.state == WorkerState.RUNNING]
         waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
-        is_done = any(each.state == "done" for each in joined)  # with a call of Loop.steps
+        # With a call of Loop.steps.
+        is_done = any(each.state == WorkerState.DONE for each in joined)
         if is_done and not self.ends_when_done:
             return
-        is_over = is_done or any(each.state == "ready" for each in joined)
+        is_over = is_done or any(each.state == WorkerState.READY for each in joined)
         if self._trainings > 1 or not members or is_over:
             if self._trainings > 1 and members:
                 self._tell_not_replaced("workers join during a program's first job only")
@@ -280,7 +284,7 @@ class WorkerRegistry:
         self._choose(members, waiting)
         for worker in waiting:
             self._advance(worker)
-        newcomers = [each for each in waiting if each.state == "admitted"]
+        newcomers = [each for each in waiting if each.state == WorkerState.ADMITTED]
         self._is_uneven = self._look_at_paces(members, step) or self._is_uneven
         if not self._plan:
             self._make_plan(members, newcomers, self._is_uneven)
@@ -301,8 +305,10 @@ class WorkerRegistry:
 
     def _end_late(self, founders: StartupWatchdog) -> None:
         """Workers that do not come to the beginning of the job, where the others wait for them."""
-        alive = [worker for worker in self.workers if worker.state != "ended"]
-        ready = {worker.member: worker.since for worker in alive if worker.state == "ready"}
+        alive = [worker for worker in self.workers if worker.state != WorkerState.ENDED]
+        ready = {
+            worker.member: worker.since for worker in alive if worker.state == WorkerState.READY
+        }
         late = [worker for worker in alive if worker.member not in ready]
         if late and (seconds := founders.look(time.monotonic(), ready)):
             for worker in late:
@@ -319,15 +325,15 @@ class WorkerRegistry:
 
     def _advance(self, worker: Worker) -> None:
         """A newcomer, which has got further."""
-        if worker.state == "ready":
-            worker.state = "warming"
+        if worker.state == WorkerState.READY:
+            worker.state = WorkerState.WARMING
             self._send([worker], "warm")
-        elif worker.state == "warmed" and self._first and worker.bits:
+        elif worker.state == WorkerState.WARMED and self._first and worker.bits:
             try:
                 why = compare(self._first, worker.bits)
             except RuntimeError as error:  # its program is another one
                 why = str(error)
-            worker.state = "refused" if why else "admitted"
+            worker.state = WorkerState.REFUSED if why else WorkerState.ADMITTED
             if why:
                 self._send([worker], "refused", why=why)
                 self._tell("refused", worker, why)
@@ -386,7 +392,7 @@ class WorkerRegistry:
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """The job is over before they have joined."""
         for worker in waiting:
-            worker.state, worker.leaves = "dismissed", True
+            worker.state, worker.leaves = WorkerState.DISMISSED, True
             self._stop(worker, "")
 
 
