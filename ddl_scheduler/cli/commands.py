@@ -26,7 +26,6 @@ from ddl_scheduler.cli.access import DEFAULT, Access, AccessError, access_write
 if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
     from ddl_scheduler.cli.client import Client, ServerError
 
-ENDED = ("done", "failed", "cancelled")
 _REFUSED, _SILENT, _FORBIDDEN, _UNKNOWN = 1, 3, 4, 5
 _CODES = {0: _SILENT, 401: _FORBIDDEN, 403: _FORBIDDEN, 404: _UNKNOWN}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -36,7 +36,7 @@ from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import JobSpec, spec_read
-from ddl_scheduler.base.store import ACTIVE, JobRecord, Store, StoreError
+from ddl_scheduler.base.store import ACTIVE, UNFINISHED, JobRecord, JobState, Store, StoreError
 from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.runner.runner import RunSpec
@@ -221,7 +221,7 @@ class Service:
         the store gives to it, and what it was to give back."""
         self._given = self._store.slots()
         intents = self._store.intents()
-        jobs = {record.id for record in self._store.jobs("waiting", "running", "paused")}
+        jobs = {record.id for record in self._store.jobs(*UNFINISHED)}
         for job in sorted(jobs | {intent.job for intent in intents}):
             stops = [each.slot for each in intents if each.job == job and each.kind == "stop"]
             folder = JobFolder(self._path, job)
@@ -234,7 +234,7 @@ class Service:
     def _look(self) -> None:
         """At what others have changed in the store."""
         self._looked = time.monotonic()
-        found = {r.id: r for r in self._store.jobs("waiting", "running", "paused")}
+        found = {r.id: r for r in self._store.jobs(*UNFINISHED)}
         if {k: (r.state, r.spec) for k, r in found.items()} != {
             k: (r.state, r.spec) for k, r in self._records.items()
         }:
@@ -259,9 +259,9 @@ class Service:
     def _settle(self, job: int, result: Mapping[str, Any], now: float) -> bool:
         """Whether its run has come to the end of the job."""
         state = result.get("state")
-        if state not in ("done", "failed"):
+        if state not in (JobState.DONE, JobState.FAILED):
             return False
-        self._move(job, state, now, str(result.get("why", "")))
+        self._move(job, JobState(state), now, str(result.get("why", "")))
         return True
 
     def _count_crash(self, job: int, steps: int, now: float) -> None:
@@ -271,9 +271,9 @@ class Service:
         _log.warning("job %d: its processes were killed", job)
         if count >= CRASHES:
             why = f"its processes were killed {CRASHES} times without a step in between"
-            self._move(job, "failed", now, why)
+            self._move(job, JobState.FAILED, now, why)
 
-    def _move(self, job: int, state: str, now: float, why: str = "") -> None:
+    def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
         try:
             self._store.job_move(job, state, now, why)
         except StoreError:  # it was cancelled meanwhile
@@ -322,7 +322,7 @@ class Service:
         try:
             return spec_read(record.spec)
         except ValueError as error:
-            self._move(record.id, "failed", now, f"its specification is wrong: {error}")
+            self._move(record.id, JobState.FAILED, now, f"its specification is wrong: {error}")
             return None
 
     # ---- what is carried out ----
@@ -331,7 +331,7 @@ class Service:
         """Have each run use what the store gives to its job, once no other run holds it."""
         for job, run in self._runs.items():
             record = self._records.get(job)
-            if record is None or record.state not in (*ACTIVE, "paused"):
+            if record is None or record.state not in UNFINISHED:
                 self._ask(run, "cancel")
             elif not self._given.get(job):
                 self._ask(run, "pause")
@@ -370,7 +370,7 @@ class Service:
         folder = JobFolder(self._path, record.id)
         if self._users and record.tenant not in self._users:
             why = f"tenant {record.tenant} has no user: start the service with --user"
-            self._move(record.id, "failed", now, f"{why} {record.tenant}=NAME")
+            self._move(record.id, JobState.FAILED, now, f"{why} {record.tenant}=NAME")
             return
         try:
             folder.make()
@@ -384,7 +384,7 @@ class Service:
                 finally:
                     os.close(lock)
         except OSError as error:
-            self._move(record.id, "failed", now, f"it cannot be started: {error}")
+            self._move(record.id, JobState.FAILED, now, f"it cannot be started: {error}")
             return
         with self._changed:
             self._runs[record.id] = Run(folder, slots, run)

@@ -13,7 +13,16 @@ from starlette.responses import Response
 from ddl_scheduler.base import requests
 from ddl_scheduler.base.logs import log_names, log_read
 from ddl_scheduler.base.requests import RequestError, Schema, sizes_read, spec_read
-from ddl_scheduler.base.store import ROLES, STATES, JobRecord, Store, StoreError
+from ddl_scheduler.base.store import (
+    ENDED,
+    ROLES,
+    STATES,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Store,
+    StoreError,
+)
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.operations import LARGEST, CheckedRequest, answer, operation
@@ -74,8 +83,9 @@ async def overview_get(call: CheckedRequest) -> Response:
 async def jobs_list(call: CheckedRequest) -> Response:
     """Jobs, the newest first."""
     state, limit = call.query.get("state"), call.query.get("limit", 100)
-    active = ("running", "waiting", "paused")
-    states = active if state == "active" else (state,) if state else ()
+    states: tuple[JobState, ...] = UNFINISHED if state == "active" else ()
+    if state and state != "active":
+        states = (JobState(state),)
 
     def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]]]:
         before = call.query.get("before", 0)
@@ -142,22 +152,24 @@ async def job_scale(call: CheckedRequest) -> Response:
 @operation("POST", "/v1/jobs/{job}/cancel", {200: "Job"}, role="user")
 async def job_cancel(call: CheckedRequest) -> Response:
     """End a job forever."""
-    return await _move(call, "cancelled")
+    return await _move(call, JobState.CANCELLED)
 
 
 @operation("POST", "/v1/jobs/{job}/pause", {200: "Job"}, role="user")
 async def job_pause(call: CheckedRequest) -> Response:
     """Take a job's slots away until it is resumed."""
-    return await _move(call, "paused")
+    return await _move(call, JobState.PAUSED)
 
 
 @operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
 async def job_resume(call: CheckedRequest) -> Response:
     """Let a paused job wait for slots again."""
-    return await _move(call, "waiting", "paused")
+    return await _move(call, JobState.WAITING, JobState.PAUSED)
 
 
-async def _move(call: CheckedRequest, state: str, only_from: str = "") -> Response:
+async def _move(
+    call: CheckedRequest, state: JobState, only_from: JobState | None = None
+) -> Response:
     record = await _own(call)
     if only_from and record.state != only_from:
         raise HttpError(409, message=f"job {record.id} is {record.state}, not {only_from}")
@@ -204,7 +216,7 @@ async def logs_list(call: CheckedRequest) -> Response:
 async def log_get(call: CheckedRequest) -> Response:
     """Some lines of a log. Control characters are escaped."""
     record = await call.service.job(call.path["job"], call.caller.sees)
-    ended = not STATES[record.state]
+    ended = record.state in ENDED
     text, end = log_text(call, record.id, call.path["log"], call.query.get("offset", 0), ended)
     return answer({"text": text, "next": end})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from starlette.responses import Response
 
-from ddl_scheduler.base.store import JobRecord, Store
+from ddl_scheduler.base.store import JobRecord, JobState, Store
 from ddl_scheduler.web.history import plain, workers
 from ddl_scheduler.web.operations import CheckedRequest, operation
 from ddl_scheduler.web.views import tenants_view
@@ -24,7 +24,9 @@ async def metrics(call: CheckedRequest) -> Response:
     service, sees = call.service, call.caller.sees
 
     def read(store: Store) -> tuple[list[JobRecord], list[dict[str, object]]]:
-        return store.jobs_page(sees, ("running",), limit=1000), tenants_view(store, service, sees)
+        return store.jobs_page(sees, (JobState.RUNNING,), limit=1000), tenants_view(
+            store, service, sees
+        )
 
     running, tenants = await service.database.call(read)
     slots = Counter(slot.state for slot in service.slots())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import JobRecord
+from ddl_scheduler.base.store import JobRecord, JobState
 from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import History
@@ -68,7 +68,7 @@ class AppContext:
     async def sample(self, seconds: float) -> None:
         """Record what the running jobs report, forever."""
         while True:
-            running = await self.database.call(lambda store: store.jobs("running"))
+            running = await self.database.call(lambda store: store.jobs(JobState.RUNNING))
             held = await self.database.call(lambda store: store.slots())
             reports = {record.id: self.live(record.id) for record in running}
             self.history.see(time.time(), running, held, reports)

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from ddl_scheduler.base.logs import log_names
 from ddl_scheduler.base.requests import RequestError, check
-from ddl_scheduler.base.store import STATES
+from ddl_scheduler.base.store import ENDED
 from ddl_scheduler.web import api
 from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.operations import CheckedRequest, operation
@@ -100,7 +100,7 @@ async def logs_stream(call: CheckedRequest) -> Response:
         if over:
             return None
         record = await call.service.job(number, sees)
-        ended = not STATES[record.state]
+        ended = record.state in ENDED
         messages: list[Message] = []
         for name in log_names(call.service.path, number):
             text, end = api.log_text(call, number, name, offsets.get(name, 0), ended)

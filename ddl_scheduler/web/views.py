@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_scheduler.base.store import STATES, JobRecord, Store
+from ddl_scheduler.base.store import ENDED, JobRecord, JobState, Store
 from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.service import AppContext, Place
 from ddl_scheduler.web.sessions import Caller
 
-ENDED = tuple(state for state, following in STATES.items() if not following)
 RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wait, have ended
 
 
@@ -21,7 +20,10 @@ def job_view(
 ) -> dict[str, Any]:
     """A job; `live` is its report."""
     spec, live = record.spec, live or {}
-    reason = {"waiting": live.get("waiting") or "not planned yet", "paused": "paused by its owner"}
+    reason = {
+        JobState.WAITING: live.get("waiting") or "not planned yet",
+        JobState.PAUSED: "paused by its owner",
+    }
     return {
         "id": record.id,
         "tenant": record.tenant,
@@ -89,7 +91,11 @@ async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
     sees = caller.sees
 
     def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any]]:
-        groups = ((("running",), RUNNING), (("waiting", "paused"), QUEUED), (ENDED, RECENT))
+        groups = (
+            ((JobState.RUNNING,), RUNNING),
+            ((JobState.WAITING, JobState.PAUSED), QUEUED),
+            (ENDED, RECENT),
+        )
         records = [
             record
             for states, most in groups
