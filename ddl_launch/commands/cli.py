@@ -98,12 +98,12 @@ A model file describes the training step of one rank.
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")
 
 
-class _MainParser(_Parser):
+class _MainParser(_CommandParser):
     """The parser of `ddl`, whose help lists the commands in groups."""
 
     def format_help(self) -> str:
@@ -150,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ddl (libddl {version()})")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     plan = commands.add_parser(
         "plan",
         help="compare the plans for an operation on a cluster",
