@@ -18,7 +18,7 @@ find_python = $(shell for p in python3 /usr/bin/python3 python3.13 python3.12 py
 pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
-  libddl/cmake ddl ddl_core ddl_launch ddl_elastic adapters -type f -not -name '*.pyc' 2>/dev/null)
+  libddl/cmake ddl ddl_core ddl_launch ddl_elastic ddl_scheduler adapters -type f -not -name '*.pyc' 2>/dev/null)
 # The one whose format the sources have; others differ in details.
 clang_format := clang-format==14.0.6
 
@@ -146,7 +146,7 @@ test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and co
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
+	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py
 	@$(VENV)/bin/python tests/elastic/recovery_times.py
 
 soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets workers all the time, then short ones that lose all but one, each for SECONDS=1800
@@ -154,7 +154,7 @@ soak-elastic: $(VENV)/test.stamp ## train an elastic job that loses and gets wor
 	@$(VENV)/bin/python tests/elastic/soak.py --seconds $(or $(SECONDS),1800)
 
 test-serve: $(VENV)/test.stamp ## test the service of many jobs, killed at every point, and as root on hosts of a lab; twelve minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_serve.py tests/elastic/test_serve_agents.py tests/elastic/test_serve_users.py \
+	@$(VENV)/bin/pytest -q -m '' tests/scheduler/test_serve.py tests/scheduler/test_serve_agents.py tests/scheduler/test_serve_users.py \
 	  tests/lab/test_serve_hosts.py
 
 demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slots: one is urgent, one worker is killed; one and a half minutes
@@ -163,11 +163,11 @@ demo-elastic: $(VENV)/demo.stamp ## serve three jobs of two tenants on four slot
 
 simulate-jobs: $(VENV)/test.stamp ## compare schedulers of many jobs by simulation, as in docs/scheduler.md, and test the policy, also with many examples; five minutes
 	@for load in 1 2; do $(VENV)/bin/ddl simulate --jobs generated --load $$load && echo || exit 1; done
-	@$(VENV)/bin/pytest -q -m '' --hypothesis-profile full tests/elastic/test_simulate.py tests/elastic/test_policy.py \
+	@$(VENV)/bin/pytest -q -m '' --hypothesis-profile full tests/scheduler/test_simulate.py tests/scheduler/test_policy.py \
 	  tests/elastic/test_sampler.py tests/elastic/test_assign.py tests/elastic/test_messages.py
 
 test-web: $(VENV)/test.stamp ## test the scheduler's interfaces, with schemathesis and 200 requests a second; five minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_requests.py tests/elastic/test_web_*.py
+	@$(VENV)/bin/pytest -q -m '' tests/scheduler/test_requests.py tests/scheduler/test_web_*.py
 
 test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 600 times, and 50 under each sanitizer; fifteen minutes
 	$(VENV)/bin/python tests/early_end.py

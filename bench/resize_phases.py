@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import change, membership, step, transfer
+from ddl_elastic.step import membership, step, transfer
+from ddl_elastic.worker import change
 
 # By name: the parts, in their order. The first one goes on beside the steps.
 CREATION = "creation"

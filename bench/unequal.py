@@ -19,7 +19,8 @@ from torch import nn
 
 from bench.cases import UsageError
 from bench.control_groups import enter, quotas
-from ddl_elastic import Job, worker
+from ddl_elastic import Job
+from ddl_elastic.worker import trainer
 
 LOGICAL = 20
 SHARE = 8  # samples of a logical worker
@@ -81,14 +82,14 @@ class Clock:
 
 def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
     """A worker in each of the groups."""
-    work = worker.work
+    work = trainer.work
 
     def work_there(spec: Any, *arguments: Any) -> None:
         enter(groups[spec.member])
         work(spec, *arguments)
 
     clock = Clock(settled, measured)
-    worker.work = work_there
+    trainer.work = work_there
     try:
         Job(
             model=make_model,
@@ -105,7 +106,7 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
     except Enough:
         pass
     finally:
-        worker.work = work
+        trainer.work = work
     return clock
 
 

@@ -6,12 +6,12 @@ the batch, and the ordered sums of libddl add these up in an order that does not
 what. The package imports no framework.
 """
 
-from ddl_elastic.admission import AdmissionError
-from ddl_elastic.assign import Assignment, assign, legal_sizes
-from ddl_elastic.coordinator import JobFailed
+from ddl_elastic.coordinator.coordinator import JobFailed
 from ddl_elastic.job import Job
-from ddl_elastic.loading import LoadingError
-from ddl_elastic.order import parts
+from ddl_elastic.shares.assign import Assignment, assign, legal_sizes
+from ddl_elastic.shares.loading import LoadingError
+from ddl_elastic.shares.order import parts
+from ddl_elastic.step.admission import AdmissionError
 
 __all__ = [
     "AdmissionError",

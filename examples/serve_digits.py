@@ -25,17 +25,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.scheduler.folder import JobFolder
-from ddl_elastic.scheduler.jobs import Slot
-from ddl_elastic.scheduler.service import Service
-from ddl_elastic.scheduler.starter import Starter
-from ddl_elastic.scheduler.store import Store
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.store import ENDED, Store
+from ddl_scheduler.planning.jobs import PolicySlot
+from ddl_scheduler.runner.starter import Starter
+from ddl_scheduler.service.service import Service
 
 PROGRAM = Path(__file__).with_name("elastic_digits.py")
-SLOTS = [Slot(f"slot {number}", "here") for number in range(4)]
+SLOTS = [PolicySlot(f"slot {number}", "here") for number in range(4)]
 MOST = 2  # slots of a job
 LIMIT = 1800  # seconds for something to happen
-ENDED = ("done", "failed", "cancelled")
 
 
 class Story:
@@ -108,8 +107,8 @@ def page(story: Story) -> Iterator[None]:
     """While the jobs run, a browser can watch them. Without the packages of the extra `scheduler`
     there is no page."""
     try:
-        from ddl_elastic.web.app import make_app
-        from ddl_elastic.web.server import make_server
+        from ddl_scheduler.web.app import make_app
+        from ddl_scheduler.web.server import make_server
     except ImportError:
         yield
         return

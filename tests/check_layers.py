@@ -33,6 +33,37 @@ LAYERS = {
     "base": set(),
 }
 
+# The same for the folders, and the modules outside them, of Python packages.
+PYTHON_LAYERS = {
+    "ddl_elastic": {
+        "cli": {"job", "coordinator", "engines", "base"},
+        "__init__": {"job", "coordinator", "step", "shares"},
+        "job": {
+            *("worker", "coordinator", "engines", "step"),
+            *("storage", "shares", "frameworks", "base"),
+        },
+        "worker": {"engines", "step", "storage", "shares", "frameworks", "base"},
+        "coordinator": {"engines", "step", "shares", "frameworks", "base"},
+        "engines": {"frameworks", "base"},
+        "step": {"storage", "shares", "frameworks", "base"},
+        "storage": {"frameworks", "base"},
+        "shares": {"frameworks"},
+        "frameworks": {"base"},
+        "base": set(),
+    },
+    "ddl_scheduler": {
+        "__init__": set(),
+        "cli": {"web", "service", "runner", "simulation", "planning", "base"},
+        "web": {"base"},
+        "service": {"runner", "planning", "base"},
+        "runner": {"base"},
+        "simulation": {"planning"},
+        "planning": set(),
+        "base": set(),
+    },
+}
+MAX_FILES = 20  # Python sources in one of these folders
+
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
 PURE = {"plan", "topo", "reduce", "membership"}
 NO_ALLOCATION = {"membership"}  # nothing in it can fail
@@ -52,25 +83,21 @@ IMPORTER = "ddl_core/_lib.py"
 # The frameworks that each adapter may import, and all.
 ADAPTERS = {adapter.package: set(adapter.imports) for adapter in adapter_list.ADAPTERS.values()}
 FRAMEWORKS = {"flax", *adapter_list.ADAPTER_OF}.union(*ADAPTERS.values())
-LAUNCH = "ddl_launch"  # of these, only ELASTIC imports it
-ELASTIC = "ddl_elastic"  # on top: of the others, only the adapters' halves of it import it
+LAUNCH = "ddl_launch"  # ELASTIC and SCHEDULER import it
+ELASTIC = "ddl_elastic"  # SCHEDULER and the adapters' halves of it import it
+SCHEDULER = "ddl_scheduler"  # on top: no other package imports it
 HALF = re.compile(r"adapters/\w+/elastic/\w+\.py")  # what an adapter does for ddl_elastic
 HALF_LINES = 250  # of each file of it
-ELASTIC_ENVIRONMENT = f"{ELASTIC}/environment.py"  # the only reader of it in the package
+ELASTIC_ENVIRONMENT = f"{ELASTIC}/base/environment.py"  # the only reader of it on top of ddl_launch
 PURE_PYTHON = {
-    f"{ELASTIC}/{name}.py"
-    for name in (
-        *("assign", "order", "sampler"),
-        *(
-            f"scheduler/{name}"
-            for name in ("filling", "jobs", "model", "places", "policy", "requests")
-        ),
-        "scheduler/text",
-    )
+    *(f"{ELASTIC}/shares/{name}.py" for name in ("assign", "order", "sampler")),
+    *(f"{SCHEDULER}/base/{name}.py" for name in ("requests", "text")),
+    *(f"{SCHEDULER}/planning/{name}.py" for name in ("filling", "jobs", "model", "places")),
+    f"{SCHEDULER}/planning/policy.py",
 }  # no I/O, clock or state
 PURE_MODULES = {
     *("__future__", "collections", "dataclasses", "functools", "hashlib", "heapq", "math"),
-    *("numpy", "re", "struct", ELASTIC),
+    *("numpy", "re", "struct", ELASTIC, SCHEDULER),
 }
 MAX_LINES = 600
 LONGER = {"libddl/include/ddl/ddl.hpp"}  # read by section
@@ -82,6 +109,7 @@ FOLDERS = (
     "ddl_core",
     "ddl_launch",
     "ddl_elastic",
+    "ddl_scheduler",
     "adapters",
     "tests",
     "bench",
@@ -181,7 +209,7 @@ def check_python(root: Path) -> Iterator[str]:
     """One importer of the extension; only adapters import frameworks, and read no environment;
     imports between the packages point down; pure modules import nothing that is not."""
     extension = f"ddl_core.{extension_module(root)}"
-    for folder in ("ddl", "ddl_core", LAUNCH, ELASTIC, "adapters"):
+    for folder in ("ddl", "ddl_core", LAUNCH, ELASTIC, SCHEDULER, "adapters"):
         for path in sorted((root / folder).rglob("*.py")):
             where = path.relative_to(root)
             parts = where.parts[1:] if folder == "adapters" else where.parts
@@ -194,10 +222,13 @@ def check_python(root: Path) -> Iterator[str]:
                     package = name.split(".")[0]
                     if folder != "adapters" and package in FRAMEWORKS:
                         yield f"{where}:{node.lineno}: {folder} imports no framework ({name})"
-                    if package == LAUNCH and folder not in (LAUNCH, ELASTIC):
+                    if package == LAUNCH and folder not in (LAUNCH, ELASTIC, SCHEDULER):
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {LAUNCH}"
-                    if package == ELASTIC != folder and not HALF.fullmatch(str(where)):
+                    above = folder in (ELASTIC, SCHEDULER) or HALF.fullmatch(str(where))
+                    if package == ELASTIC and not above:
                         yield f"{where}:{node.lineno}: {parts[0]} does not import {ELASTIC}"
+                    if package == SCHEDULER != folder:
+                        yield f"{where}:{node.lineno}: {parts[0]} does not import {SCHEDULER}"
                     if str(where) in PURE_PYTHON and package not in PURE_MODULES:
                         yield f"{where}:{node.lineno}: is pure and does not import {package}"
                     others = FRAMEWORKS - ADAPTERS.get(parts[0], set())
@@ -208,7 +239,7 @@ def check_python(root: Path) -> Iterator[str]:
                 )
                 if reads and folder == "adapters":
                     yield f"{where}:{node.lineno}: an adapter reads no environment"
-                if reads and folder == ELASTIC and str(where) != ELASTIC_ENVIRONMENT:
+                if reads and folder in (ELASTIC, SCHEDULER) and str(where) != ELASTIC_ENVIRONMENT:
                     yield f"{where}:{node.lineno}: only {ELASTIC_ENVIRONMENT} reads the environment"
     for path in sorted(p for p in (root / "adapters").rglob("*") if p.suffix in NATIVE):
         text = strip_comments(path.read_text())
@@ -217,9 +248,34 @@ def check_python(root: Path) -> Iterator[str]:
             yield f"{where}:{line_of(text, match.start())}: an adapter reads no environment"
 
 
+def check_folders(root: Path) -> Iterator[str]:
+    """Imports between the folders of a package point down, and no folder has too many files."""
+    for package, layers in PYTHON_LAYERS.items():
+        for path in sorted((root / package).rglob("*.py")):
+            where = path.relative_to(root)
+            layer = where.parts[1] if len(where.parts) > 2 else path.stem
+            if layer not in layers:
+                yield f"{where}: not in a layer of {package}; there are {', '.join(layers)}"
+                continue
+            for node in ast.walk(ast.parse(path.read_text(), str(where))):
+                for name in imported(node, where.parts[:-1]):
+                    first, *inner = name.split(".")
+                    target = inner[0] if first == package and inner else layer
+                    if target in layers and target not in {layer, *layers[layer]}:
+                        allowed = ", ".join(sorted(layers[layer])) or "nothing"
+                        yield (
+                            f"{where}:{node.lineno}: {layer} may not import {target}: below it"
+                            f" there is {allowed}"
+                        )
+        for folder in sorted({path.parent for path in (root / package).rglob("*.py")}):
+            files = len(list(folder.glob("*.py")))
+            if files > MAX_FILES:
+                yield f"{folder.relative_to(root)}: {files} Python files; at most {MAX_FILES}"
+
+
 def check_cycles(root: Path) -> Iterator[str]:
     """Within each of the packages, imports have no cycles, those for types alone included."""
-    for package in ("ddl_core", LAUNCH, ELASTIC):
+    for package in ("ddl_core", LAUNCH, ELASTIC, SCHEDULER):
         files = {
             ".".join(path.relative_to(root).with_suffix("").parts): path
             for path in sorted((root / package).rglob("*.py"))
@@ -256,7 +312,8 @@ def check_text(root: Path) -> Iterator[str]:
 
 def check(root: Path) -> list[str]:
     """All violations in the tree."""
-    found = [*check_c(root), *check_python(root), *check_cycles(root), *check_text(root)]
+    checks = (check_c, check_python, check_folders, check_cycles, check_text)
+    found = [violation for each in checks for violation in each(root)]
     return list(dict.fromkeys(found))
 
 

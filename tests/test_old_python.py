@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("adapters", "bench", "ddl_core", "ddl_elastic", "ddl_launch", "docs", "examples")
+FOLDERS = (
+    *("adapters", "bench", "ddl_core", "ddl_elastic", "ddl_launch", "ddl_scheduler", "docs"),
+    "examples",
+)
 # Keywords by the name of the called function, and names. Debian 12 has Python 3.11.2.
 KEYWORDS = {
     "extract": {"filter"},  # of tarfile: 3.10.12, 3.11.4

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ddl_elastic.messages import Channel
+from ddl_elastic.base.messages import Channel
 
 
 @dataclass(frozen=True)

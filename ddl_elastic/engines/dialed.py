@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of agents that dial in, from any host, whenever they like; see ddl_elastic.dialing.
+"""The engine of agents that dial in, from any host, whenever they like; see dialing.py.
 
 An agent has one connection of its own, and one for each of its slots, which becomes the channel of
 the slot's next worker. A slot is free while both are there. Both sides of each connection prove
@@ -26,11 +26,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic.dial_in import AGENT_HELLO, DialIn, check_hello
+from ddl_elastic.base.messages import Channel, Message, Silent
+from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
 from ddl_elastic.engines.logs import follow_log
-from ddl_elastic.messages import Channel, Message, Silent
-from ddl_elastic.waiting import ready
 from ddl_launch import frames
 
 _BUSY = 0.02  # seconds in which it takes in what comes, at a time
@@ -87,7 +87,7 @@ class DialedEngine:
         self._refused = refused
         self.job = job or secrets.token_hex(16)
         self._settings = {"job": self.job, **asdict(program)}
-        self._dial_in = DialIn(address, token, self._admit, refused)
+        self._dial_in = AgentListener(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
         self.failures: list[str] = []  # of agents, which cannot run the program

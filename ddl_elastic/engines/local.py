@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ddl_elastic import agent, environment
-from ddl_elastic.engines import AgentSpec, Event, Handle, Slot
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.engines import AgentSpec, Event, Handle, Slot, agent
 from ddl_elastic.engines.logs import follow_log
-from ddl_elastic.messages import Channel
-from ddl_elastic.waiting import ready
 from ddl_launch.witness import ID, Witness
 
 # What a worker does, with its spec and its channel to the job.

@@ -21,7 +21,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 from ddl_launch import sockets
 from ddl_launch.errors import FAILED, NOT_FOUND, LaunchError
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "adapters")
+PYTHON = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler", "adapters")
 # What only programmers of libddl, or Python itself, meet.
 INTERNAL = ("NotImplementedError", "AttributeError", "SystemExit", "KeyError", "StopIteration")
 
@@ -164,11 +164,11 @@ def _of_python() -> Iterator[Message]:
 
 def _of_scheduler() -> Iterator[Message]:
     """The answers of the scheduler's API to requests that it refuses."""
-    for path in sorted((ROOT / "ddl_elastic" / "web").glob("*.py")):
+    for path in sorted((ROOT / "ddl_scheduler" / "web").glob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for text in _refusals(function):
-                    yield Message(str(path.relative_to(ROOT)), f"Refused: {text}")
+                    yield Message(str(path.relative_to(ROOT)), f"HttpError: {text}")
 
 
 def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]
     known = [text for texts in variables.values() for text in texts if text != "%s"]
     for node in ast.walk(function):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if not isinstance(node, ast.Call) or called not in ("Refused", "no_token"):
+        if not isinstance(node, ast.Call) or called not in ("HttpError", "no_token"):
             continue
         message = [word.value for word in node.keywords if word.arg == "message"]
         if called == "no_token":

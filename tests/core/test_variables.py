@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def read_by_the_sources() -> set[str]:
     """All strings that are a variable's name. A prefix of several ends in an underscore."""
     found: set[str] = set()
-    for folder in ("libddl/src", "ddl_core", "ddl_launch", "ddl_elastic", "adapters"):
+    packages = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler", "adapters")
+    for folder in ("libddl/src", *packages):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".c", ".h", ".cpp", ".py") and path.name != "variables.py":
                 found.update(re.findall(r'"(DDL_[A-Z_]*[A-Z])"', path.read_text()))

@@ -14,20 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
+import properties  # noqa: F401
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic.sampler import Sampler
+from ddl_elastic.shares.sampler import Sampler
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 
 from strikes import CODES
-
-# `make test` tries some examples of each property, `make simulate-jobs` more.
-hypothesis.settings.register_profile("sample", max_examples=40, deadline=None)
-hypothesis.settings.register_profile("full", max_examples=400, deadline=None)
-hypothesis.settings.load_profile("sample")
 
 LIMIT = 240  # seconds for a case, on a busy machine
 SAMPLES = 203  # as in programs/members.py

@@ -24,7 +24,7 @@ from torch import nn
 
 import ddl_core
 import ddl_torch.elastic as elastic
-from ddl_elastic.sampler import Sampler, sample_seed
+from ddl_elastic.shares.sampler import Sampler, sample_seed
 
 BATCH, CHANNELS, CLASSES = 4, 8, 10
 ROUNDS = 10  # of each loop, in turns

@@ -24,7 +24,8 @@ import torch
 from soak import descriptors, memory
 from torch import nn
 
-from ddl_elastic import Job, environment
+from ddl_elastic import Job
+from ddl_elastic.base import environment
 
 SIZES = range(2, 7)  # at most 8 ranks while some leave and some come
 LOGICAL = 12

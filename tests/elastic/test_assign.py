@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.assign import SLACK, Assignment, assign, legal_sizes
-from ddl_elastic.order import parts
+from ddl_elastic.shares.assign import SLACK, Assignment, assign, legal_sizes
+from ddl_elastic.shares.order import parts
 
 
 def all_cuts(workers: int, ranks: int) -> list[list[int]]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic import checkpoint
-from ddl_elastic.checkpoint import DamagedCheckpoint, Folder, Manifest
-from ddl_elastic.framework import State, Tensor, digest
+from ddl_elastic.frameworks.protocol import State, Tensor, digest
+from ddl_elastic.storage import checkpoint
+from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Folder, Manifest
 
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int64": np.int64, "float": np.float64}
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 from faults import FIREWALL
 from lab import Lab
 
-from ddl_elastic.checkpoint import Folder, manifests, read_manifest, read_state
+from ddl_elastic.storage.checkpoint import Folder, manifests, read_manifest, read_state
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nft"),

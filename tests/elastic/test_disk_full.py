@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic import checkpoint
-from ddl_elastic.checkpoint import Folder
-from ddl_elastic.observer import MOST
+from ddl_elastic.storage import checkpoint
+from ddl_elastic.storage.checkpoint import Folder
+from ddl_elastic.worker.observer import MOST
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 CASE = {"workers": 2, "checkpoint": "saved", "every": 5}

@@ -28,14 +28,13 @@ import pytest
 from conftest import clean_environment
 from waits import wait_until
 
-from ddl_elastic import dialing, program
-from ddl_elastic.agent import is_ordered
-from ddl_elastic.engines import AgentSpec, Engine, Event, Program
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.engines import AgentSpec, Engine, Event, Program, dialing, program
+from ddl_elastic.engines.agent import is_ordered
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
-from ddl_elastic.messages import Channel
 from ddl_launch import frames
 from ddl_launch.hosts import parse_hosts
 

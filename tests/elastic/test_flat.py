@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ddl_elastic import flat
-from ddl_elastic.flat import Flat, Spec
-from ddl_elastic.framework import Tensor
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks.flat import Flat, Spec
+from ddl_elastic.frameworks.protocol import Tensor
 
 SPECS = [
     Spec((2, 3), "float32"),

@@ -9,8 +9,8 @@ from queue import Queue
 
 import pytest
 
-from ddl_elastic.inbox import Inbox
-from ddl_elastic.messages import Channel, JobOver, Message
+from ddl_elastic.base.inbox import Inbox
+from ddl_elastic.base.messages import Channel, JobOver, Message
 
 CONNECT = {"members": [0], "addresses": ["00"], "attempt": 1}
 PLAN = {"members": [0], "newcomers": [], "addresses": {}, "speeds": []}

@@ -20,8 +20,8 @@ from ranks import join, together
 
 from ddl_core import Endpoint
 from ddl_core.errors import PeerLost
-from ddl_elastic import transfer
-from ddl_elastic.framework import State, Tensor, digest
+from ddl_elastic.frameworks.protocol import State, Tensor, digest
+from ddl_elastic.step import transfer
 
 # When a worker dies: a newcomer before the others have switched, or while it observes; or a member.
 NEWCOMERS = ["start", "warm-up", "creation, by a newcomer", "hello, by a newcomer"]
@@ -96,7 +96,7 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
     always = ["wait in sending", "die in telling"]
     report = jobs.fail({"workers": "2:4", "start": 2, "resize": [[3, 3]], "always": always})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1, 2]
-    assert "NobodyIsWhole: no process is left that has the state" in report["error"]
+    assert "NoSurvivorHasState: no process is left that has the state" in report["error"]
 
 
 @pytest.mark.slow

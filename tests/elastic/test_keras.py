@@ -84,7 +84,7 @@ def test_fit(run_program: Any, tmp_path: Path, backend: str) -> None:
 STATE = """
 import keras, numpy as np
 import ddl_keras.elastic as elastic
-from ddl_elastic.framework import digest
+from ddl_elastic.frameworks.protocol import digest
 
 elastic.pin(1)
 model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])

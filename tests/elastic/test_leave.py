@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic import control, environment
-from ddl_elastic.control import Control, ControlError
+from ddl_elastic.base import environment
+from ddl_elastic.coordinator import control
+from ddl_elastic.coordinator.control import Control, ControlError
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic.framework import Key
-from ddl_elastic.loading import Loader, LoadingError, Reader, count_samples, count_steps
-from ddl_elastic.sampler import Sampler
+from ddl_elastic.frameworks.protocol import Key
+from ddl_elastic.shares.loading import Loader, LoadingError, Reader, count_samples, count_steps
+from ddl_elastic.shares.sampler import Sampler
 
 PROGRAM = Path(__file__).parent / "programs" / "reading.py"
 LIMIT = 120  # seconds, on a busy machine

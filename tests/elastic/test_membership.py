@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from ddl_elastic.inbox import Inbox
-from ddl_elastic.membership import Membership
-from ddl_elastic.messages import Channel, JobOver, Message
+from ddl_elastic.base.inbox import Inbox
+from ddl_elastic.base.messages import Channel, JobOver, Message
+from ddl_elastic.step.membership import Membership
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic import training
-from ddl_elastic.messages import FIELDS, Channel
-from ddl_elastic.reporter import Reporter
-from ddl_elastic.training import receive_state
+from ddl_elastic.base.messages import FIELDS, Channel
+from ddl_elastic.coordinator import training
+from ddl_elastic.coordinator.training import receive_state
+from ddl_elastic.worker.reporter import Reporter
 from ddl_launch.frames import HEAD, LARGEST, Frames, frame
 
 

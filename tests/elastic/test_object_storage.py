@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic import checkpoint, saving
-from ddl_elastic.checkpoint import DamagedCheckpoint, Manifest
-from ddl_elastic.framework import State, Tensor, digest
-from ddl_elastic.object_storage import ObjectStorage, storage_at
+from ddl_elastic.frameworks.protocol import State, Tensor, digest
+from ddl_elastic.storage import checkpoint, saving
+from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Manifest
+from ddl_elastic.storage.object_storage import ObjectStorage, storage_at
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 KEY, SECRET, TOKEN = (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic import checkpoint
-from ddl_elastic.checkpoint import Folder
+from ddl_elastic.storage import checkpoint
+from ddl_elastic.storage.checkpoint import Folder
 
 PROGRAM = Path(__file__).parent / "programs" / "train.py"
 PASSES, STEPS = 24, 150  # over 150 samples, in batches of 24

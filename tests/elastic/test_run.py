@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddl_elastic import program
-from ddl_elastic.progress import Progress
+from ddl_elastic.coordinator.progress import Progress
+from ddl_elastic.engines import program
 
 PROGRAM = Path(__file__).parent / "programs" / "own_loop.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run"]
@@ -259,6 +260,14 @@ def test_job_of_a_forked_child_counts(run: Any, tmp_path: Path) -> None:
     )
     done, report = run("-n", 2, program)
     assert (done.code, report["state"]) == (0, "done"), done.out
+
+
+def test_elastic_commands_do_not_import_the_scheduler() -> None:
+    program = (
+        "import sys, ddl_elastic, ddl_elastic.cli.commands\n"
+        "sys.exit(any(name.startswith('ddl_scheduler') for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT)
 
 
 def test_elastic_program_may_exit_before_its_job(run: Any, tmp_path: Path) -> None:

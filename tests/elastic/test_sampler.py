@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.sampler import Sampler, permute, sample_seed, share_seed
+from ddl_elastic.shares.sampler import Sampler, permute, sample_seed, share_seed
 
 
 def used(sampler: Sampler, steps: int) -> list[tuple[int, int]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddl_elastic import checkpoint, saving
-from ddl_elastic.checkpoint import DamagedCheckpoint, Folder, Manifest
-from ddl_elastic.framework import State, Tensor, digest
-from ddl_elastic.saving import Policy, Saver
+from ddl_elastic.frameworks.protocol import State, Tensor, digest
+from ddl_elastic.storage import checkpoint, saving
+from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Folder, Manifest
+from ddl_elastic.storage.saving import Policy, Saver
 
 EVERY = 3
 CONSTANTS = {"batch": 8, "seed": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddl_elastic.partial import PartialSums
+from ddl_elastic.step.partial import PartialSums
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -8,9 +8,9 @@ import zlib
 
 import pytest
 
-from ddl_elastic import environment
-from ddl_elastic.messages import Channel, pack
-from ddl_elastic.waiting import ready
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel, pack
+from ddl_elastic.base.waiting import ready
 from ddl_launch.frames import HEAD, LARGEST, frame
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ddl_core import Config
-from ddl_elastic import joining
-from ddl_elastic.watchdog import FIRST, STEPS, Lateness, Watchdog
+from ddl_elastic.step.watchdog import FIRST, STEPS, Lateness, Watchdog
+from ddl_elastic.worker import joining
 
 
 def report(*missing: int, sequence: int = 7, status: int = 0, **states: Any) -> dict[str, Any]:

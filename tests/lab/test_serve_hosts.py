@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ddl_elastic.scheduler.folder import JobFolder
-from ddl_elastic.scheduler.store import Store
 from ddl_launch.lab import Lab, missing
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.store import Store
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=missing() or "there are labs"),
     pytest.mark.slow,
 ]
 
-PROGRAM = Path(__file__).parents[1] / "elastic" / "programs" / "served.py"
+PROGRAM = Path(__file__).parents[1] / "scheduler" / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
 LIMIT = 240  # seconds without any progress, on a busy machine
 SETTLED = 30  # seconds, and steps too, after which a size is the last one

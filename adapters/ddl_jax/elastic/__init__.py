@@ -22,11 +22,12 @@ from typing import Any
 
 import ddl_elastic
 from ddl_core import Comm
-from ddl_elastic import flat, joining, worker
-from ddl_elastic.framework import Framework, State
-from ddl_elastic.loading import read_example
-from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.saving import policy_find
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks.protocol import Framework, State
+from ddl_elastic.shares.loading import read_example
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import joining, trainer
+from ddl_elastic.worker.loop import WATCHDOG, Loop
 from ddl_jax.elastic import state as elastic_state
 from ddl_jax.elastic.half import Half
 from ddl_jax.elastic.pins import pin, refuse_fork, seed
@@ -83,7 +84,7 @@ def train(
     pin(threads)
     half = _make_half(state, grad_fn, update_fn, data, collate, **constants)
     options["policy"] = policy_find(checkpoint, every, keep)
-    worker.train(
+    trainer.train(
         Loop(half, **({"comm": comm} if comm else joining.join()), **options),
         {"data": data, **reading},
     )
@@ -138,7 +139,7 @@ def _make_half(
     return Half(made, grad_fn, update_fn, example)
 
 
-# ---- of ddl_elastic.framework.Half ----
+# ---- of ddl_elastic.frameworks.protocol.AdapterModule ----
 
 
 def preload() -> None:

@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ddl_elastic import flat, framework
-from ddl_elastic.flat import Flat, Spec
+from ddl_elastic.frameworks import flat, protocol
+from ddl_elastic.frameworks.flat import Flat, Spec
 from ddl_jax.arrays import as_array
 from ddl_jax.elastic import pins
 from ddl_jax.elastic import state as elastic_state
 
 
 class Half(Flat):
-    """See ddl_elastic.framework.Framework, and ddl_jax.elastic.train.
+    """See ddl_elastic.frameworks.protocol.Framework, and ddl_jax.elastic.train.
 
     example  a batch as every share has it
     """
@@ -61,13 +61,13 @@ class Half(Flat):
         """Python's generator is seeded by the seed of the job, the step and the worker."""
         self._words = np.array([random.getrandbits(32) for _ in range(2)], np.uint32)
 
-    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+    def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
         tensors, loss = self._compute(self.model, batch, self._words)
         return self.take(map(np.asarray, jax.tree.leaves(tensors)), loss)
 
     def backward(
-        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
-    ) -> framework.Share:
+        self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
+    ) -> protocol.Share:
         raise NotImplementedError("grad_fn computes the gradients of a share")
 
     # ---- the result ----
@@ -80,10 +80,10 @@ class Half(Flat):
 
     # ---- the state ----
 
-    def state(self) -> framework.State:
+    def state(self) -> protocol.State:
         return elastic_state.save(self.model)
 
-    def load(self, state: framework.State) -> None:
+    def load(self, state: protocol.State) -> None:
         found = elastic_state.load(state, self.model)
         self.model = jax.tree.map(jax.numpy.array, found)
 

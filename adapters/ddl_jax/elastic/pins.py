@@ -11,8 +11,9 @@ import jaxlib
 import numpy as np
 from jax._src import xla_bridge
 
-from ddl_elastic import environment, flat
-from ddl_elastic import threads as elastic_threads
+from ddl_elastic.base import environment
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks import threads as elastic_threads
 
 __all__ = ["describe", "pin", "refuse_fork", "seed", "tell_device"]
 
@@ -38,7 +39,7 @@ def refuse_fork() -> None:
 
 
 def describe(_model: Any = None) -> dict[str, str]:
-    """See ddl_elastic.framework.Framework.environment."""
+    """See ddl_elastic.frameworks.protocol.Framework.environment."""
     device = jax.devices()[0]
     return {
         "JAX": jax.__version__,

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ddl_elastic import flat
-from ddl_elastic.framework import State
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks.protocol import State
 
 
 def shapes(state: Any) -> Any:

@@ -20,12 +20,13 @@ import keras
 
 import ddl_elastic
 from ddl_core import Comm
-from ddl_elastic import flat, joining
-from ddl_elastic.framework import Framework
-from ddl_elastic.loading import count_samples, read_example
-from ddl_elastic.loop import WATCHDOG, Loop
-from ddl_elastic.sampler import Sampler
-from ddl_elastic.saving import policy_find
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks.protocol import Framework
+from ddl_elastic.shares.loading import count_samples, read_example
+from ddl_elastic.shares.sampler import Sampler
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import joining
+from ddl_elastic.worker.loop import WATCHDOG, Loop
 from ddl_keras.elastic import evaluation
 from ddl_keras.elastic.callbacks import on_writer
 from ddl_keras.elastic.half import Half

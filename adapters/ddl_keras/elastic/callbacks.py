@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from ddl_elastic.loop import Loop
+from ddl_elastic.worker.loop import Loop
 
 _WRITING = (
     keras.callbacks.BackupAndRestore,

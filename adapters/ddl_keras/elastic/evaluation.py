@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ddl_elastic.loop import Loop
+from ddl_elastic.worker.loop import Loop
 from ddl_keras.elastic.half import Half
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from ddl_elastic import flat, framework
-from ddl_elastic.buffers import Buffers
-from ddl_elastic.flat import Flat, Spec, Values
+from ddl_elastic.frameworks import flat, protocol
+from ddl_elastic.frameworks.buffers import Buffers
+from ddl_elastic.frameworks.flat import Flat, Spec, Values
 from ddl_keras.batch_norm import SyncBatchNormalization
 from ddl_keras.elastic import pins
 from ddl_keras.elastic.backends import make_functions
 
 
 class Half(Flat):
-    """See ddl_elastic.framework.Framework.
+    """See ddl_elastic.frameworks.protocol.Framework.
 
     A share starts with the committed variables, metrics that have seen nothing, and seed generators
     seeded for it. Its changes of variables such as batch norm's statistics are averaged, those of
@@ -72,7 +72,7 @@ class Half(Flat):
         for each in self._seeds:
             each.assign(np.array([random.getrandbits(31), 0]))
 
-    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+    def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
         found, logs = self._compute(batch)
         gradients = [*map(self._gradient, self.model.trainable_variables, found)]
         metrics = map(np.subtract, _read(self._metrics), self.unseen)
@@ -89,8 +89,8 @@ class Half(Flat):
         return found
 
     def backward(
-        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
-    ) -> framework.Share:
+        self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
+    ) -> protocol.Share:
         raise NotImplementedError("the model's train_step computes the gradients of a share")
 
     # ---- the result ----
@@ -110,12 +110,12 @@ class Half(Flat):
 
     # ---- the state ----
 
-    def state(self) -> framework.State:
+    def state(self) -> protocol.State:
         values = {name: keras.ops.convert_to_numpy(each) for name, each in self._named().items()}
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}
         return flat.pack({**values, **totals})
 
-    def load(self, state: framework.State) -> None:
+    def load(self, state: protocol.State) -> None:
         named = self._named()
         like = {name: keras.ops.convert_to_numpy(each) for name, each in named.items()}
         totals = {f"metric.{number}": each for number, each in enumerate(self.totals)}

@@ -21,6 +21,6 @@ refuse_fork = _backend.refuse_fork
 
 
 def describe(model: Any) -> dict[str, str]:
-    """See ddl_elastic.framework.Framework.environment."""
+    """See ddl_elastic.frameworks.protocol.Framework.environment."""
     found: dict[str, str] = _backend.describe(model)
     return {"Keras": keras.__version__, **found}

@@ -27,9 +27,9 @@ from typing import Any
 import tensorflow as tf
 
 import ddl_core
-from ddl_elastic import joining
-from ddl_elastic.loop import Loop
-from ddl_elastic.saving import policy_find
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import joining
+from ddl_elastic.worker.loop import Loop
 from ddl_tensorflow.elastic.half import Half
 from ddl_tensorflow.elastic.pins import pin, seed
 

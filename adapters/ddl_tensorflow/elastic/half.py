@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ddl_elastic import flat, framework
-from ddl_elastic.buffers import Buffers
-from ddl_elastic.flat import Flat, Spec, Values
+from ddl_elastic.frameworks import flat, protocol
+from ddl_elastic.frameworks.buffers import Buffers
+from ddl_elastic.frameworks.flat import Flat, Spec, Values
 from ddl_tensorflow.elastic import pins
 
 
 class Half(Flat):
-    """See ddl_elastic.framework.Framework."""
+    """See ddl_elastic.frameworks.protocol.Framework."""
 
     seed = staticmethod(pins.seed)
 
@@ -58,15 +58,15 @@ class Half(Flat):
         self.random_seed = tf.constant([random.getrandbits(31) for _ in range(2)], tf.int32)
 
     def backward(
-        self, loss: Any, ready: framework.Ready | None = None, weight: Any = 1.0
-    ) -> framework.Share:
+        self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
+    ) -> protocol.Share:
         """loss  (loss, gradients) of a share, as a GradientTape has given them"""
         value, gradients = loss
         pairs = zip(self._trained, gradients, strict=True)
         found = [_dense(*pair) for pair in pairs]
         return self.take([*found, *self._buffers.changes()], value, weight)
 
-    def run(self, batch: Any, ready: framework.Ready | None = None) -> framework.Share:
+    def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
         raise NotImplementedError("a loop of one's own computes the gradients of a share")
 
     # ---- the result ----
@@ -84,11 +84,11 @@ class Half(Flat):
 
     # ---- the state ----
 
-    def state(self) -> framework.State:
+    def state(self) -> protocol.State:
         named = self._named()
         return flat.pack(dict(zip(named, _read(list(named.values())), strict=True)))
 
-    def load(self, state: framework.State) -> None:
+    def load(self, state: protocol.State) -> None:
         named = self._named()
         like = dict(zip(named, _read(list(named.values())), strict=True))
         found = flat.unpack(state, like)

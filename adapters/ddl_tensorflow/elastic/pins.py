@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from ddl_elastic import environment, flat
-from ddl_elastic import threads as elastic_threads
+from ddl_elastic.base import environment
+from ddl_elastic.frameworks import flat
+from ddl_elastic.frameworks import threads as elastic_threads
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]
 
@@ -37,7 +38,7 @@ def refuse_fork() -> None:
 
 
 def describe(_model: Any = None) -> dict[str, str]:
-    """See ddl_elastic.framework.Framework.environment."""
+    """See ddl_elastic.frameworks.protocol.Framework.environment."""
     gpus = tf.config.list_physical_devices("GPU")
     devices = {"GPU": str(tf.config.experimental.get_device_details(gpus[0]))} if gpus else {}
     return {

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 import ddl_core
-from ddl_elastic import framework, joining
-from ddl_elastic.loop import Loop
-from ddl_elastic.saving import policy_find
+from ddl_elastic.frameworks import protocol
+from ddl_elastic.storage.saving import policy_find
+from ddl_elastic.worker import joining
+from ddl_elastic.worker.loop import Loop
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import Buffers
@@ -92,7 +93,7 @@ def preload() -> None:
 
 
 class Half(Loading):
-    """See ddl_elastic.framework.Framework."""
+    """See ddl_elastic.frameworks.protocol.Framework."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Half(Loading):
             parameter.grad = None
         self._buffers.begin()
 
-    def run(self, batch: Any, ready: framework.Ready | None = None) -> Share:
+    def run(self, batch: Any, ready: protocol.Ready | None = None) -> Share:
         assert self.loss_function
         *inputs, target = batch
         loss = self.loss_function(self.model(*inputs), target)
@@ -165,11 +166,11 @@ class Half(Loading):
         return self.backward(loss, ready, weight)
 
     def backward(
-        self, loss: Tensor, ready: framework.Ready | None = None, weight: float | Tensor = 1.0
+        self, loss: Tensor, ready: protocol.Ready | None = None, weight: float | Tensor = 1.0
     ) -> Share:
         share = self._gradients.compute(loss, self._shares, ready)
         self._buffers.take(share, self._worker)
-        share.numbers[:2] = loss.item(), framework.check_weight(float(weight))
+        share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
         return share
 
     def free(self, share: Any) -> None:
@@ -190,7 +191,7 @@ class Half(Loading):
         return self._layout.ops
 
     def apply(self) -> None:
-        weight = framework.check_total(float(self._result.numbers[1]))
+        weight = protocol.check_total(float(self._result.numbers[1]))
         self.loss = float(self._result.numbers[0]) / weight
         self._gradients.apply(self._result, weight)
         self._buffers.apply(self._result)
@@ -202,9 +203,9 @@ class Half(Loading):
 
     # ---- the state ----
 
-    def state(self) -> framework.State:
+    def state(self) -> protocol.State:
         return elastic_state.read(self.model, self.optimizer, self._also)
 
-    def load(self, state: framework.State) -> None:
+    def load(self, state: protocol.State) -> None:
         elastic_state.write(state, self.model, self.optimizer, self._also)
         self._trained = None

@@ -8,11 +8,11 @@ import re
 import numpy as np
 import torch
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 
 
 def describe(model: torch.nn.Module) -> dict[str, str]:
-    """See ddl_elastic.framework.Framework.environment."""
+    """See ddl_elastic.frameworks.protocol.Framework.environment."""
     built = torch.__config__.show()
     found = {
         "PyTorch": torch.__version__,

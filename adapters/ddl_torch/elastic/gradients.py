@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ddl_elastic.framework import Ready
+from ddl_elastic.frameworks.protocol import Ready
 from ddl_torch.elastic.shares import Arrays, Share, Shares
 from ddl_torch.elastic.tensors import wide
 

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from ddl_elastic.agent import end_with_parent
-from ddl_elastic.framework import Batches, Key
+from ddl_elastic.engines.agent import end_with_parent
+from ddl_elastic.frameworks.protocol import Batches, Key
 
 
 class Loading:
-    """What ddl_elastic.framework.Framework has of reading samples."""
+    """What ddl_elastic.frameworks.protocol.Framework has of reading samples."""
 
     model: nn.Module
     collate = staticmethod(default_collate)

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 from ddl_torch.elastic.environment import describe
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]

@@ -13,7 +13,7 @@ from torch import Tensor
 import ddl_core
 from ddl_core import dtypes
 from ddl_core.order import add_at
-from ddl_elastic.framework import Array
+from ddl_elastic.frameworks.protocol import Array
 from ddl_torch.elastic.layout import Layout, Section
 from ddl_torch.elastic.tensors import wide
 
@@ -134,5 +134,5 @@ class Shares:
 
 
 def add(number: int, into: Share, left: Share, right: Share) -> None:
-    """See ddl_elastic.partial.add_arrays."""
+    """See ddl_elastic.step.partial.add_arrays."""
     into.add(number, left, right)

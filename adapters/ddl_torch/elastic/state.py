@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddl_elastic.framework import State
+from ddl_elastic.frameworks.protocol import State
 from ddl_torch.elastic.tensors import pack, unpack
 
 
 def read(model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]) -> State:
-    """See ddl_elastic.framework.Framework.state."""
+    """See ddl_elastic.frameworks.protocol.Framework.state."""
     return {name: pack(name, value) for name, value in _named(model, optimizer, also)}
 
 

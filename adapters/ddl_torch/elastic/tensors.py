@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ddl_elastic import framework
+from ddl_elastic.frameworks import protocol
 
 # What gradients and buffers are added in; half types are rounded once, at the end.
 WIDE = {
@@ -42,13 +42,13 @@ _JSON = "json"
 _NUMBERS = {"bool": bool, "int": int, "float": float, "tuple": tuple, "NoneType": None}
 
 
-def pack(name: str, value: Any) -> framework.Tensor:
+def pack(name: str, value: Any) -> protocol.Tensor:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype in _NUMBERS:  # bool, which Python has as well
             dtype = str(value.dtype)
-        return framework.Tensor(dtype, tuple(value.shape), data)
+        return protocol.Tensor(dtype, tuple(value.shape), data)
     kind = type(value).__name__
     try:
         numbers = np.array([] if value is None else value, np.float64).reshape(-1)
@@ -56,10 +56,10 @@ def pack(name: str, value: Any) -> framework.Tensor:
         kind = ""
     if kind not in _NUMBERS:
         return _pack_json(name, value)
-    return framework.Tensor(kind, numbers.shape, numbers.view(np.uint8))
+    return protocol.Tensor(kind, numbers.shape, numbers.view(np.uint8))
 
 
-def _pack_json(name: str, value: Any) -> framework.Tensor:
+def _pack_json(name: str, value: Any) -> protocol.Tensor:
     """Lists and dictionaries of numbers and texts, as schedules have them."""
     try:
         text = json.dumps(_tag(value), sort_keys=True)
@@ -71,7 +71,7 @@ def _pack_json(name: str, value: Any) -> framework.Tensor:
             " numbers, texts, None, and lists, tuples, dictionaries and Counters of these"
         ) from None
     data = np.frombuffer(text.encode(), np.uint8)
-    return framework.Tensor(_JSON, data.shape, data)
+    return protocol.Tensor(_JSON, data.shape, data)
 
 
 _TAG = "__kind__"  # of what JSON has no form for
@@ -101,7 +101,7 @@ def _untag(value: Any) -> Any:
     return (Counter if value[_TAG] == "Counter" else dict)(dict(items))
 
 
-def unpack(name: str, packed: framework.Tensor) -> Any:
+def unpack(name: str, packed: protocol.Tensor) -> Any:
     if packed.dtype in _NUMBERS:
         numbers = packed.data.view(np.float64).tolist()
         kind = _NUMBERS[packed.dtype]

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic import transfer
-from ddl_elastic.framework import digest
+from ddl_elastic.frameworks.protocol import digest
+from ddl_elastic.step import transfer
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import socket
 
-from ddl_elastic import environment
-from ddl_elastic.messages import Channel
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel
 
 if __name__ == "__main__":
     found = environment.take_agent()

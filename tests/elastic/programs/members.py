@@ -33,9 +33,9 @@ from torch.nn.functional import cross_entropy
 import ddl_core
 import ddl_torch.elastic as elastic
 from ddl_core.errors import Minority
-from ddl_elastic import loop as loops
-from ddl_elastic import step as steps
-from ddl_elastic.framework import digest
+from ddl_elastic.frameworks.protocol import digest
+from ddl_elastic.step import step as steps
+from ddl_elastic.worker import loop as loops
 from ddl_launch.witness import Witness
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -20,18 +20,9 @@ from typing import Any
 
 from strikes import strike
 
-from ddl_elastic import (
-    change,
-    checkpoint,
-    checkpoint_writers,
-    joining,
-    membership,
-    observer,
-    saving,
-    step,
-    transfer,
-    worker,
-)
+from ddl_elastic.step import membership, step, transfer
+from ddl_elastic.storage import checkpoint, saving
+from ddl_elastic.worker import change, checkpoint_writers, joining, observer, trainer
 
 own = -1  # member
 
@@ -108,7 +99,7 @@ def knows_member(work: Callable[..., None]) -> Callable[..., None]:
 
 def install() -> None:
     checkpoint_writers.LATE = 2.0  # less than a strike "late" takes
-    worker.work = knows_member(worker.work)
+    trainer.work = knows_member(trainer.work)
     joining.create = before(joining.create, lambda *_: "connect")
     change.join = before(change.join, lambda *_: "warm-up")
     member = membership.Membership

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import ddl_torch.elastic as elastic
-from ddl_elastic import saving
+from ddl_elastic.storage import saving
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ddl_elastic import environment
+from ddl_elastic.base import environment
 
 Case = tuple[str, dict[str, Any], Any]
 

@@ -26,8 +26,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddl_elastic import Job, JobFailed, balance, environment, newcomers, worker
-from ddl_elastic.framework import digest
+from ddl_elastic import Job, JobFailed
+from ddl_elastic.base import environment
+from ddl_elastic.coordinator import watchdogs
+from ddl_elastic.frameworks.protocol import digest
+from ddl_elastic.shares import balance
+from ddl_elastic.worker import trainer
 from ddl_torch.elastic import Half
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -149,7 +153,7 @@ def make_data(case: dict[str, Any]) -> Any:
 
 def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
     """A loss that takes some members so many seconds longer, perhaps in so many shares only."""
-    work, seconds, left = worker.work, 0.0, math.inf
+    work, seconds, left = trainer.work, 0.0, math.inf
 
     def work_slowly(spec: Any, *arguments: Any) -> None:
         nonlocal seconds, left
@@ -162,7 +166,7 @@ def make_slow(slow: dict[str, float], shares: dict[str, int]) -> Any:
         time.sleep(seconds if left >= 0 else 0.0)
         return cross_entropy(output, labels)
 
-    worker.work = work_slowly
+    trainer.work = work_slowly
     return loss
 
 
@@ -203,7 +207,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     for each in case.get("always", []):
         Path(f"always {each}").touch()
     balance.AGAIN = case.get("again", balance.AGAIN)
-    newcomers.FOUNDING = case.get("founding", newcomers.FOUNDING)
+    watchdogs.FOUNDING = case.get("founding", watchdogs.FOUNDING)
     if "changes" in case:
         Path("slow").touch()
     if "die" in case:

@@ -19,7 +19,7 @@ from dying_samples import DyingSamples
 from patient_samples import PatientSamples
 
 import ddl_jax.elastic as elastic
-from ddl_elastic.framework import digest
+from ddl_elastic.frameworks.protocol import digest
 from ddl_jax.elastic import state as elastic_state
 
 random = np.random.default_rng(1)

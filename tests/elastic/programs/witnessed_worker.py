@@ -11,8 +11,8 @@ import socket
 import sys
 from pathlib import Path
 
-from ddl_elastic import environment
-from ddl_elastic.messages import Channel
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel
 from ddl_launch import witness
 
 if __name__ == "__main__":

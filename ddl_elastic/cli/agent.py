@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on several hosts: `ddl elastic agent` offers a machine to one, which listens."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from ddl_elastic.base import environment
+from ddl_elastic.engines import Program, dialing
+from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.host_agent import JoinRefused
+from ddl_launch.errors import CommandError, LaunchError
+
+_DESCRIPTION = """\
+Offer this machine to an elastic job, which `ddl elastic run --listen` has started on another one.
+Agents may come at any time, and leave: a job's result does not depend on them. One for each machine
+will do.
+"""
+
+_EPILOG = """\
+examples:
+  ddl elastic agent --join head:29400 --token-file job.token          a slot for each core
+  ddl elastic agent --join head:29400 --token-file job.token -n 2 --cores 4
+  sbatch --array=1-8 --wrap "ddl elastic agent --join head:29400 --token-file job.token"
+
+The program has to be there on this machine too, under the same path. Make the token by
+  (umask 077; head -c 32 /dev/urandom | base64 > job.token)
+and copy it to all machines. It is never sent; nothing is encrypted.
+
+exit code: 0: the job is over; 1: it could not be joined; 2: wrong usage; if its coordinator is gone
+for good: that of the first worker here that has failed
+"""
+
+_PORTS = range(1 << 16)
+
+
+def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `agent` to the commands of `ddl elastic`."""
+    agent = commands.add_parser(
+        "agent",
+        help="offer this machine to a job on another one",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    agent.add_argument("--join", metavar="HOST:PORT", required=True, help="where the job listens")
+    agent.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help="what proves who may join (default: $DDL_ELASTIC_TOKEN)",
+    )
+    agent.add_argument(
+        "-n", dest="slots", metavar="N", type=int, help="slots (default: as many as have cores)"
+    )
+    agent.add_argument(
+        "--cores", metavar="C", type=int, default=1, help="of each slot (default: 1)"
+    )
+    agent.add_argument(
+        "--wait",
+        metavar="S",
+        type=float,
+        default=60.0,
+        help="seconds to wait for a job that does not listen yet, or whose coordinator is gone when"
+        " none of the workers here trains (default: 60)",
+    )
+    agent.set_defaults(run=_run)
+
+
+class StartedAgents(Protocol):
+    """Agents that are started for a job. A context manager, which ends them."""
+
+    def failure(self) -> str:
+        """Of the first agent that has ended with an error; "" if there is none."""
+
+    def __enter__(self) -> StartedAgents: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@contextmanager
+def agents_engine(
+    address: tuple[str, int],
+    token: str,
+    program: Program,
+    start: Callable[[int], StartedAgents] | None,
+    least: int,
+    show: Callable[[str], None],
+) -> Iterator[DialedEngine]:
+    """The engine of agents that dial in, once so many slots are there. Raises CommandError.
+
+    start  starts agents, which are to dial in at this port; None: they come by themselves
+    """
+    environment.allow_connections()
+    try:
+        engine = DialedEngine(address, token, program, show)
+    except OSError as error:
+        raise CommandError(f"--listen {address[0]}:{address[1]}: {error.strerror}") from None
+    with ExitStack() as stack:
+        agents = None
+        if start:
+            try:
+                agents = stack.enter_context(start(engine.port))
+            except LaunchError as error:
+                engine.close()
+                raise CommandError(str(error)) from None
+        stack.enter_context(engine)  # agents end when it is closed
+        show(f"waits for agents with {least} slots in all, on port {engine.port}")
+        while sum(slot.state == "free" for slot in engine.slots()) < least:
+            if agents and (why := agents.failure()):
+                raise CommandError(why)
+            engine.events(1.0)
+        yield engine
+
+
+def parse_address(text: str, option: str, host: str = "") -> tuple[str, int]:
+    """Of "HOST:PORT", or "PORT" where there is a default for the host. Raises CommandError."""
+    name, colon, port = text.removeprefix("tcp://").rpartition(":")
+    if not (port.isdecimal() and int(port) in _PORTS and (name or not colon) and (name or host)):
+        raise CommandError(f"{option} {text}: it is no HOST:PORT, as in head:29400")
+    return name.strip("[]") or host, int(port)
+
+
+def read_token(path: Path) -> str:
+    """What `--token-file` names. Raises CommandError."""
+    try:
+        return dialing.read_token(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"--token-file {path}: {why}") from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    address = parse_address(arguments.join, "--join")
+    own = environment.take_token()
+    token = read_token(arguments.token_file) if arguments.token_file else own
+    if not token:
+        raise CommandError("give --token-file; the job has to know what is in it, too")
+    cores: int = arguments.cores
+    slots = (
+        max(1, environment.cores() // max(cores, 1)) if arguments.slots is None else arguments.slots
+    )
+    if slots < 1 or cores < 1:
+        raise CommandError(f"-n {slots} --cores {cores}: both are at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    environment.allow_connections()
+    try:
+        return dialing.serve(address, token, slots, cores, arguments.wait)
+    except JoinRefused as error:
+        print(f"ddl elastic agent: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddl elastic`: elastic jobs of programs with a loop of their own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.cli.agent import (
+    StartedAgents,
+    add_agent,
+    agents_engine,
+    parse_address,
+    read_token,
+)
+from ddl_elastic.cli.resume import add_resume, check, run_job
+from ddl_elastic.coordinator.control import ControlError, scale
+from ddl_elastic.coordinator.coordinator import Coordinator
+from ddl_elastic.coordinator.job_file import JobFile
+from ddl_elastic.coordinator.progress import Progress
+from ddl_elastic.coordinator.worker_registry import Size
+from ddl_elastic.engines import AgentSpec, Program, program
+from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.hosts import HostAgents
+from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.engines.ray_cluster import RayAgents
+from ddl_elastic.job import parse_workers
+from ddl_launch.errors import CommandError
+from ddl_launch.hosts import parse_hosts
+
+_RAY_SLOTS = 1024
+
+_DESCRIPTION = """\
+Run a program as several workers on this machine, which train one model together. If a worker dies
+or hangs, the others go on, and the result is the same to the last bit.
+"""
+
+_EPILOG = """\
+examples:
+  ddl elastic run -n 4 train.py --lr 0.1        four workers
+  ddl elastic run -n 1:16 train.py              as many as there are cores for, at most 16
+  ddl elastic run -H h1:2,h2:2 train.py         two workers on each of these hosts
+  ddl elastic run --ray auto -n 2:8 train.py    on a Ray cluster, of whatever nodes it has
+  ddl elastic run --listen 29400 --token-file job.token -n 2:8 train.py
+                                                workers on other machines, by their agents
+  ddl elastic run --report job.json train.py    write what has happened, as JSON
+  ddl elastic run -n 1:8 --name digits train.py, and then
+  ddl elastic scale digits 3                    three workers from now on
+
+The program is an ordinary one. What makes it elastic:
+  import ddl_torch.elastic as elastic
+
+  job = elastic.Job(model, optimizer, batch=256, logical=16, also={"schedule": schedule})
+  for step in job.steps(train_set, passes=10):
+      for x, y in step:                              # this worker's shares of the step
+          step.backward(loss_fn(model(x), y))        # instead of loss.backward()
+      optimizer.step()
+      schedule.step()
+  if job.is_writer:                                  # on one of the workers
+      torch.save(model.state_dict(), "model.pt")
+
+Each worker runs the whole program, as `python train.py` would. Seed the generators before the model
+is made: all workers have to start with the same one. What the loop changes and has a state, such as
+schedules and averaged models, belongs into `also`: workers that join get it from the others. What
+the workers write appears on stdout, with their numbers in front, and the events and the progress on
+stderr.
+
+exit code: that of the first worker that did not end with 0; one that died while the others went on
+does not count; 2: wrong usage
+"""
+
+
+def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `elastic` to ddl's commands by `add`, which makes their parsers."""
+    elastic = add("elastic", help="train with workers that may die", allow_abbrev=False)
+    commands = elastic.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="run a program as workers of an elastic job",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument(
+        "-n",
+        dest="workers",
+        metavar="N",
+        default="1:4096",
+        help='workers: a number, or "least:most", and then as many as there are cores for (default:'
+        " one for each core)",
+    )
+    run.add_argument(
+        "--no-replace",
+        dest="replace",
+        action="store_false",
+        help="do not start a new worker when one has died",
+    )
+    run.add_argument(
+        "--name",
+        default=str(os.getpid()),
+        help="of the job, for `ddl elastic scale` (default: the number of this process)",
+    )
+    run.add_argument(
+        "--threads", metavar="T", type=int, default=1, help="of each worker (default: 1)"
+    )
+    run.add_argument(
+        "--preload",
+        metavar="MODULE,...",
+        help="import these once, before the workers are forked (default: the frameworks that the"
+        " program names)",
+    )
+    run.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST[:N],...",
+        help="run the workers on these hosts, N on each; mpirun or srun reaches them",
+    )
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run the workers on a Ray cluster, which is found at this address, or by auto",
+    )
+    run.add_argument(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="run the workers where agents dial in from, see `ddl elastic agent`, instead of on"
+        " this machine; port 0: a free one, which is said",
+    )
+    run.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --listen"
+    )
+    run.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write a timeline of the operations, with recoveries marked, for ui.perfetto.dev or"
+        " chrome://tracing",
+    )
+    run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
+    run.add_argument("program", metavar="PROGRAM.py", type=Path)
+    run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(run=_run)
+    add_agent(commands)
+    add_resume(commands)
+    scaled = commands.add_parser(
+        "scale",
+        help="have a job that runs on this machine have more or fewer workers",
+        description="Have a job that `ddl elastic run` runs on this machine have more or fewer"
+        " workers. Those who join and leave do so between two steps; nobody else restarts, and the"
+        " result stays the same. Returns at once.",
+        allow_abbrev=False,
+    )
+    scaled.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
+    scaled.add_argument("workers", metavar="N", type=int, help="within the job's least:most")
+    scaled.set_defaults(run=_scale)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    path: Path = arguments.program
+    if not path.is_file():
+        raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
+    size = _size(arguments)
+    secret = secrets.token_hex()
+    traces = timeline.make_folder(arguments.trace)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    engine: AbstractContextManager[LocalEngine | DialedEngine]
+    if _is_remote(arguments):
+        order, token, address = _order(arguments)
+        start, least = _agents(arguments, token, size)
+        progress = _progress(arguments)
+        engine = agents_engine(address, token, order, start, least, progress.event)
+    else:
+        engine = _stay(arguments, size.most, secret, traces)
+        progress = _progress(arguments)
+    with engine as opened, progress:
+        job = Coordinator(opened, size, arguments.threads, progress)
+        file = None
+        if isinstance(opened, DialedEngine):
+            where = (address[0], opened.port)
+            file = JobFile(where, token, opened.job, secret, arguments.threads, order, size)
+        code = run_job(job, arguments.name, secret, file, progress, arguments.report)
+    if traces:
+        check("--trace", arguments.trace, lambda: job.write_trace(arguments.trace, traces))
+    return code
+
+
+def _stay(
+    arguments: argparse.Namespace, workers: int, secret: str, traces: Path | None
+) -> LocalEngine:
+    """The engine of this machine. The program's modules are imported here."""
+    try:
+        program.preload(
+            arguments.preload.split(",") if arguments.preload else None, arguments.program
+        )
+    except ImportError as error:
+        raise CommandError(f"--preload {arguments.preload}: {error}") from None
+
+    def work(spec: AgentSpec, channel: Channel) -> None:
+        program.work(spec, channel, arguments.program, arguments.arguments, secret, traces)
+
+    return LocalEngine(work, workers, arguments.threads)
+
+
+def _is_remote(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.listen or arguments.hosts or arguments.ray)
+
+
+def _agents(
+    arguments: argparse.Namespace, token: str, size: Size
+) -> tuple[Callable[[int], StartedAgents] | None, int]:
+    """What starts agents, and how many slots the job waits for."""
+    cores: int = arguments.threads
+    if arguments.ray:
+        if size.most > _RAY_SLOTS:
+            raise CommandError(
+                f"--ray: give -n least:most, with at most {_RAY_SLOTS}; the cluster is asked for as"
+                " many slots"
+            )
+        return lambda port: RayAgents(arguments.ray, size.most, port, token, cores), size.least
+    if arguments.hosts:
+        hosts = parse_hosts(arguments.hosts, "-H")
+        places = sum(host.ranks or 1 for host in hosts)
+        least = max(size.least, min(size.most, places))
+        return lambda port: HostAgents(hosts, port, token, cores), least
+    return None, size.least
+
+
+def _order(arguments: argparse.Namespace) -> tuple[Program, str, tuple[str, int]]:
+    """What agents run, the token that they have to know, and where they dial in."""
+    if arguments.trace:
+        raise CommandError("--trace: workers of agents leave no timeline here")
+    if arguments.listen and not arguments.token_file:
+        raise CommandError("--listen: give --token-file too; agents have to know what is in it")
+    preload = arguments.preload.split(",") if arguments.preload else []
+    order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
+    token = read_token(arguments.token_file) if arguments.token_file else secrets.token_hex(32)
+    return order, token, parse_address(arguments.listen or "0", "--listen", "0.0.0.0")
+
+
+def _progress(arguments: argparse.Namespace) -> Progress:
+    return Progress(shown=not arguments.quiet, output=sys.stdout)
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    try:
+        scale(arguments.job, arguments.workers)
+    except (ControlError, OSError) as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+def _size(arguments: argparse.Namespace) -> Size:
+    """Of agents' slots all that are there, up to the most; on this machine one for each core."""
+    threads: int = arguments.threads
+    try:
+        low, high = parse_workers(arguments.workers)
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; at least 1 is needed")
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    places = high if _is_remote(arguments) else environment.cores() // threads
+    return Size(max(low, min(high, places)), low, high, arguments.replace)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddl elastic resume`: another coordinator for a job on hosts, whose own is gone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ddl_elastic.base import environment
+from ddl_elastic.coordinator import job_file
+from ddl_elastic.coordinator.control import Control, ControlError
+from ddl_elastic.coordinator.coordinator import Coordinator, JobFailed, wait_for_end
+from ddl_elastic.coordinator.job_file import JobFile
+from ddl_elastic.coordinator.progress import Progress
+from ddl_elastic.engines.dialed import DialedEngine
+from ddl_launch.errors import CommandError
+
+RETURNS = 30.0  # seconds in which an agent has to come back
+
+_DESCRIPTION = """\
+Take the place of `ddl elastic run`, which was killed, or whose machine has started again. The
+workers of the job have trained on: nobody restarts. From now on workers can join and leave again,
+and this command shows and reports what the other one would have. To be called on the same machine.
+"""
+
+
+def add_resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `resume` to the commands of `ddl elastic`."""
+    resume = commands.add_parser(
+        "resume",
+        help="go on with a job on hosts whose `ddl elastic run` was killed",
+        description=_DESCRIPTION,
+        allow_abbrev=False,
+    )
+    resume.add_argument("job", metavar="JOB", help="its --name, or the number of its process")
+    resume.add_argument("--report", metavar="FILE", type=Path, help="write job.report() as JSON")
+    resume.add_argument("--quiet", action="store_true", help="show neither progress nor events")
+    resume.set_defaults(run=_run)
+
+
+def run_job(
+    job: Coordinator,
+    name: str,
+    secret: str,
+    file: JobFile | None,
+    progress: Progress,
+    report: Path | None,
+) -> int:
+    """Wait for the end of a job, which is known under this name meanwhile: its exit code.
+
+    file  what another coordinator would have to know; None: there is no other after this one
+    """
+
+    def resize(workers: int) -> None:
+        job.registry.resize(workers)
+        if file:
+            replace(file, size=replace(file.size, target=workers)).write(name)
+
+    try:
+        control = Control(name, secret, resize)
+        if file:
+            file.write(name)
+    except (ControlError, OSError) as error:
+        raise CommandError(f"--name {name}: {error}") from None
+    try:
+        with control:
+            job.run(lambda: wait_for_end(job))
+        return 0
+    except JobFailed as error:
+        if str(error):
+            progress.event(str(error))
+        return error.code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        if file:
+            job_file.remove(name)
+        if report:
+            text = json.dumps(job.report(), indent=1) + "\n"
+            check("--report", report, lambda: report.write_text(text))
+
+
+def check(option: str, path: Path, write: Callable[[], object]) -> None:
+    """Raises CommandError."""
+    try:
+        write()
+    except OSError as error:
+        raise CommandError(f"{option} {path}: {error.strerror}") from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    name: str = arguments.job
+    try:
+        file = job_file.read(name)
+    except (OSError, ValueError) as error:
+        there = ", ".join(job_file.names()) or "none"
+        raise CommandError(f"{name}: there is no such job, but: {there} ({error})") from None
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    progress = Progress(shown=not arguments.quiet, output=sys.stdout)
+    environment.allow_connections()
+    try:
+        engine = DialedEngine(file.address, file.token, file.program, progress.event, file.job)
+    except OSError as error:
+        host, port = file.address
+        raise CommandError(
+            f"{name}: agents dial in at {host}:{port}, where this cannot listen: {error.strerror};"
+            " does the job's `ddl elastic run` live?"
+        ) from None
+    with engine, progress:
+        job = Coordinator(engine, file.size, file.threads, progress, RETURNS)
+        return run_job(job, name, file.secret, file, progress, arguments.report)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The local control socket of a job: how `ddl elastic scale` asks it for another number of workers.
+
+It lies in a folder that only this user can enter, beside a file with the job's secret, which a
+request has to bring.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel
+
+LIMIT = 10.0  # seconds for a request
+
+
+class ControlError(RuntimeError):
+    """There is no such job, or it has refused."""
+
+
+class Control:
+    """A context manager.
+
+    name    of the job, unique on this machine
+    resize  called with a number of workers, in a thread; raises ValueError
+    """
+
+    def __init__(self, name: str, secret: str, resize: Callable[[int], None]) -> None:
+        self._secret, self._resize = secret, resize
+        self._paths = _paths(name)
+        path, secret_path = self._paths
+        if _answers(path):
+            raise ControlError(f"a job of the name {name} runs already; give another --name")
+        for each in self._paths:
+            each.unlink(missing_ok=True)
+        with open(os.open(secret_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secret)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._serve, name="ddl control", daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(LIMIT)
+                with connection, suppress(EOFError, OSError, ValueError):
+                    self._answer(Channel(connection))
+
+    def _answer(self, channel: Channel) -> None:
+        message = channel.receive()
+        if message.kind != "scale":
+            raise ValueError(f"a message {message.kind!r}")
+        error = ""
+        if not hmac.compare_digest(message.fields["secret"].encode(), self._secret.encode()):
+            error = "the secret is not the job's"
+        else:
+            try:
+                self._resize(message.fields["workers"])
+            except ValueError as wrong:
+                error = str(wrong)
+        channel.send("scaled", error=error)
+
+    def close(self) -> None:
+        # A thread in accept is woken by shutdown, not by close.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._paths:
+            each.unlink(missing_ok=True)
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def scale(name: str, workers: int) -> None:
+    """Have the job of this name have so many workers. Raises ControlError."""
+    path, secret_path = _paths(name)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LIMIT)
+        try:
+            connection.connect(str(path))
+            channel = Channel(connection)
+            channel.send("scale", secret=secret_path.read_text(), workers=workers)
+            error = channel.receive().fields["error"]
+        except (OSError, EOFError):
+            there = ", ".join(names()) or "none"
+            raise ControlError(f"there is no job {name} on this machine, but: {there}") from None
+    if error:
+        raise ControlError(error)
+
+
+def names() -> list[str]:
+    """Of the jobs that run."""
+    folder = environment.runtime_folder()
+    return sorted(path.stem for path in folder.glob("*.socket") if _answers(path))
+
+
+def _paths(name: str) -> tuple[Path, Path]:
+    if not name or not all(each.isalnum() or each in "-_." for each in name):
+        raise ControlError(f"a job's name consists of letters, digits and -_., so not {name!r}")
+    folder = environment.runtime_folder()
+    return folder / f"{name}.socket", folder / f"{name}.secret"
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job's coordinator: starts the workers, tells them of each other, and watches them.
+
+No step waits for it. It is in the process that called `Job.train`, or in `ddl elastic run`.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.messages import Channel, Message, pack
+from ddl_elastic.base.states import WorkerState
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.coordinator.quorum import QuorumArbiter
+from ddl_elastic.coordinator.rate import Rate
+from ddl_elastic.coordinator.recovery import OTHERS, CoordinatorRecovery, replay, unknown
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
+from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
+from ddl_elastic.frameworks.protocol import Digest
+
+TICK = 0.05  # seconds between two looks at the engine
+PAUSE = 20e-6  # seconds for each worker between two looks at all: of 1000 each look takes some ms
+OUTPUTS = 64  # workers whose output is looked at in a look
+CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
+HUNG = "hung: the others counted it as dead, and its agent killed it"
+
+
+class JobFailed(RuntimeError):
+    """No worker is left that could go on, or the workers' results differ. `code`: the exit code of
+    a program that ends for this."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EventListener:
+    """A listener for the events of a job. This one ignores them; see progress.py for another."""
+
+    def step(self, report: dict[str, Any]) -> None:
+        """A step is committed."""
+
+    def event(self, text: str) -> None:
+        """Something has happened."""
+
+    def output(self, text: str) -> None:
+        """A worker has written a line."""
+
+
+class Coordinator:
+    """Runs one job on an engine.
+
+    returns  seconds in which the agents of a job that runs already may come back: its coordinator
+             is gone, and this one takes its place. 0: it is a new job
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        size: int | Size,
+        threads: int,
+        listener: EventListener,
+        returns: float = 0.0,
+    ) -> None:
+        self._engine, self._threads, self._listener = engine, threads, listener
+        self._state, self._began, self._ended = "running", time.monotonic(), 0.0
+        self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
+        self._steps, self._loss, self._hash = 0, float("nan"), ""
+        self._rate = Rate()
+        self._events: list[dict[str, Any]] = []
+        self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
+        self._dead: set[int] = set()  # members that others have counted as dead
+        self.workers: list[Worker] = []
+        self._quorum = QuorumArbiter(
+            self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
+        )
+        self._epoch = 0
+        self._most = 0  # workers that there were at a time
+        self._shown = 0  # the worker whose output comes next
+        self.registry = WorkerRegistry(
+            self.workers,
+            size if isinstance(size, Size) else Size(size, replace=False),
+            send=self.send_all,
+            start=self._start,
+            stop=self._stop_newcomer,
+            epoch=self._next_epoch,
+            tell=self._tell,
+        )
+        self._recovery = CoordinatorRecovery(returns) if returns else None
+        while not returns and len(self.workers) < self.registry.target and self._start():
+            pass
+
+    def _start(self) -> bool:
+        """One more worker, if there is a place."""
+        free = [slot for slot in self._engine.slots() if slot.state == "free"]
+        if free:
+            handle = self._engine.start(free[0], AgentSpec(len(self.workers), self._threads))
+            output = self._engine.logs(handle, follow=True)
+            self.workers.append(Worker(handle.member, handle, output))
+            self._most = max(self._most, len(self.alive()))
+        return bool(free)
+
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def run(self, job: Callable[[], Any]) -> Any:
+        """`job`, which waits for the workers; what it returns. Raises JobFailed."""
+        try:
+            found = job()
+            self._state = "done"
+            return found
+        except BaseException:
+            self._state = "failed"
+            raise
+        finally:
+            self._show_recoveries(wait=False)
+            for worker in self.workers:
+                self._show_output(worker, ended=True)
+            self._show_missing()
+            self._ended = time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """That are committed, of the program's present training."""
+        return self._steps
+
+    def report(self) -> dict[str, Any]:
+        """See Job.report."""
+        recovered = [event for event in self._events if event["kind"] == "recovered"]
+        rate, batch, logical = self._rate.per_second, self._size["batch"], self._size["logical"]
+        report = {
+            "state": self._state,
+            "steps": self._steps,
+            "steps_total": self._size["steps"],
+            "loss": self._loss,
+            "samples_per_second": rate * batch,
+            "seconds_per_step": 1 / rate if rate else 0.0,
+            "workers": {
+                w.member: {
+                    "state": w.shown,
+                    "pid": w.pid,
+                    "shares": w.shares,
+                    "samples_per_second": w.rate.per_second * batch / logical if logical else 0.0,
+                    "seconds_per_share": w.busy / w.shares if w.shares else 0.0,
+                }
+                for w in self.workers
+            },
+            "events": list(self._events),
+            "recomputed": sum(event["adopted"] for event in recovered),
+            "seconds": (self._ended or time.monotonic()) - self._began,
+        }
+        return report | {"hash": self._hash} if self._hash else report
+
+    def write_trace(self, path: Path, traces: Path) -> None:
+        """The job's timeline. Raises OSError."""
+        timeline.write(path, traces, self._events)
+
+    def alive(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.state != WorkerState.ENDED]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers have ended. Raises JobFailed if no agent has come back."""
+        if self._recovery and self._recovery.is_too_late(self.workers):
+            missing = "no worker that trains" if self.alive() else "no agent of the job"
+            raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
+        return not self.alive() and not self._recovery
+
+    def require(self) -> list[Worker]:
+        """Those who are alive. Raises JobFailed if nobody is."""
+        alive = self.alive()
+        begun = any(worker.joined for worker in self.workers)
+        if not any(worker.joined or not begun for worker in alive):
+            traces = [worker.trace for worker in self.workers if worker.trace]
+            ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
+            ends = [f"{worker.process} died ({worker.cause})" for worker in ended]
+            raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
+        return alive
+
+    def compare(self) -> None:
+        """The final states of all who are done. Raises JobFailed if they differ."""
+        done = [worker for worker in self.workers if worker.digest]
+        for first, other in ((done[0], each) for each in done if each.digest != done[0].digest):
+            part = Digest(first.digest, first.parts).first_difference(
+                Digest(other.digest, other.parts)
+            )
+            raise JobFailed(
+                f"the workers' final states differ: {first.name} {first.digest}, {other.name}"
+                f" {other.digest}; {part or 'of no part that is known'}. Is something that has a"
+                " state missing in also= of the job?"
+            )
+        self._hash = done[0].digest if done else ""
+
+    # ---- from and to the workers ----
+
+    def wait(self) -> None:
+        """For something to happen, but not long."""
+        workers = {worker.handle.channel: worker for worker in self.alive()}
+        time.sleep(PAUSE * len(workers))
+        for channel in ready(workers, TICK):
+            self._read(channel, workers[channel])
+        for event in self._engine.events(0):
+            if event.kind == "agent ended":
+                self._end(self.workers[event.member], event)
+            elif event.kind == "worker found" and event.handle:
+                self._find(event.handle)
+        if self._recovery and self._recovery.is_complete(self.workers):
+            self._rebuild(self._recovery)
+        if not self._recovery:
+            self._quorum.update(time.monotonic())
+            self._connect()
+            self.registry.update(self._steps)
+        self._show_recoveries()
+        for _ in range(min(OUTPUTS, len(self.workers))):
+            self._shown = (self._shown + 1) % len(self.workers)
+            self._show_output(self.workers[self._shown])
+
+    def _read(self, channel: Channel, worker: Worker) -> None:
+        try:
+            messages = channel.poll()
+            for message in messages:
+                self._take(worker, message)
+        except EOFError:  # the engine is about to tell how it has ended
+            time.sleep(0.001)
+        except ValueError as error:
+            self.stop(worker, f"it sent {error}")
+
+    def _take(self, worker: Worker, message: Message) -> None:
+        fields = message.fields
+        if message.kind == "ready":
+            worker.state = WorkerState.READY
+            worker.address, worker.pid = fields["address"], fields["pid"]
+        elif message.kind == "begin":
+            self._size, worker.digest = fields, ""
+            self.registry.begun(fields["logical"], fields["watchdog"])
+            worker.state = WorkerState.RUNNING if worker.joined else worker.state
+        elif message.kind == "progress":
+            worker.lacks_state = False
+            worker.shares, worker.busy = fields["shares"], fields["busy"]
+            worker.rate.record(time.monotonic(), worker.shares)
+            worker.pace.record(worker.shares, worker.busy)
+            self._progress(fields["step"] + 1, fields["loss"])
+        elif message.kind == "recovered":
+            self._recover(fields)
+        elif message.kind == "ask":
+            self._quorum.add(worker, fields, time.monotonic())
+        elif message.kind == "line":
+            self._listener.output(fields["text"])
+        elif message.kind == "done":
+            worker.state, worker.digest = WorkerState.DONE, fields["digest"]
+            worker.parts = fields["parts"]
+            self._progress(fields["steps"], fields["loss"])
+        elif message.kind == "failed":
+            worker.cause, worker.trace = fields["error"], fields["trace"]
+        elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
+            self._take_back(worker, fields)
+        elif not self.registry.handle_message(worker, message.kind, fields):
+            raise ValueError(f"a message {message.kind!r}")
+        elif message.kind == "switched" and fields["died"]:
+            told = {name: fields[name] for name in ("step", "died", "seconds")}
+            self._recover({**told, "adopted": 0})
+
+    def _progress(self, steps: int, loss: float) -> None:
+        if steps > self._steps:
+            self._steps, self._loss = steps, loss
+            self._rate.record(time.monotonic(), steps)
+            self._listener.step(self.report())
+
+    def _recover(self, fields: dict[str, Any]) -> None:
+        """All survivors tell of a recovery, or of deaths at a switch. The processes of those whom
+        they count as dead end now: one that hangs, or is stopped, would stay."""
+        if not all(member in range(len(self.workers)) for member in fields["died"]):
+            raise ValueError(f"deaths of {fields['died']}")
+        died = [member for member in fields["died"] if member not in self._dead]
+        self._dead.update(died)
+        for worker in (self.workers[member] for member in died):
+            if worker.state != WorkerState.ENDED:
+                self._engine.stop(worker.handle, 0)
+        died = [member for member in died if self.workers[member].joined]
+        if died:
+            told = {**fields, "died": died, "time": time.time()}
+            self._recoveries.append((time.monotonic(), told))
+
+    def _answer(self, worker: Worker, why: str) -> None:
+        self.send(worker, "answer", why=why)
+
+    def _tell_granted(self, side: Collection[int], missing: Collection[int]) -> None:
+        on, without = (", ".join(f"rank {each}" for each in them) for them in (side, missing))
+        self._tell("granted", None, f"the coordinator lets {on} go on without {without}")
+
+    def _connect(self) -> None:
+        """Once all who live are ready, they are told of each other. If one ends meanwhile, the
+        creation fails on the others, and they are ready again. After the first time only those
+        come together who were told then: a newcomer joins them by a plan."""
+        begun = any(worker.joined for worker in self.workers)
+        alive = [worker for worker in self.alive() if worker.joined or not begun]
+        waiting = [worker for worker in alive if worker.state == WorkerState.READY]
+        if waiting and len(waiting) == len(alive):
+            epoch = self._next_epoch()
+            self._steps = 0  # of a program that trains once more
+            self.registry.connected()
+            for worker in waiting:
+                worker.state, worker.joined, worker.digest = WorkerState.RUNNING, True, ""
+            self.send_all(
+                waiting,
+                "connect",
+                members=[each.member for each in waiting],
+                addresses=[each.address for each in waiting],
+                attempt=epoch,
+            )
+
+    # ---- in the place of a coordinator that is gone ----
+
+    def _find(self, handle: Handle) -> None:
+        """A worker of the job is there, and its agent is about to tell its standing."""
+        self._know(handle.member)
+        output = self._engine.logs(handle, follow=True)
+        self.workers[handle.member] = Worker(handle.member, handle, output, WorkerState.RETURNING)
+        if handle.member in self._quorum.given_up:
+            self._engine.stop(handle, 0)
+        # It may have been given up, when only its agent's connection was lost.
+        self._recovery = self._recovery or CoordinatorRecovery(OTHERS)
+        self._recovery.begin()
+
+    def _know(self, highest: int) -> None:
+        """There is a worker of this number, and of all lower ones."""
+        while len(self.workers) <= highest:
+            self.workers.append(unknown(len(self.workers)))
+
+    def _take_back(self, worker: Worker, standing: dict[str, Any]) -> None:
+        """What an agent remembers of it. Raises ValueError."""
+        assert self._recovery
+        self._know(self._recovery.take(worker.member, standing))
+        self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
+        for message in replay(standing):
+            self._take(worker, message)
+        worker.state = WorkerState(standing["state"])
+        self.registry.take_back(worker, standing["trainings"])
+
+    def _rebuild(self, recovery: CoordinatorRecovery) -> None:
+        """All are there that will be: the job goes on."""
+        self._recovery = None
+        for member in recovery.members:
+            worker = self.workers[member]
+            worker.joined = worker.joined or worker.state != WorkerState.ENDED
+            if worker.state in (WorkerState.WARMED, WorkerState.ADMITTED):  # it has joined since
+                worker.state = WorkerState.RUNNING
+        self.registry.plan_is_under_way(recovery.plan, recovery.planned)
+        there = [worker.name for worker in self.alive()]
+        self._tell("returned", None, f"the coordinator is back: it has found {', '.join(there)}")
+
+    def stop(self, worker: Worker, cause: str) -> None:
+        """Kill it, for this cause."""
+        worker.cause = worker.cause or cause
+        self._engine.stop(worker.handle, 0)
+
+    def _stop_newcomer(self, worker: Worker, hung: str) -> None:
+        worker.hung = worker.hung or hung
+        self._engine.stop(worker.handle, 0)
+
+    def send(self, worker: Worker, kind: str, **fields: Any) -> None:
+        self.send_all([worker], kind, **fields)
+
+    def send_all(self, workers: Collection[Worker], kind: str, **fields: Any) -> None:
+        message = pack(kind, fields)
+        for worker in workers:
+            with suppress(OSError):  # the engine is about to tell how it has ended
+                worker.handle.channel.send_packed(message)
+
+    def _end(self, worker: Worker, event: Event) -> None:
+        channel = worker.handle.channel
+        with suppress(EOFError, OSError, ValueError):  # what it has told at last
+            while ready([channel], 0):
+                for message in channel.poll():
+                    self._take(worker, message)
+        worker.code, worker.evidence, worker.ended = event.code, event.evidence, time.monotonic()
+        if not worker.cause:
+            code = event.code
+            ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            worker.cause = event.cause or ended
+            if event.ordered and (worker.hung or worker.member in self._dead):
+                worker.cause = worker.hung or HUNG
+        if (event.code or worker.state == WorkerState.RUNNING) and not (
+            worker.leaves and event.ordered
+        ):
+            told = {"kind": "died", "member": worker.member, "cause": worker.cause}
+            self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
+            if not worker.joined:  # else a recovery tells
+                self._listener.event(f"{worker.process} died ({worker.cause}) before it joined")
+        worker.state = WorkerState.ENDED
+        self.registry.ended(worker)
+
+    def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:
+        told = {"kind": kind, "text": text, "time": time.time(), **more}
+        self._events.append(told | ({"member": worker.member} if worker else {}))
+        self._listener.event(text)
+
+    # ---- what is shown ----
+
+    def _show_recoveries(self, wait: bool = True) -> None:
+        """With how the dead ones ended, which the engine may tell a little later."""
+        waiting = []
+        for came, fields in self._recoveries:
+            dead = [self.workers[member] for member in fields["died"]]
+            late = time.monotonic() - came > CAUSE_LIMIT or not wait
+            if late or all(worker.cause for worker in dead):
+                self._events.append({"kind": "recovered", **fields})
+                died = ", ".join(f"{e.process} died ({e.cause or 'unknown'})" for e in dead)
+                self._listener.event(
+                    f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
+                    f" step {fields['step']} committed {fields['seconds']:.2f} s later"
+                )
+            else:
+                waiting.append((came, fields))
+        self._recoveries = waiting
+
+    def _show_missing(self) -> None:
+        """Fewer workers than were asked for, and had a place, have come to the end."""
+        done = sum(bool(worker.digest) for worker in self.workers)
+        wanted = min(self.registry.wanted, self._most)
+        if self._state == "done" and 0 < done < wanted:
+            self._listener.event(f"{done} of the {wanted} workers have trained to the end")
+
+    def _show_output(self, worker: Worker, ended: bool = False) -> None:
+        lines: list[bytes] = []
+        while chunk := next(worker.output, b""):
+            *more, worker.text = (worker.text + chunk).split(b"\n")
+            lines += more
+        if ended and worker.text:
+            lines.append(worker.text)
+        for line in lines:
+            self._listener.output(f"[{worker.member}] {line.decode(errors='replace')}")
+
+
+def wait_for_end(coordinator: Coordinator) -> None:
+    """Wait until all workers have ended. Raises JobFailed with the exit code if that is not 0."""
+    while not coordinator.is_over:
+        coordinator.wait()
+    coordinator.compare()
+    # One that died while others trained on does not count.
+    trained = [worker for worker in coordinator.workers if worker.digest]
+    if failed := [worker for worker in trained or coordinator.workers if worker.code]:
+        code = failed[0].code or 0
+        ends = [f"{each.name} has ended: {each.cause}" for each in failed if each.joined]
+        if ends and not trained:
+            text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
+            ends.insert(0, f"{text} from there when it is started again")
+        raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

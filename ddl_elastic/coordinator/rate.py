@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast something goes, over the last seconds. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 10.0  # seconds
+
+
+class Rate:
+    """The rate of a counter over the last WINDOW seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()  # times, and the number then
+
+    def record(self, now: float, number: float) -> None:
+        """Record the counter's value at time `now`, in seconds."""
+        if self._seen and number < self._seen[-1][1]:  # it was reset
+            self._seen.clear()
+        self._seen.append((now, number))
+        while len(self._seen) > 2 and self._seen[1][0] < now - WINDOW:
+            self._seen.popleft()
+
+    @property
+    def per_second(self) -> float:
+        """The rate; 0.0 if it is not known yet."""
+        if len(self._seen) < 2:
+            return 0.0
+        (first, before), (last, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (last - first) if last > first else 0.0

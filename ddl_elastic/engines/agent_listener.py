@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where agents dial in: a listener, and connections that have not proven yet that they know the
+token. Both sides prove it; it is never sent. Nothing here blocks for long."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddl_launch import frames
+
+HELLO_LIMIT = 10.0  # seconds for a connection to prove itself
+_NEWCOMERS = 256  # connections that have not, at a time
+
+# What an agent says of itself.
+AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
+SLOTS = 4096  # of an agent
+
+
+@dataclass(eq=False)
+class _Newcomer:
+    """A connection that has not proven itself."""
+
+    connection: socket.socket
+    nonce: bytes
+    until: float
+    frames: frames.Frames = field(default_factory=frames.Frames)
+
+
+class AgentListener:
+    """One listener.
+
+    address  host and port; "" for all interfaces, 0 for a free port
+    admit    called with a connection that has proven itself, and its greeting; it calls `answer`.
+             Raises ValueError
+    refused  called with the text of what was wrong
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        admit: Callable[[socket.socket, Mapping[str, Any]], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        if not token:
+            raise ValueError("the token is empty; anybody could join the job")
+        self._token, self._admit, self._refused = token, admit, refused
+        self._listener = socket.create_server(address, backlog=1024)
+        self._listener.setblocking(False)
+        self._newcomers: dict[socket.socket, _Newcomer] = {}
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def connections(self) -> list[socket.socket]:
+        """To wait for."""
+        has_room = len(self._newcomers) < _NEWCOMERS
+        return [*([self._listener] if has_room else []), *self._newcomers]
+
+    def hear(self, one: socket.socket) -> bool:
+        """If something has come on one of these. Whether it was one of them."""
+        if one is self._listener:
+            self._accept()
+        elif one in self._newcomers:
+            self._prove(self._newcomers[one])
+        else:
+            return False
+        return True
+
+    def look(self) -> None:
+        """From time to time."""
+        for newcomer in list(self._newcomers.values()):
+            if time.monotonic() > newcomer.until:
+                self._drop(newcomer, "it did not prove that it knows the token")
+
+    def answer(
+        self, connection: socket.socket, hello: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> None:
+        """Tell one that was admitted. Raises OSError."""
+        nonce = bytes.fromhex(hello["nonce"])
+        connection.sendall(frames.proven(frames.GO, settings, nonce, self._token))
+
+    def close(self) -> None:
+        for each in self._newcomers:
+            each.close()
+        self._newcomers.clear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        """All who wait, as far as there is room; the others wait in the kernel."""
+        with contextlib.suppress(OSError):
+            while len(self._newcomers) < _NEWCOMERS:
+                self._greet(self._listener.accept()[0])
+
+    def _greet(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.settimeout(HELLO_LIMIT)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            frames.enable_keepalive(connection)
+            nonce = secrets.token_bytes(32)
+            connection.sendall(frames.frame(frames.NONCE, nonce))
+            until = time.monotonic() + HELLO_LIMIT
+            self._newcomers[connection] = _Newcomer(connection, nonce, until)
+
+    def _prove(self, newcomer: _Newcomer) -> None:
+        try:
+            data = newcomer.connection.recv(frames.LARGEST)
+            if not data:
+                raise ValueError("it has ended")
+            for kind, payload in newcomer.frames.feed(data):
+                if kind != frames.HELLO:
+                    raise ValueError(f"it sent a frame of kind {kind!r}")
+                hello = frames.open_proven(kind, payload, newcomer.nonce, self._token)
+                del self._newcomers[newcomer.connection]
+                self._admit(newcomer.connection, hello)
+                return  # it waits for an answer
+        except (OSError, ValueError) as error:
+            self._drop(newcomer, str(error))
+
+    def _drop(self, newcomer: _Newcomer, why: str) -> None:
+        with contextlib.suppress(OSError):
+            self._refused(f"refused {newcomer.connection.getpeername()[0]}: {why}")
+        self._newcomers.pop(newcomer.connection, None)
+        newcomer.connection.close()
+
+
+def check_hello(hello: Any, types: Mapping[str, type]) -> None:
+    """Raises ValueError."""
+    if not isinstance(hello, dict) or {k: type(v) for k, v in hello.items()} != types:
+        raise ValueError(f"a greeting {hello!r}")
+    if "slots" in hello and not 1 <= hello["slots"] <= SLOTS:
+        raise ValueError(f"a greeting {hello!r}")

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that dials in: offers this machine's slots to a job, from any host; see engines/dialed.
+
+Its workers are those of a local engine. They end with the agent, and the agent with the job, which
+goes on while its coordinator is gone; see host_agent.py.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.engines import AgentSpec, Program, program
+from ddl_elastic.engines.dialed import job_secret
+from ddl_elastic.engines.host_agent import HostAgent, JoinRefused
+from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.engines.pool_agent import PoolAgent
+from ddl_launch import frames
+
+ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
+REDIAL_LIMIT = 5.0  # the same, of a coordinator that is there or is gone
+RUN_LIMIT = 5.0  # seconds for a run of a job to be reached
+_RETRY = 0.5  # seconds between two attempts to reach the job
+
+
+def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: float) -> int:
+    """Dial in and offer so many slots of so many cores each, until the job is over, or for the jobs
+    of `ddl serve`, if that listens there. What is not there is waited for, up to `wait` seconds, at
+    first and later. Returns the exit code: not 0 if the job has failed and nobody else tells so.
+    Raises JoinRefused."""
+    host, kind = socket.gethostname(), f"cpu{cores}"
+    about: dict[str, Any] = {"agent": f"{host}-{secrets.token_hex(4)}", "host": host, "kind": kind}
+    about |= {"cores": cores, "slots": slots}
+    connection, settings = dial(address, token, about, wait)
+    if "pool" not in settings:
+        return _serve_job(connection, settings, address, token, about, wait)
+
+    def dial_pool() -> Channel:
+        return Channel(dial(address, token, about, limit=REDIAL_LIMIT)[0])
+
+    def serve_run(run: str, port: int) -> int:
+        own, where = job_secret(token, run), (address[0], port)
+        connection, settings = dial(where, own, about, RUN_LIMIT)
+        return _serve_job(connection, settings, where, own, about, 0, stays=False)
+
+    return PoolAgent(dial_pool, serve_run, wait).run(Channel(connection))
+
+
+def _serve_job(
+    connection: socket.socket,
+    settings: dict[str, Any],
+    address: tuple[str, int],
+    token: str,
+    about: dict[str, Any],
+    wait: float,
+    stays: bool = True,
+) -> int:
+    """One job, which has answered with these settings."""
+    control, job = Channel(connection), settings.pop("job")
+    cores, slots = about["cores"], about["slots"]
+    work = _work_of(Program(**settings), job_secret(token, job), control)
+
+    def dial_job(hello: dict[str, Any]) -> socket.socket:
+        connection, settings = dial(address, token, hello, limit=REDIAL_LIMIT)
+        if settings["job"] != job:
+            connection.close()
+            raise JoinRefused("another job listens there")
+        return connection
+
+    with LocalEngine(work, slots, cores) as engine:
+        return HostAgent(engine, about, dial_job, wait, stays).run(control, connection)
+
+
+def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSpec, Channel], None]:
+    """What a worker does here. Its modules are imported now. Raises JoinRefused."""
+    path = Path(order.path)
+    try:
+        environment.give_variables(order.variables)
+        os.chdir(order.folder or ".")
+        if not path.is_file():
+            raise FileNotFoundError(2, "there is no such program", str(path))
+        program.preload(order.preload or None, path)
+    except (OSError, ImportError) as error:
+        text = f"{socket.gethostname()}: {error}"
+        with suppress(OSError):
+            control.send("failed", error=text, trace="")
+        raise JoinRefused(text) from None
+
+    def work(spec: AgentSpec, channel: Channel) -> None:
+        program.work(spec, channel, path, order.arguments, secret, None)
+
+    return work
+
+
+def dial(
+    address: tuple[str, int],
+    token: str,
+    hello: dict[str, Any],
+    wait: float = 0.0,
+    limit: float = ANSWER_LIMIT,
+) -> tuple[socket.socket, dict[str, Any]]:
+    """A connection to the job, and what it has answered. Raises JoinRefused."""
+    where = f"{address[0]}:{address[1]}"
+    connection = _reach(address, where, time.monotonic() + wait, limit)
+    own = secrets.token_bytes(32)
+    try:
+        kind, nonce = _read_frame(connection)
+        if kind != frames.NONCE:
+            raise ValueError("it is no job")
+        greeting = {**hello, "nonce": own.hex()}
+        connection.sendall(frames.proven(frames.HELLO, greeting, nonce, token))
+        kind, payload = _read_frame(connection)
+        settings: dict[str, Any] = frames.open_proven(frames.GO, payload, own, token)
+    except (OSError, ValueError, EOFError) as error:
+        connection.close()
+        raise JoinRefused(
+            f"{where} does not take this agent: {error or type(error).__name__};"
+            " is it the job's address, and its token?"
+        ) from None
+    connection.settimeout(None)
+    return connection, settings
+
+
+def _reach(address: tuple[str, int], where: str, until: float, limit: float) -> socket.socket:
+    while True:
+        try:
+            connection = socket.create_connection(address, limit)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise JoinRefused(f"cannot reach a job at {where}: {error}") from None
+            time.sleep(_RETRY)
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            frames.enable_keepalive(connection)
+            return connection
+
+
+def _read_frame(connection: socket.socket) -> tuple[bytes, bytes]:
+    """And nothing behind it: messages may follow at once."""
+    kind, length = frames.HEAD.unpack(_read(connection, frames.HEAD.size))
+    if length > frames.LARGEST:
+        raise ValueError(f"a frame of {length} bytes")
+    return kind, _read(connection, length)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError("it has closed the connection")
+        data += part
+    return data
+
+
+def read_token(path: Path) -> str:
+    """Of a file. Raises OSError, and ValueError if there is none in it."""
+    token = path.read_text().strip()
+    if not token:
+        raise ValueError("it is empty")
+    return token

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of a host: stands between the workers of its slots and their job's coordinator.
+
+Workers talk to their agent, and it passes on what they say. So they go on when the coordinator is
+gone: the agent remembers what they tell, and dials again until there is one. It takes its orders
+only from a coordinator that knows the job's token.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.engines import AgentSpec, Handle
+from ddl_elastic.engines.local import LocalEngine
+from ddl_elastic.engines.worker_record import WorkerRecord
+from ddl_launch import frames
+from ddl_launch.witness import ID
+
+REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
+CUT = 1.0  # seconds in which all connections to one that is gone end
+
+# A connection to the job, whose greeting has these fields. Raises JoinRefused.
+Dial = Callable[[dict[str, Any]], socket.socket]
+
+
+class JoinRefused(RuntimeError):
+    """The job cannot be joined; the message says why."""
+
+
+@dataclass(eq=False)
+class _WorkerPlace:
+    """A slot with a worker."""
+
+    handle: Handle
+    output: Iterator[bytes]
+    record: WorkerRecord
+    link: Channel | None  # for what the coordinator and this worker tell each other
+    unsent: bytes = b""  # that the worker has written
+    is_open: bool = True  # the worker's channel
+    end: dict[str, Any] | None = None  # of the worker: code and ordered
+
+    @property
+    def keeps_agent(self) -> bool:
+        """Whether it goes on without a coordinator."""
+        return self.end is None and not self.record.is_waiting
+
+
+class HostAgent:
+    """Offers the slots of an engine.
+
+    about  the agent's name, and what else it greets with
+    dial   makes a connection to the coordinator, or to the one that comes after it
+    wait   seconds that it waits for another coordinator, when none of its workers trains
+    stays  whether workers go on that train when the coordinator is gone; else all end then
+    """
+
+    def __init__(
+        self,
+        engine: LocalEngine,
+        about: dict[str, Any],
+        dial: Dial,
+        wait: float,
+        stays: bool = True,
+    ) -> None:
+        self._engine, self._about, self._dial, self._wait = engine, about, dial, wait
+        self._stays = stays
+        self._connection: socket.socket | None = None  # None: the coordinator is gone
+        self._control: Channel | None = None
+        self._offered: dict[int, socket.socket] = {}  # by slot
+        self._places: dict[int, _WorkerPlace] = {}  # by slot
+        self._look_at = self._cut_at = 0.0
+        self._alone_since = self._dial_at = 0.0
+        self._is_over = False
+
+    def run(self, control: Channel, connection: socket.socket) -> int:
+        """Until the job is over: its exit code here. Raises JoinRefused."""
+        self._control, self._connection = control, connection
+        self._guard(self._offer_free)
+        while not self._is_over and (self._control or self._reach()):
+            found = self._select()
+            self._guard(lambda: self._listen(found))  # noqa: B023
+            for place in list(self._places.values()):
+                self._hear_worker(place, found)
+            self._note_ends()
+            ended = self._engine.witnessed()
+            self._guard(lambda: self._tell_witnessed(ended))  # noqa: B023
+            if self._control:
+                self._guard(self._report)
+        return 0 if self._is_over else self._give_up()
+
+    def _guard(self, talk: Callable[[], None]) -> None:
+        """Do what needs the coordinator, which may be gone. Raises JoinRefused."""
+        try:
+            talk()
+        except (OSError, EOFError) as error:
+            self._lose(str(error))
+        except ValueError as error:
+            raise JoinRefused(f"the job sent {error}") from None
+
+    def _select(self) -> list[Any]:
+        waits_for: list[Any] = [*self._engine.channels(), self._engine.witness]
+        waits_for += [self._control] if self._control else []
+        for place in self._places.values():
+            waits_for += [place.link] if place.link else []
+            waits_for += [place.handle.channel] if place.is_open else []
+        timeout = 0.1 if self._places or not self._control else frames.TICK
+        return ready(waits_for, timeout)
+
+    # ---- the coordinator ----
+
+    def _listen(self, found: list[Any]) -> None:
+        if self._control in found and self._control:
+            for message in self._control.poll():
+                self._take(message)
+        for place in list(self._places.values()):
+            if place.link and place.link in found:
+                self._hear_coordinator(place, place.link)
+        if self._cut_at and time.monotonic() > self._cut_at + CUT:
+            raise EOFError("a connection to it is cut")
+        if self._connection and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + frames.TICK
+            if frames.is_silent(self._connection):
+                raise EOFError("its host does not answer")
+
+    def _hear_coordinator(self, place: _WorkerPlace, link: Channel) -> None:
+        """What it tells a worker. Raises ValueError."""
+        try:
+            for message in link.poll():
+                place.record.ordered(message)
+                with suppress(OSError):  # the worker is about to end
+                    place.handle.channel.send(message.kind, **message.fields)
+        except EOFError:
+            self._cut(place)
+
+    def _cut(self, place: _WorkerPlace) -> None:
+        """The agent's own connection is about to tell why: the job is over, or its coordinator is
+        gone."""
+        if place.link:
+            place.link.close()
+            place.link, self._cut_at = None, time.monotonic()
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "start" and message.fields["slot"] in self._offered:
+            self._start(**message.fields)
+        elif message.kind == "halt":
+            self._halt(**message.fields)
+        elif message.kind == "witnessed" and len(message.fields["endpoint"]) == 2 * ID:
+            self._engine.spread(bytes.fromhex(message.fields["endpoint"]))
+        elif message.kind == "over":
+            self._is_over = True
+        else:
+            raise ValueError(f"a message {message.kind!r} with {message.fields}")
+
+    def _tell_witnessed(self, endpoints: list[bytes]) -> None:
+        for endpoint in endpoints if self._control else []:
+            assert self._control
+            self._control.send("witnessed", endpoint=endpoint.hex())
+
+    def _start(self, slot: int, member: int, threads: int) -> None:
+        link = Channel(self._offered.pop(slot))
+        handle = self._engine.start(self._engine.slots()[slot], AgentSpec(member, threads))
+        output = self._engine.logs(handle, follow=True)
+        self._places[slot] = _WorkerPlace(handle, output, WorkerRecord(member), link)
+
+    def _halt(self, slot: int, grace: float) -> None:
+        if slot in self._places:
+            self._engine.stop(self._places[slot].handle, grace)
+
+    def _offer_free(self) -> None:
+        for slot in self._engine.slots():
+            if slot.id not in self._places and slot.id not in self._offered:
+                try:
+                    self._offered[slot.id] = self._dial(self._slot(slot.id, -1))
+                except JoinRefused as error:
+                    raise EOFError(str(error)) from None
+
+    def _slot(self, number: int, member: int) -> dict[str, Any]:
+        return {"agent": self._about["agent"], "slot": number, "member": member}
+
+    def _report(self) -> None:
+        """What workers have written, and who has ended."""
+        assert self._control
+        for slot, place in list(self._places.items()):
+            while chunk := place.unsent or next(place.output, b""):
+                place.unsent = chunk
+                self._control.send("log", slot=slot)
+                self._control.send_data(memoryview(chunk))
+                place.unsent = b""
+            if place.end:
+                self._control.send("gone", slot=slot, **place.end)
+                self._forget(slot)
+        self._offer_free()
+
+    def _forget(self, slot: int) -> None:
+        link = self._places.pop(slot).link
+        if link:
+            link.close()
+
+    # ---- without a coordinator ----
+
+    def _lose(self, why: str) -> None:
+        if self._control is None or self._is_over:
+            return
+        with suppress(OSError, EOFError, ValueError):  # it may have said so
+            if ready([self._control], 0):
+                self._is_over = any(each.kind == "over" for each in self._control.poll())
+        if self._places and not self._is_over:
+            print(f"ddl elastic agent: the job's coordinator is gone: {why}", file=sys.stderr)
+        self._control.close()
+        self._control, self._connection, self._cut_at = None, None, 0.0
+        for connection in self._offered.values():
+            connection.close()
+        self._offered.clear()
+        for place in self._places.values():
+            if place.link:
+                place.link.close()
+                place.link = None
+        self._alone_since, self._dial_at = time.monotonic(), 0.0
+
+    def _reach(self) -> bool:
+        """Dial, if it is time to. False when it is no use any more."""
+        now = time.monotonic()
+        if not self._stays:
+            return False
+        if any(place.keeps_agent for place in self._places.values()):
+            self._alone_since = now
+        if now - self._alone_since > self._wait:
+            return False
+        if now >= self._dial_at:
+            self._dial_at = now + REDIAL
+            with suppress(JoinRefused):
+                connection = self._dial(self._about)
+                self._control, self._connection = Channel(connection), connection
+                self._guard(self._return)
+                self._dial_at = time.monotonic() + REDIAL
+        return True
+
+    def _return(self) -> None:
+        """Tell a coordinator what is here."""
+        for slot, place in self._places.items():
+            try:
+                place.link = Channel(self._dial(self._slot(slot, place.record.member)))
+            except JoinRefused as error:
+                raise EOFError(str(error)) from None
+            place.link.send("standing", **place.record.snapshot())
+            while place.record.unheard:
+                message = place.record.unheard[0]
+                place.link.send(message.kind, **message.fields)
+                del place.record.unheard[0]
+
+    def _give_up(self) -> int:
+        """Nobody has come back: what the workers have written since, and their exit code."""
+        for place in self._places.values():
+            text = place.unsent + b"".join(iter(lambda: next(place.output, b""), b""))  # noqa: B023
+            for line in text.decode(errors="replace").splitlines():
+                print(f"[{place.record.member}] {line}")
+        sys.stdout.flush()
+        waiting = [p for p in self._places.values() if p.end is None and p.record.has_begun]
+        if waiting:
+            print(
+                f"ddl elastic agent: no coordinator of the job has come for {self._wait:g} s, which"
+                f" rank {waiting[0].record.member} needs to go on",
+                file=sys.stderr,
+            )
+            return 1
+        ended = [place for place in self._places.values() if place.end]
+        # One that died while others trained on does not count.
+        for place in [each for each in ended if each.record.has_trained] or ended:
+            if place.end and (code := place.end["code"]):
+                return int(code if code > 0 else 128 - code)
+        return 0
+
+    # ---- the workers ----
+
+    def _hear_worker(self, place: _WorkerPlace, found: list[Any] | None) -> None:
+        """What a worker says goes to the coordinator, if there is one. Without `found`: what is
+        left, since the worker has ended."""
+        channel = place.handle.channel
+        try:
+            while place.is_open and channel in (found or ready([channel], 0)):
+                for message in channel.poll():
+                    self._pass_on(place, message)
+                if found is not None:
+                    return
+        except EOFError:
+            place.is_open = False
+        except ValueError:  # no message: the coordinator could not read it either
+            place.is_open = False
+            self._engine.stop(place.handle, 0)
+
+    def _pass_on(self, place: _WorkerPlace, message: Message) -> None:
+        heard, link = False, place.link
+        if link:
+            try:
+                if message.kind == "progress":
+                    heard = link.offer(message.kind, **message.fields)
+                else:
+                    link.send(message.kind, **message.fields)
+                    heard = True
+            except OSError:
+                self._cut(place)
+        place.record.told(message, heard)
+
+    def _note_ends(self) -> None:
+        for event in self._engine.events(0):
+            place = self._places[event.slot.id]
+            self._hear_worker(place, None)
+            place.is_open = False
+            place.end = {"code": event.code, "ordered": event.ordered}

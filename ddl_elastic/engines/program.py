@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program of one's own as a worker: it runs as `python PROGRAM ARGUMENTS` would, in a process
+that has imported its framework already. It joins the job when it makes its elastic.Job."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import re
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ddl_core.errors import Minority
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel, JobOver
+from ddl_elastic.engines import AgentSpec
+from ddl_elastic.frameworks.protocol import ADAPTERS, loaded_adapters
+
+
+class NoJob(RuntimeError):
+    """The program ended without having made an elastic job."""
+
+
+def preload(modules: Sequence[str] | None, path: Path) -> None:
+    """Import these, and all that training with them needs; None: the frameworks, if installed, that
+    the program names."""
+    for name in named(path.read_text(errors="replace")) if modules is None else modules:
+        with suppress(*[ImportError] if modules is None else []):
+            importlib.import_module(name)
+    for adapter in loaded_adapters():
+        adapter.preload()
+
+
+def named(text: str) -> list[str]:
+    """The frameworks that a program names; PyTorch if there are none. One that sets variables of
+    its environment may mean others than PyTorch, which read some when they are imported."""
+    found = [name for name in ADAPTERS if re.search(rf"\b(ddl_)?{name}\b", text)]
+    return [name for name in found if name == "torch" or "environ" not in text] or ["torch"]
+
+
+def work(
+    spec: AgentSpec,
+    channel: Channel,
+    path: Path,
+    words: Sequence[str],
+    secret: str,
+    traces: Path | None,
+) -> None:
+    """A worker's whole life. Raises SystemExit, as the program does."""
+    environment.collect_traces(traces)
+    environment.give_agent(channel.fileno(), spec.member, secret)
+    sys.argv = [str(path), *words]
+    sys.path[0] = str(path.parent.resolve())
+    code: object = 0
+    ended_early = False
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+        # An elastic program may do so before it makes its job, for example for --help.
+        ended_early = "elastic" in path.read_text(errors="replace")
+    except JobOver:  # nothing is left to do
+        pass
+    except BaseException as error:
+        code = 1
+        _fail(channel, error)
+    if not (code is None or isinstance(code, int)):
+        print(code, file=sys.stderr)
+        code = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    if not (code or ended_early):
+        try:
+            _require_job(path)
+        except NoJob as error:
+            code = 1
+            _fail(channel, error)
+    atexit._run_exitfuncs()
+    raise SystemExit(code or 0)
+
+
+def _require_job(path: Path) -> None:
+    """Raise NoJob if the program has not joined the job: then each worker has run it alone."""
+    if not environment.is_agent_taken():
+        raise NoJob(
+            f"{path} made no elastic job, so each worker ran it alone; make an elastic.Job in it,"
+            " or run it by ddlrun"
+        )
+
+
+def _fail(channel: Channel, error: BaseException) -> None:
+    """Print the error, and report it to the coordinator."""
+    _show(error)
+    with suppress(OSError):
+        channel.send("failed", error=f"{type(error).__name__}: {error}", trace="")
+
+
+def _show(error: BaseException) -> None:
+    """As Python does, without the frames of what runs the program."""
+    if isinstance(error, (Minority, NoJob)):
+        print(error, file=sys.stderr)  # no line of the program is at fault
+        return
+    found = error.__traceback__
+    while found and found.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
+        found = found.tb_next
+    traceback.print_exception(type(error), error, found)

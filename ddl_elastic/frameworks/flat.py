@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the halves of frameworks share that give their tensors as NumPy arrays.
+
+The tensors of a share stand one after the other in few flat arrays, one for each type that they are
+added in. All of a share is there at once, so its sums start when it is complete.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_elastic.frameworks import protocol
+from ddl_elastic.frameworks.protocol import Array, Batches, Key, State, Tensor
+
+Values = npt.NDArray[Any]  # of any shape
+
+# What tensors are added in: half types are rounded once, at the end.
+_WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+def seed(seed: int) -> None:
+    """Seed the generators of NumPy and of Python. 64 bits."""
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One of the tensors of a share."""
+
+    shape: tuple[int, ...]
+    dtype: Any  # as NumPy has it
+    op: str = "average"  # of all logical workers, or "sum"
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Those of one kind are in one array."""
+        name = np.dtype(self.dtype).name
+        is_integer = name.startswith(("int", "uint"))
+        if name not in _WIDE and not is_integer:
+            raise NotImplementedError(f"elastic training has no sums of {name}")
+        return _WIDE.get(name, "int64"), self.op
+
+
+class FlatShare(list[Array]):
+    """What a share has computed, or the result of a step.
+
+    parts    by tensor: its values, in its shape
+    numbers  the loss, and its weight
+    """
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        kinds = [each.kind for each in specs]
+        averaged = [kind for kind in kinds if kind[1] == "average" and kind[0] != "int64"]
+        specs = [*specs, Spec((2,), averaged[0][0] if averaged else "float64")]
+        sizes: dict[tuple[str, str], int] = {}
+        for each in specs:
+            sizes[each.kind] = sizes.get(each.kind, 0) + each.size
+        arrays = {kind: np.empty(size, kind[0]) for kind, size in sizes.items()}
+        super().__init__(arrays.values())
+        self.ops = [op for _, op in arrays]
+        *self.parts, self.numbers = _cut(arrays, specs)
+
+
+def _cut(arrays: Mapping[tuple[str, str], Array], specs: Iterable[Spec]) -> Iterator[Values]:
+    ends = dict.fromkeys(arrays, 0)
+    for each in specs:
+        begin = ends[each.kind]
+        ends[each.kind] = begin + each.size
+        yield arrays[each.kind][begin : begin + each.size].reshape(each.shape)
+
+
+class Flat:
+    """See ddl_elastic.frameworks.protocol.Framework. To be derived from."""
+
+    loss = float("nan")
+    weight = 1.0  # of all shares of the step: their mean
+
+    def lay_out(self, specs: Sequence[Spec]) -> None:
+        """The tensors of a share."""
+        self._specs = list(specs)
+        self._free: list[FlatShare] = []  # to be used again
+        self._result = FlatShare(self._specs)
+
+    def take(self, tensors: Iterable[Values], loss: Any, weight: Any = 1.0) -> FlatShare:
+        """What a share has computed."""
+        share = self._free.pop() if self._free else FlatShare(self._specs)
+        for part, tensor in zip(share.parts, tensors, strict=True):
+            part[...] = tensor
+        share.numbers[:] = float(loss), protocol.check_weight(float(weight))
+        return share
+
+    def results(self) -> list[Values]:
+        """The tensors of the result, in their own types, and nobody else's memory. Gradients are to
+        be divided by `weight`."""
+        self.weight = protocol.check_total(float(self._result.numbers[1]))
+        self.loss = float(self._result.numbers[0]) / self.weight
+        pairs = zip(self._result.parts, self._specs, strict=True)
+        return [part.astype(spec.dtype) for part, spec in pairs]
+
+    # ---- of Framework ----
+
+    def result(self) -> FlatShare:
+        return self._result
+
+    def ops(self) -> Sequence[str]:
+        return self._result.ops
+
+    def free(self, share: protocol.Share) -> None:
+        assert isinstance(share, FlatShare)
+        self._free.append(share)
+
+    def collate(self, samples: Sequence[Any]) -> Any:
+        return stack(samples)
+
+    def reading(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
+        raise NotImplementedError(
+            f"loader_workers is {processes}; with this framework each process reads its samples"
+            " itself: give 0"
+        )
+
+
+def stack(samples: Sequence[Any]) -> Any:
+    """The samples as a batch of NumPy arrays: numbers and arrays, or tuples, lists or dictionaries
+    of them."""
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return {name: stack([each[name] for each in samples]) for name in first}
+    if isinstance(first, tuple | list):
+        return tuple(stack(parts) for parts in zip(*samples, strict=True))
+    return np.stack([np.asarray(each) for each in samples])
+
+
+# ---- the state ----
+
+
+def pack(values: Mapping[str, Any]) -> State:
+    """A state of arrays by name."""
+    return {name: _pack(np.asarray(value, order="C")) for name, value in values.items()}
+
+
+def _pack(value: Values) -> Tensor:
+    return Tensor(value.dtype.name, value.shape, value.reshape(-1).view(np.uint8))
+
+
+def unpack(state: State, specs: Mapping[str, Any]) -> dict[str, Values]:
+    """The arrays of a state. Raises ValueError if it has not these names, shapes and dtypes."""
+    if state.keys() != specs.keys():
+        names = sorted(state.keys() ^ specs.keys())
+        raise ValueError(f"the state is not this model's: only one of them has {', '.join(names)}")
+    found = {}
+    for name, tensor in state.items():
+        shape, dtype = tuple(specs[name].shape), np.dtype(specs[name].dtype)
+        if (tensor.shape, tensor.dtype) != (shape, dtype.name):
+            raise ValueError(
+                f"the state is not this model's: {name} is {tensor.dtype} {tensor.shape}, here"
+                f" {dtype.name} {shape}"
+            )
+        found[name] = tensor.data.view(dtype).reshape(shape)
+    return found

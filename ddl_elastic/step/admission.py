@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before its first step a job lets only those ranks in that compute the same bits.
+
+Other versions of a library, another kind of processor or another number of threads round
+differently. So each rank computes the share of logical worker 0 in step 0, and they compare it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from ddl_core.errors import PeerLost
+from ddl_elastic.base import environment
+from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
+from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
+
+ROOM = 8192  # bytes of what a rank tells of itself
+LONGEST = 100  # characters of a value in an environment
+
+_log = logging.getLogger("ddl_elastic")
+
+
+class AdmissionError(RuntimeError):
+    """This rank computes other bits than rank 0."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a rank tells of itself."""
+
+    member: int
+    host: str
+    state: str  # digest of the initial one
+    share: str  # digest of what it has computed
+    environment: dict[str, str]  # what that may depend on, the likeliest first
+    parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
+    job: dict[str, int | None] = field(default_factory=dict)  # numbers that all have to agree on
+    checkpoint: str = ""  # which one it goes on from; of a newcomer none
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.member} on {self.host}"
+
+
+class Admission(Step):
+    """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
+
+    def __init__(self, group: RankGroup, number: int, own: Fingerprint) -> None:
+        super().__init__(group, number, PlainArrays([]))
+        self.refused: set[int] = set()  # members
+        self._own = own
+        self.first = self._own  # rank 0's, once it is agreed on
+
+    @property
+    def deaths(self) -> Recovery | None:
+        """The recovery, without those who were refused."""
+        if not self.recovery or self.refused.issuperset(self.recovery.died):
+            return None
+        died = [each for each in self.recovery.died if each not in self.refused]
+        return replace(self.recovery, step=0, died=died, adopted=0)
+
+    def _vote(self) -> None:
+        comm = self._group.comm
+        table = np.empty((comm.size, ROOM), np.uint8)
+        comm.allgather(pack(self._own), table.reshape(-1))
+        candidates = [unpack(row.tobytes()) for row in table]
+        first = self.first = candidates[0]
+        compare_checkpoints(candidates)
+        refused = {
+            rank: why for rank, each in enumerate(candidates) if (why := compare(first, each))
+        }
+        self.refused.update(candidates[rank].member for rank in refused)
+        if comm.rank in refused:
+            with suppress(PeerLost):
+                comm.barrier()
+            raise AdmissionError(refused[comm.rank])
+        if refused:
+            comm.barrier()  # all have the table
+            self._expel(refused)
+        self.phase = Phase.AGREED
+
+    def _expel(self, refused: Mapping[int, str]) -> None:
+        """Raises PeerLost: the others go on as after a death."""
+        comm = self._group.comm
+        for rank, why in refused.items():
+            if comm.rank == 0:
+                _log.warning(why)
+            comm.expel(rank, why)
+        comm.barrier()
+
+
+def describe(
+    member: int,
+    framework: Framework,
+    reference: Share,
+    job: dict[str, int | None],
+    checkpoint: str = "",
+) -> Fingerprint:
+    """This process, which has computed the reference share, its job's numbers, and the checkpoint
+    that it has read."""
+    found = hashlib.sha256()
+    for array in reference:
+        found.update(array.data)
+    state = digest_parts(framework.state())
+    return Fingerprint(
+        member,
+        socket.gethostname(),
+        state.whole,
+        found.hexdigest(),
+        {**framework.environment(), **environment.settings()},
+        state.parts,
+        job,
+        checkpoint,
+    )
+
+
+def pack(candidate: Fingerprint) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    values = {name: value[:LONGEST] for name, value in candidate.environment.items()}
+    fields = {**asdict(candidate), "environment": values}
+    text = json.dumps(fields).encode()
+    if len(text) > ROOM:
+        raise ValueError(f"the description of {candidate.name} has {len(text)} bytes: {fields}")
+    return np.frombuffer(text.ljust(ROOM), np.uint8)
+
+
+def unpack(text: bytes) -> Fingerprint:
+    return Fingerprint(**json.loads(text))
+
+
+def compare_checkpoints(candidates: Sequence[Fingerprint]) -> None:
+    """Raises RuntimeError, on all ranks, if they go on from different ones."""
+    first = candidates[0]
+    for other in candidates:
+        if other.checkpoint != first.checkpoint:
+            raise RuntimeError(
+                f"{other.name} goes on from {_name_checkpoint(other)}, and {first.name} from"
+                f" {_name_checkpoint(first)}. All have to read the same ones: look whether the"
+                " place of the checkpoints is there on both"
+            )
+
+
+def _name_checkpoint(candidate: Fingerprint) -> str:
+    found = candidate.checkpoint
+    return f"the checkpoint {found}" if found else "no checkpoint"
+
+
+def compare(first: Fingerprint, other: Fingerprint) -> str:
+    """Why `other` is refused; empty if it is not. Raises RuntimeError if the program is wrong."""
+    for name, number in first.job.items():
+        if (own := other.job.get(name)) != number:
+            raise RuntimeError(
+                f"{other.name}: {name} is {own}, and {number} on {first.name}. All workers need the"
+                " same data and the same numbers"
+            )
+    if (first.state, first.share) == (other.state, other.share):
+        return ""
+    difference = first_difference(first.environment, other.environment)
+    if not difference and first.state != other.state:
+        raise RuntimeError(
+            f"{other.name} starts from another state than {first.name}{_name_part(first, other)}."
+            " Seed the generators before the model is made"
+        )
+    return (
+        f"{other.name} is refused: it computes other bits than {first.name}."
+        f" {difference or 'Nothing is known to differ but the data and the random numbers'}."
+        f" {other.name}: {join(other.environment)}. {first.name}: {join(first.environment)}"
+    )
+
+
+def _name_part(first: Fingerprint, other: Fingerprint) -> str:
+    part = Digest(first.state, first.parts).first_difference(Digest(other.state, other.parts))
+    return part and f": {part}"
+
+
+def first_difference(first: Mapping[str, str], other: Mapping[str, str]) -> str:
+    for name in [*first, *other]:
+        values = [each.get(name, "not set") for each in (other, first)]
+        if values[0] != values[1]:
+            return f"Its {name} is {values[0]}, there it is {values[1]}"
+    return ""
+
+
+def join(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

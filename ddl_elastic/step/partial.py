@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shares of a step that a rank has computed, added up as far as the order's tree allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import ddl_core
+from ddl_elastic.frameworks.protocol import Array, Share
+from ddl_elastic.shares.order import children, parent
+
+Node = tuple[int, int]  # (first worker, workers in it)
+
+
+@lru_cache(maxsize=1 << 13)
+def _above(node: Node, workers: int) -> tuple[Node, Node, Node]:
+    """The next larger node, and the two whose sum it is."""
+    above = parent(node, workers)
+    return above, *children(above)
+
+
+def add_arrays(number: int, into: Share, left: Share, right: Share) -> None:
+    """Array `number` of `into`, which is left or right, becomes left + right."""
+    ddl_core.add(into[number], left[number], right[number])
+
+
+class PartialSums:
+    """Of at most log2(workers) + 1 nodes for a contiguous range of workers, in any order.
+
+    A share is a list of arrays; all shares of a step have the same lengths and dtypes. A given
+    share belongs to the object: its memory is added to, until `free` is called with it.
+
+    add_to  see add_arrays; `into` is the share that came first
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        free: Callable[[Share], None] = lambda _: None,
+        add_to: Callable[[int, Share, Share, Share], None] = add_arrays,
+    ) -> None:
+        self._workers, self._free, self._add_to = workers, free, add_to
+        self._nodes: dict[Node, Share] = {}
+        self.held: set[int] = set()  # the workers whose shares are in it, as a whole
+        self._entering = -1  # the worker whose share is in it in part
+        self._pairs: list[tuple[Share, Share, Share]] = []  # to be added for it: to, left, right
+        self._done = 0  # arrays of it
+
+    def add(self, worker: int, share: Share, count: int | None = None) -> None:
+        """Take in the share of a worker: its first `count` arrays, and by later calls the rest."""
+        if worker in self.held:
+            raise RuntimeError(f"the share of logical worker {worker} was computed twice")
+        if worker != self._entering:
+            self._enter(worker, share)
+        last = len(share) if count is None else count
+        for number in range(self._done, last):
+            if not self._pairs:
+                share[number]  # makes the array, if it is not there yet
+            for into, left, right in self._pairs:
+                self._add_to(number, into, left, right)
+        self._done = last
+        if last == len(share):
+            self._entering = -1
+            self.held.add(worker)
+            for into, left, right in self._pairs:
+                self._free(right if into is left else left)
+
+    def _enter(self, worker: int, share: Share) -> None:
+        self._entering, self._pairs, self._done = worker, [], 0
+        node, value = (worker, 1), share
+        while node != (0, self._workers):
+            above, left, right = _above(node, self._workers)
+            sibling = right if node == left else left
+            if sibling not in self._nodes:
+                break
+            other = self._nodes.pop(sibling)
+            pair = (value, other) if node == left else (other, value)
+            self._pairs.append((other, *pair))
+            node, value = above, other
+        self._nodes[node] = value
+
+    def arrays(self, nodes: Sequence[Node], number: int) -> list[Array]:
+        """Of array `number` of the shares: the partial sums over `nodes`, which are all that the
+        object holds."""
+        if sorted(self._nodes) != list(nodes):
+            raise RuntimeError(f"partial sums of {sorted(self._nodes)}, not of {list(nodes)}")
+        return [self._nodes[node][number] for node in nodes]
+
+    def clear(self) -> None:
+        """Free all shares."""
+        for share in self._nodes.values():
+            self._free(share)
+        self._nodes.clear()

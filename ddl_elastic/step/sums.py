@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ordered sums of a step's arrays, whose arguments are checked once.
+
+From step to step the comm, the map and the arrays mostly are the same: then a sum is started again
+as it is, in less than half of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddl_core import Comm, Order, Work
+from ddl_core.arguments import Call
+from ddl_core.order import allreduce_ordered
+from ddl_elastic.frameworks.protocol import Array
+
+
+class Sums:
+    """By the number of an array in a share: its last sum."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[list[object], Call[Array]]] = {}
+
+    def start(
+        self, number: int, comm: Comm, order: Order, parts: Sequence[Array], recv: Array, op: str
+    ) -> Work[Any]:
+        """As Comm.allreduce_ordered_async does, for array `number`. No array has moved since."""
+        needed = [comm, order, recv, *parts]
+        known, call = self._last.get(number, ([], None))
+        if call is None or [*map(id, known)] != [*map(id, needed)]:
+            call = allreduce_ordered(order, parts, recv, op, comm.rank, comm.size)
+            self._last[number] = needed, call
+        return comm.start(call)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States in storage: chunks named by their hashes, and a manifest that names the chunks.
+
+A state is cut into chunks of at most CHUNK bytes, equally for any number of ranks, so any rank can
+write any chunk, and one that has not changed is there already. A chunk is a safetensors file. The
+manifest is written last: what has no whole manifest, or misses a chunk of it, is not a checkpoint.
+Everything that is read is compared with its hash; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_elastic.frameworks.protocol import State, Tensor
+
+CHUNK = 64 << 20  # bytes
+
+# The types that NumPy has as well, as safetensors names them; tensors of others are bytes there.
+_TYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+}
+Bytes = npt.NDArray[np.uint8]
+_FORMAT = 1
+
+
+class DamagedCheckpoint(ValueError):
+    """A manifest or a chunk is missing, torn or has other contents than its hash says. `file`: the
+    chunk that has other contents."""
+
+    def __init__(self, text: str, file: str = "") -> None:
+        super().__init__(text)
+        self.file = file
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of one tensor, in a chunk."""
+
+    name: str
+    begin: int
+    end: int
+
+
+Chunk = tuple[Piece, ...]
+
+
+class Storage(Protocol):
+    """Where checkpoints are. Names have no folders."""
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Durable, and whole or not at all, once it returns. Raises OSError, which names the place
+        and the number of bytes."""
+
+    def read(self, name: str) -> bytes:
+        """Raises FileNotFoundError, and another OSError if it may be there."""
+
+    def names(self) -> list[str]: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def remove_unfinished(self) -> None:
+        """What writers have left behind that were killed. Nobody may write meanwhile."""
+
+
+class Folder:
+    """A folder of a local or a network file system."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        unfinished = self._path / f".{name}.{socket.gethostname()}.{os.getpid()}"
+        try:
+            with open(unfinished, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.rename(self._path / name)
+            self._sync()
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            why = f"{len(data)} bytes cannot be written: {error.strerror}"
+            raise OSError(error.errno, why, str(self._path / name)) from error
+
+    def _sync(self) -> None:
+        """Make the names durable."""
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def names(self) -> list[str]:
+        return [each.name for each in self._path.iterdir() if not each.name.startswith(".")]
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def remove_unfinished(self) -> None:
+        for pattern in (".*.safetensors.*", ".*.json.*"):
+            for unfinished in self._path.glob(pattern):
+                unfinished.unlink(missing_ok=True)
+
+
+# ---- chunks ----
+
+
+def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
+    """The chunks of a state, by its tensors' names and sizes alone."""
+    chunks: list[list[Piece]] = [[]]
+    room = limit
+    for name, tensor in sorted(state.items()):
+        size, begin = tensor.data.nbytes, 0
+        while begin < size or begin == 0:
+            if not room:
+                chunks.append([])
+                room = limit
+            end = min(size, begin + room)
+            chunks[-1].append(Piece(name, begin, end))
+            room -= end - begin
+            if end == size:
+                break
+            begin = end
+    return [tuple(chunk) for chunk in chunks if chunk]
+
+
+def pack(state: State, chunk: Chunk) -> memoryview:
+    """A copy of a chunk, as the file that safetensors' format has for it: a tensor that lies in one
+    piece has its type and shape. One copy, during which other threads of Python run."""
+    head: dict[str, Any] = {}
+    parts, end = list[Bytes](), 0
+    for piece in chunk:
+        tensor = state[piece.name]
+        parts.append(as_bytes(tensor)[piece.begin : piece.end])
+        begin, end = end, end + parts[-1].size
+        is_whole = parts[-1].size == tensor.data.nbytes and tensor.dtype in _TYPES
+        head[piece.name if is_whole else _part_name(piece)] = {
+            "dtype": _TYPES[tensor.dtype] if is_whole else "U8",
+            "shape": tensor.shape if is_whole else parts[-1].shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    text = struct.pack("<Q", len(text)) + text
+    file = np.empty(len(text) + end, np.uint8)
+    np.concatenate([np.frombuffer(text, np.uint8), *parts], out=file)
+    return file.data
+
+
+def _part_name(piece: Piece) -> str:
+    return f"{piece.name}[{piece.begin}:{piece.end}]"
+
+
+def _unpack(data: bytes, chunk: Chunk) -> Iterator[tuple[Piece, bytes]]:
+    from safetensors.numpy import load
+
+    found = load(data)
+    for piece in chunk:
+        part = _part_name(piece)
+        yield piece, found[part if part in found else piece.name].tobytes()
+
+
+def as_bytes(tensor: Tensor) -> Bytes:
+    return tensor.data.reshape(-1).view(np.uint8)
+
+
+def file_name(data: bytes | memoryview) -> str:
+    return f"{hashlib.sha256(data).hexdigest()}.safetensors"
+
+
+# ---- manifests ----
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint: the state after so many steps, as the names of its chunks' files."""
+
+    steps: int
+    constants: Mapping[str, Any]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]  # by name: type and shape
+    chunks: Sequence[tuple[str, Chunk]]  # the files, and what is in each
+
+    @property
+    def name(self) -> str:
+        return f"steps-{self.steps:012}.json"
+
+    @property
+    def description(self) -> str:
+        """Of no other checkpoint."""
+        return f"after {self.steps} steps ({hashlib.sha256(self.pack()).hexdigest()[:16]})"
+
+    def pack(self) -> bytes:
+        fields = {
+            "format": _FORMAT,
+            "steps": self.steps,
+            "constants": dict(self.constants),
+            "tensors": {name: [kind, list(shape)] for name, (kind, shape) in self.tensors.items()},
+            "chunks": [
+                [file, [[each.name, each.begin, each.end] for each in chunk]]
+                for file, chunk in self.chunks
+            ],
+        }
+        text = json.dumps(fields, sort_keys=True).encode()
+        return json.dumps({"sha256": hashlib.sha256(text).hexdigest()}).encode() + b"\n" + text
+
+
+def read_manifest(storage: Storage, name: str) -> Manifest:
+    """Raises DamagedCheckpoint, and OSError if it may be whole."""
+    try:
+        head, _, text = storage.read(name).partition(b"\n")
+        if json.loads(head)["sha256"] != hashlib.sha256(text).hexdigest():
+            raise DamagedCheckpoint(f"{name} is torn or was changed")
+        fields = json.loads(text)
+        if fields["format"] != _FORMAT:
+            raise DamagedCheckpoint(f"{name} has format {fields['format']}, not {_FORMAT}")
+        return Manifest(
+            fields["steps"],
+            fields["constants"],
+            {each: (kind, tuple(shape)) for each, (kind, shape) in fields["tensors"].items()},
+            [(file, tuple(Piece(*piece) for piece in chunk)) for file, chunk in fields["chunks"]],
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, DamagedCheckpoint):
+            raise
+        raise DamagedCheckpoint(f"{name} cannot be read: {error}") from error
+
+
+def manifests(storage: Storage) -> list[str]:
+    """The names of all manifests, the newest first."""
+    return sorted((n for n in storage.names() if n.startswith("steps-")), reverse=True)
+
+
+# ---- whole states ----
+
+
+def read_state(storage: Storage, manifest: Manifest) -> State:
+    """Raises DamagedCheckpoint that names the chunk, and OSError if it may be whole."""
+    parts = {name: [b""] for name in manifest.tensors}
+    for file, chunk in manifest.chunks:
+        try:
+            data = storage.read(file)
+        except FileNotFoundError as error:
+            raise DamagedCheckpoint(f"{manifest.name}: {file} cannot be read: {error}") from error
+        if file_name(data) != file:
+            raise DamagedCheckpoint(f"{manifest.name}: {file} is torn or was changed", file)
+        for piece, part in _unpack(data, chunk):
+            parts[piece.name].append(part)
+    return {
+        name: Tensor(kind, shape, np.frombuffer(b"".join(parts[name]), np.uint8))
+        for name, (kind, shape) in manifest.tensors.items()
+    }
+
+
+def clean(storage: Storage, keep: int, saved: int = 0) -> None:
+    """Remove all but the newest `keep` checkpoints, and chunks that none of these has. Nothing is
+    removed if a manifest cannot be read now.
+
+    saved   steps of the checkpoint that was just written; 0: none was. Newer ones are of no use:
+            the job could not begin with them
+    """
+    names, kept, chunks = manifests(storage), list[str](), set[str]()
+    for name in names:
+        if len(kept) < keep and not 0 < saved < _steps_of(name):
+            try:
+                manifest = read_manifest(storage, name)
+            except DamagedCheckpoint:
+                continue
+            except OSError:
+                return
+            kept.append(name)
+            chunks.update(file for file, _ in manifest.chunks)
+    for name in set(names) - set(kept):
+        storage.remove(name)
+    for name in storage.names():
+        if name.endswith(".safetensors") and name not in chunks:
+            storage.remove(name)
+    storage.remove_unfinished()
+
+
+def _steps_of(name: str) -> int:
+    return int(name.removeprefix("steps-").removesuffix(".json"))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in S3 and other stores of objects, by fsspec.
+
+A store has no rename, but an object is put as a whole or not at all: so the manifest still is what
+comes last. Keys and tokens are what the store's library finds (environment, configuration, roles of
+the machine). They are never part of a location, so no message and no file has them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ddl_elastic.storage.checkpoint import Folder, Storage
+
+NEEDED = "which needs fsspec and, for S3, s3fs: pip install 'libddl[s3]'"
+
+_LIBRARIES = {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
+
+
+def storage_at(location: str) -> Storage:
+    """Of a folder, or a URL such as s3://bucket/prefix. Raises ValueError and ImportError, also for
+    a package that only reading needs: a checkpoint that cannot be read later is of no use."""
+    if not importlib.util.find_spec("safetensors"):
+        raise ImportError(
+            f"checkpoint is {location}, which needs safetensors: pip install 'libddl[elastic]'"
+        )
+    return ObjectStorage(location) if "://" in location else Folder(location)
+
+
+class ObjectStorage:
+    """Objects below a URL."""
+
+    def __init__(self, url: str) -> None:
+        protocol, _, rest = url.partition("://")
+        if "@" in rest or "?" in rest:
+            raise ValueError(
+                f"checkpoint is a URL of {protocol} with a key or options in it, which messages"
+                " would show; give them as the store's library expects them, in the environment"
+            )
+        self._url = url.rstrip("/")
+        self._opened: tuple[Any, str] | None = None
+        try:
+            import fsspec
+
+            fsspec.get_filesystem_class(protocol)
+        except ImportError as error:
+            raise ImportError(f"checkpoint is {url}, {NEEDED}: {error}") from error
+
+    def _open(self) -> tuple[Any, str]:
+        """The store and the path in it: in the process that uses it, since it has a thread."""
+        if self._opened is None:
+            import fsspec
+
+            # Objects of other processes are to be seen.
+            options = {"skip_instance_cache": True, "use_listings_cache": False}
+            self._opened = fsspec.core.url_to_fs(self._url, **options)
+            _separate_generators()
+        return self._opened
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        with self._errors(name, f"{len(data)} bytes cannot be written"):
+            files, root = self._open()
+            files.pipe_file(f"{root}/{name}", bytes(data))
+
+    def read(self, name: str) -> bytes:
+        with self._errors(name, "cannot be read"):
+            files, root = self._open()
+            data: bytes = files.cat_file(f"{root}/{name}")
+        return data
+
+    def names(self) -> list[str]:
+        with self._errors("", "cannot be listed"):
+            files, root = self._open()
+            try:
+                found = files.ls(root, detail=False)
+            except FileNotFoundError:
+                files.info(root.split("/")[0])  # the bucket has to be there
+                found = []
+        return [each.rsplit("/", 1)[-1] for each in found]
+
+    def remove(self, name: str) -> None:
+        with self._errors(name, "cannot be removed"), suppress(FileNotFoundError):
+            files, root = self._open()
+            files.rm_file(f"{root}/{name}")
+
+    def remove_unfinished(self) -> None:
+        """There is none: an object is put as a whole."""
+
+    @contextmanager
+    def _errors(self, name: str, what: str) -> Iterator[None]:
+        """Whatever the store's library raises becomes an OSError."""
+        try:
+            yield
+        except Exception as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+            where = f"{self._url}/{name}".rstrip("/")
+            raise kind(f"{where}: {what}: {type(error).__name__}: {error}") from error
+
+
+def _separate_generators() -> None:
+    """Give the stores' libraries a random generator of their own. When a request is tried again,
+    they draw from Python's, in a thread, and samples draw from it in another one, which has seeded
+    it. So the bits of a job would depend on whether its store was busy."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _LIBRARIES and isinstance(module, ModuleType):
+            _replace(module)
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    _replace(value)
+
+
+def _replace(scope: ModuleType | type) -> None:
+    """The module `random` and its functions: as globals, and as defaults of arguments."""
+    others = _replacements()
+    for name, value in list(vars(scope).items()):
+        if id(value) in others:
+            setattr(scope, name, others[id(value)])
+        elif isinstance(value, FunctionType) and value.__defaults__:
+            value.__defaults__ = tuple(others.get(id(each), each) for each in value.__defaults__)
+
+
+@cache
+def _replacements() -> dict[int, Any]:
+    """What takes the place of the module `random` and its functions, by identity: those of a second
+    instance of that module, which has a generator of its own."""
+    spec = importlib.util.find_spec("random")
+    assert spec is not None
+    assert spec.loader is not None
+    second = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(second)
+    functions = {
+        id(value): getattr(second, name)
+        for name, value in vars(random).items()
+        if isinstance(getattr(value, "__self__", None), random.Random)
+    }
+    return {id(random): second, **functions}

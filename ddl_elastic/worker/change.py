@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch to the comm of a plan, between two steps, and the state for those who are new in it.
+
+All tell each other who has the state. Those who have it copy a part of it, which a thread sends,
+and go on. Those who lack it observe, see observer.py. A death in between is one in the new comm.
+Some may be in the next step already. There the others join them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ddl_core import Comm
+from ddl_elastic.frameworks.protocol import Framework, State
+from ddl_elastic.step import transfer
+from ddl_elastic.step.admission import AdmissionError, Fingerprint
+from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
+from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
+from ddl_elastic.step.step import RankGroup
+from ddl_elastic.step.transfer import Receiver
+from ddl_elastic.worker.evaluation import Table
+from ddl_elastic.worker.observer import Observer, Results
+from ddl_elastic.worker.reporter import Reporter
+
+TRIES, PAUSE = 100, 0.02  # seconds between them
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a newcomer has got from the others, who were about to do this step then."""
+
+    observer: Observer
+    state: State
+    tables: list[Table]  # see evaluation.Past
+    number: int
+    next: int  # training step
+    call: int  # of Loop.steps
+
+
+class SwitchingLoop(Protocol):
+    """What ddl_elastic.worker.loop.Loop has for it."""
+
+    framework: Framework
+    group: RankGroup
+    reporter: Reporter
+
+    @property
+    def position(self) -> dict[str, int]: ...
+
+    @property
+    def past(self) -> Sequence[Table]: ...
+
+    def share_out(self, number: int) -> None: ...
+
+
+def follow_plan(job: SwitchingLoop) -> None:
+    """Switch, if it was agreed on. Raises membership.Left if this rank is to leave."""
+    group, membership = job.group, job.group.membership
+    if membership is None or not membership.is_agreed:
+        return
+    began = time.monotonic()
+    plan = membership.switch(group.comm)
+    assert plan.comm
+    group.watch.watchdog.observe(plan.comm)
+    group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
+    own = RankProgress(membership.member, job.position["number"], False, ())
+    _settle(job, plan, own)
+    send_state(job)
+    died = sorted({*plan.members} - {*group.members})
+    seconds = time.monotonic() - began
+    job.reporter.switched(plan.number, job.position["next"], seconds, group.members, died)
+
+
+def send_state(job: SwitchingLoop) -> None:
+    """To those who observe, if it is to be sent before the next step. Each copies its part."""
+    group = job.group
+    if group.sends_at is None or job.position["number"] < group.sends_at:
+        return
+    group.sends_at = None
+    if group.member not in group.observing:
+        lacking = [rank for rank in range(group.comm.size) if rank not in group.whole]
+        where = {**job.position, "tables": [table.tolist() for table in job.past]}
+        group.sender.send(group.comm, group.whole, lacking, job.framework.state(), where)
+
+
+def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
+    """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
+    one than the others', and JobOver."""
+    group, membership, alone = job.group, job.group.membership, job.group.comm
+    assert membership
+    results, receiver = Results(job.framework), Receiver()
+    receiver.reserve(job.framework.state())
+    membership.inbox.channel.send("warmed", bits=asdict(candidate))
+    while True:
+        try:
+            plan = membership.wait()
+        except NotAdmitted as refused:
+            raise AdmissionError(*refused.args) from None
+        assert plan.comm
+        group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
+        with suppress(*LOST):
+            transfer.warm_up(plan.comm)
+        own = RankProgress(membership.member, UNKNOWN, False, (), whole=False)
+        number = _settle(job, plan, own)
+        if number is not None:
+            break
+        membership.drop()
+    close(alone)
+    membership.joined()
+    observer = Observer(group, number, results, receiver, job.share_out)
+    state, where = observer.receive()
+    tables = [np.array(table) for table in where.pop("tables")]
+    return Arrival(observer, state, tables, **where)
+
+
+def rehearse(
+    framework: Framework, group: RankGroup, comm: Comm, ranks: Sequence[RankProgress]
+) -> None:
+    """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
+    It takes longer than the rest."""
+    whole = [each for each in ranks if each.whole]
+    if len(whole) < len(ranks):
+        group.sender.reserve(_read(framework), len(whole))
+    transfer.warm_up(comm)
+
+
+def _read(framework: Framework) -> State:
+    """The state while the program changes it, at which reading may fail."""
+    for _ in range(TRIES):
+        try:
+            return framework.state()
+        except Exception:
+            time.sleep(PAUSE)
+    return framework.state()
+
+
+def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int | None:
+    """Make the plan's comm the group's. The number of the step that its ranks are in, or come to.
+    None on a newcomer that has found nobody with the state: the plan was void."""
+    group, comm = job.group, plan.comm
+    assert comm
+    try:
+        ranks: Sequence[RankProgress] = gather(comm, own, group.workers)
+    except LOST:
+        comm, ranks = group.watch.survivors(comm, own, group.workers, plan.members)
+    if not any(each.whole for each in ranks):
+        close(comm)
+        return None
+    group.comm, group.members = comm, [each.member for each in ranks]
+    number = max(each.step for each in ranks)
+    has_begun = any(each.has_begun for each in ranks)
+    group.observed_by(frozenset(r.member for r in ranks if not r.whole), number + has_begun)
+    if has_begun:
+        group.owners = decide(ranks, comm.rank, group.workers).owners
+    else:
+        job.share_out(number)
+    group.watch.watchdog.observe(comm)
+    return number

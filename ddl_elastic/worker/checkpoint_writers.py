@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the ranks write checkpoints, who of them, and how all wait for the last one.
+
+A rank tells by its shares what it has written, so only ranks with shares write.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable
+
+from ddl_elastic.frameworks.protocol import State
+from ddl_elastic.step.step import RankGroup
+from ddl_elastic.storage.saving import Saver
+from ddl_elastic.worker.reporter import Reporter
+
+WRITING = 0.05  # seconds between two votes while a rank writes the last checkpoint
+LATE = 30.0  # seconds of writing that are told, and again after twice as many
+
+
+class CheckpointWriters:
+    """What one rank does with its Saver.
+
+    state   the state, which may be asked for between two steps
+    finish  lets all ranks vote, and tells whether one with shares has given True
+    """
+
+    def __init__(
+        self,
+        saver: Saver,
+        group: RankGroup,
+        state: Callable[[], State],
+        finish: Callable[[bool], bool],
+        reporter: Reporter,
+    ) -> None:
+        self._saver, self._group, self._state = saver, group, state
+        self._finish, self._reporter = finish, reporter
+        self._told = 0, LATE  # the checkpoint that this rank writes, and when to tell it next
+
+    def boundary(self, steps: int, is_behind: bool) -> None:
+        """So many steps are committed, but not by this rank itself if it is behind."""
+        self._tell_abandoned()
+        self._tell_held_up(steps)
+        writers = self._writers(self._group.whole)
+        own = self._group.comm.rank
+        if is_behind or own not in writers:
+            self._saver.skip()
+        else:
+            self._saver.boundary(self._state, steps, writers.index(own), len(writers))
+
+    def save_last(self, steps: int) -> None:
+        """The state after all steps. First the one before it is completed, which may be that: not
+        all ranks have begun it then, and its writer may have died."""
+        if not self._complete(steps):
+            comm = self._group.comm
+            writers = self._writers(range(comm.size))
+            if comm.rank in writers:
+                rank, ranks = writers.index(comm.rank), len(writers)
+                self._saver.begin(self._state(), steps, rank, ranks)
+            else:
+                self._saver.skip()
+            self._complete(steps)
+        self._tell_abandoned()
+
+    def _writers(self, ranks: Iterable[int]) -> list[int]:
+        return sorted(set(self._group.owners).intersection(ranks))
+
+    def _complete(self, steps: int) -> bool:
+        """All learn that the parts are there, and then, that the manifest is. Whether one was
+        written of the state after so many steps; all ranks have the same answer."""
+        is_saved = False
+        for _ in range(2):
+            self._wait()
+            is_saved = self._finish(self._saver.saved == steps)
+        return is_saved
+
+    def _wait(self) -> None:
+        """Until no rank writes. They vote again and again: one that completes no operation would
+        seem to hang. A rank that writes for long says so."""
+        began, late, writes = time.monotonic(), LATE, True
+        while writes:
+            is_own = not self._saver.wait(WRITING)
+            seconds = time.monotonic() - began
+            if is_own and seconds > late:
+                late *= 2
+                self._tell(
+                    f"all wait for it, which has been writing the checkpoint after"
+                    f" {self._saver.begun} steps for {seconds:.0f} s"
+                )
+            writes = self._finish(is_own)
+
+    def _tell_abandoned(self) -> None:
+        if error := self._saver.error:
+            self._saver.error = None
+            self._tell(
+                f"the checkpoint after {self._saver.begun} steps is abandoned, the older ones stay:"
+                f" {error}"
+            )
+
+    def _tell_held_up(self, steps: int) -> None:
+        begun, late = self._saver.begun, LATE
+        if self._told[0] == begun:
+            late = self._told[1]
+        seconds = self._saver.held_up(steps)
+        if seconds > late:
+            self._told = begun, 2 * seconds
+            self._tell(
+                f"no checkpoint after {steps} steps: it has been writing the one after {begun}"
+                f" steps for {seconds:.0f} s"
+            )
+
+    def _tell(self, text: str) -> None:
+        rank = f"rank {self._group.member} on {socket.gethostname()}"
+        self._reporter.line(f"{rank}: {text}")

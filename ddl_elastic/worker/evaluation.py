@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluating a model on all ranks: a table with a row of numbers for each batch of a data set.
+
+The table is an ordered sum: each logical worker brings its rows, and zeros elsewhere, so the sum is
+exact. A death is recovered from as in a training step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddl_elastic.frameworks.protocol import Array, Framework
+from ddl_elastic.shares.loading import Loader
+from ddl_elastic.shares.sampler import SampleShare, evaluation_seed
+from ddl_elastic.step.step import RankGroup
+
+Table = npt.NDArray[np.float64]
+
+# compute(worker) summed over all logical workers, in arrays like the given ones.
+Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Array]]
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """Which samples are in which batch, and who evaluates it. Pure. Raises ValueError."""
+
+    samples: int
+    batch: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"the data set has {self.samples} samples; at least 1 is needed")
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+
+    @property
+    def count(self) -> int:
+        """The number of batches; the last one may be smaller."""
+        return -(-self.samples // self.batch)
+
+    def batches(self, workers: Iterable[int]) -> list[int]:
+        """Those that these logical workers evaluate, in order."""
+        count = self.count
+        return [
+            batch
+            for worker in sorted(workers)
+            for batch in range(worker * count // self.workers, (worker + 1) * count // self.workers)
+        ]
+
+    def share(self, _step: int, batch: int) -> SampleShare:
+        """The samples of a batch."""
+        indices = np.arange(batch * self.batch, min((batch + 1) * self.batch, self.samples))
+        return SampleShare(np.zeros_like(indices), indices)
+
+
+class EvaluationHistory:
+    """The tables of those evaluations that the program of a rank which joins later asks for, too.
+
+    It begins with the first step of the first call of `steps`, passes by all others that it has
+    missed, and does what the program does after that step and between the calls.
+    """
+
+    def __init__(self) -> None:
+        self.tables: list[Table] = []
+        self._taken = 0
+        self._first: int | None = None  # step of the first call
+        self._is_in_call = False
+
+    def enter(self, first: int | None) -> None:
+        """A call begins. `first`: its first step, if it is the first call."""
+        self._is_in_call = True
+        if first is not None:
+            self._first = first
+
+    def leave(self) -> None:
+        """A call ends."""
+        self._is_in_call = False
+
+    def keep(self, table: Table, steps: int) -> None:
+        """What was evaluated after so many steps."""
+        if self._first is not None and (not self._is_in_call or steps == self._first + 1):
+            self.tables.append(table)
+
+    def take(self) -> Table:
+        """The next one, on a rank that has missed it."""
+        self._taken += 1
+        if self._taken > len(self.tables):
+            raise RuntimeError("the others have not evaluated here: this process cannot join them")
+        return self.tables[self._taken - 1]
+
+
+def run(
+    framework: Framework,
+    plan: EvaluationPlan,
+    loader: Loader,
+    function: Callable[[Any], Any],
+    seed: int,
+    group: RankGroup,
+    agree: Agree,
+    expect: Callable[[float], None],
+) -> Table:
+    """The numbers that function(batch) gives, by batch. All ranks call it.
+
+    expect: told the seconds that this rank would need for all batches
+    """
+    began, evaluated = time.monotonic(), 0
+
+    def evaluate(batch: int) -> list[float]:
+        nonlocal evaluated
+        samples = loader.take(0, batch)
+        framework.seed(evaluation_seed(seed, batch))
+        numbers = as_numbers(function(samples))
+        evaluated += 1
+        expect((time.monotonic() - began) / evaluated * plan.count)
+        return numbers
+
+    def fill(worker: int) -> list[Array]:
+        table = np.zeros((plan.count, width))
+        for batch in plan.batches([worker]):
+            row = known.pop(batch, None) or evaluate(batch)
+            if len(row) != width:
+                raise ValueError(
+                    f"the function gives {len(row)} numbers for batch {batch}, and {width} for"
+                    f" batch {first}"
+                )
+            table[batch] = row
+        return [table.reshape(-1)]
+
+    with framework.evaluating():
+        # How many numbers there are is known only from a batch.
+        first = next(iter(plan.batches(group.owned)), 0)
+        known = {first: evaluate(first)}
+        width = len(known[first])
+        if not width:
+            raise ValueError(f"the function gives no numbers for batch {first}")
+        (table,) = agree(fill, [np.empty(plan.count * width)], "sum")
+    # What the program draws next is the same on all ranks.
+    framework.seed(evaluation_seed(seed, plan.count))
+    return table.reshape(plan.count, width)
+
+
+def as_numbers(given: Any) -> list[float]:
+    """One or several numbers, as NumPy, a framework or Python has them."""
+    try:
+        each = iter(given)
+    except TypeError:
+        return [float(given)]
+    return [float(number) for number in each]

@@ -1,0 +1,566 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop of a program of one's own: `for step in loop.steps(...)`, `for x, y in step`.
+
+Iterating over a step computes this process's shares of it, and is the recovery as well: it ends
+when the step is agreed on, and after a death it yields the adopted shares.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ddl_core import Comm
+from ddl_elastic.frameworks.protocol import Array, Framework, Ready, Share, State, Summed, digest
+from ddl_elastic.shares.assign import assign
+from ddl_elastic.shares.balance import assigned
+from ddl_elastic.shares.loading import (
+    Collate,
+    Dataset,
+    Loader,
+    Reader,
+    SampleStream,
+    count_samples,
+    count_steps,
+)
+from ddl_elastic.shares.sampler import Sampler, share_seed
+from ddl_elastic.step import admission
+from ddl_elastic.step.membership import Membership
+from ddl_elastic.step.reform import Watch
+from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
+from ddl_elastic.step.watchdog import Watchdog
+from ddl_elastic.storage import saving
+from ddl_elastic.storage.checkpoint import DamagedCheckpoint
+from ddl_elastic.storage.saving import Policy, Saver
+from ddl_elastic.worker import change, evaluation
+from ddl_elastic.worker.change import Arrival
+from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
+from ddl_elastic.worker.evaluation import EvaluationHistory, Table
+from ddl_elastic.worker.observer import Observer
+from ddl_elastic.worker.reporter import Reporter
+
+WATCHDOG = 10.0  # seconds, the default
+
+
+# From a step, the number of ranks and that of logical workers: by worker, its rank.
+Owners = Callable[[int, int, int], Sequence[int]]
+
+
+@lru_cache
+def _even_owners(ranks: int, workers: int) -> Sequence[int]:
+    return assign(workers, [1.0] * ranks).owners
+
+
+def even_owners(_step: int, ranks: int, workers: int) -> Sequence[int]:
+    """The same in each step: contiguous ranges, as `assign` makes them for equal speeds."""
+    return _even_owners(ranks, workers)
+
+
+class Loop:
+    """A job as one rank sees it.
+
+    comm      of all ranks; the loop replaces it after a death, and closes it in the end
+    batch     samples of a step, of all logical workers together
+    logical   logical workers, at least as many as there will ever be ranks of use
+    seed      of the samples' order and of all generators
+    owners    who computes what, in each step; evaluations count as steps
+    members   by rank: a number that it keeps when others die; None: its rank
+    membership  by which others join and this rank leaves; None: nobody does
+    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: forever
+    reporter  tells how it goes
+    policy    of checkpoints: the loop begins with the newest one, if there is one
+    beside    whether the program changes nothing between two steps, see saving.Saver
+
+    The final state depends on the program, the data, seed, batch and logical.
+    """
+
+    def __init__(
+        self,
+        framework: Framework,
+        comm: Comm,
+        *,
+        batch: int,
+        logical: int,
+        seed: int = 0,
+        owners: Owners = even_owners,
+        members: Sequence[int] | None = None,
+        membership: Membership | None = None,
+        watchdog: float = WATCHDOG,
+        reporter: Reporter | None = None,
+        policy: Policy | None = None,
+        beside: bool = False,
+    ) -> None:
+        self.framework = framework
+        self.batch, self.logical, self.seed = batch, logical, seed
+        self.reporter = reporter or Reporter()
+        self._owners = owners
+        first = tuple(owners(0, comm.size, logical))
+        watch = Watch(Watchdog(watchdog), membership.request_quorum if membership else None)
+        self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
+        self.group.membership = membership
+        if membership:
+            membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
+        self._observer: Observer | None = None  # while this rank, which is new, catches up
+        self._writers: CheckpointWriters | None = None
+        self._arrival: Arrival | None = None  # until the state that has come is loaded
+        self._past = EvaluationHistory()
+        self._policy, self._beside = policy, beside
+        self._constants = {"batch": batch, "logical": logical, "seed": seed}
+        watch.watchdog.observe(comm)
+        # What all ranks agree on is numbered: the training steps, the evaluations between them, and
+        # before all of these the admission, unless the rank is alone and stays so.
+        self._number = 0 if comm.size == 1 and not membership else -1
+        self._next = 0  # training step
+        self._planned = 0  # training steps of all calls of `steps`
+        self._passes = 0  # which earlier calls of `steps` have begun
+        self._call = -1  # of `steps`, which is under way
+        self._stops = self._first_left = False
+        self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
+        self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
+        self._checkpoint = ""  # which one that was
+
+    def steps(
+        self,
+        data: Dataset | SampleStream,
+        passes: int | None = None,
+        *,
+        steps: int | None = None,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> Iterator[ElasticStep]:
+        """The steps of so many passes over the data, each to be iterated over to its end. Without
+        `passes` it is one pass. A later call goes on with other seeds.
+
+        steps           instead of passes; a stream needs it
+        loader_workers  processes that read ahead for each rank; they do not change the result
+        collate         makes a batch of a share's samples; None: as the framework does
+        """
+        sampler = Sampler(
+            count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
+        )
+        number = count_steps(sampler, passes, steps)
+        if not self._numbers:  # of the first call
+            counts = {"len(data)": sampler.samples, "steps": number}
+            self._numbers = {**counts, **self._constants}
+        framework = self.framework
+        reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
+        begin = self._planned
+        self._planned += number
+        self._resume()
+        span = range(self._next, self._planned)
+        self._begin_resumed(begin, span)
+        loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
+        self._passes += sampler.passes(number)
+        return self._run(loader, span)
+
+    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        self._call += 1
+        if self.has_missed(self._call):
+            return
+        if not self.is_new:
+            watchdog = self.group.watch.watchdog.seconds
+            self.reporter.begin(span.stop, self.batch, self.logical, watchdog)
+        self._past.enter(self._next if self._call == 0 else None)
+        try:
+            while self._next < span.stop:
+                if not self._observer:  # whose steps are as long as the others'
+                    self.group.watch.watchdog.begin_step()
+                step = ElasticStep(self, self._next, loader, span.stop)
+                yield step
+                if not step.is_agreed:
+                    raise RuntimeError(
+                        f"step {step.number} is not agreed on: iterate over it to its end"
+                    )
+                if self._arrival:
+                    break
+                self.reporter.recovered(step.recovery, step.number)
+                self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
+                if self._writers:
+                    self._writers.boundary(self._next, step.is_behind)
+                if self._stops:
+                    break
+                if self._writers and self.group.membership and self.group.membership.ends_job:
+                    self._writers.save_last(self._next)
+                change.follow_plan(self)
+                change.send_state(self)
+            if self.has_missed(self._call):
+                return
+            self.arrive()
+            self._end()
+            self.reporter.done(self._next, self.framework, self.group.comm)
+        finally:
+            self._past.leave()
+            loader.close()
+
+    def stop(self) -> None:
+        """The present step is the last one. All ranks call this in the same step."""
+        self._stops = True
+
+    def map(
+        self,
+        data: Dataset,
+        function: Callable[[Any], Any],
+        *,
+        batch: int,
+        loader_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> evaluation.Table:
+        """Evaluate: function(batch) gives one or several numbers for each batch of the data.
+
+        Returns a row of float64 for each batch, in the order of the data, on all ranks. The ranks
+        share the batches; those of a rank that dies are evaluated by the others. All ranks call
+        this, between two steps. The function is called without gradients and with the model in
+        evaluation mode.
+        """
+        if self._arrival:
+            return self._past.take()
+        framework = self.framework
+        plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
+        self._come()
+        reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
+        group = self.group
+        loader = Loader(
+            framework,
+            reader,
+            lambda _: plan.batches(group.owned),
+            range(1),
+            loader_workers,
+            group.member,
+        )
+        watchdog = group.watch.watchdog
+        try:
+            table = evaluation.run(
+                framework, plan, loader, function, self.seed, group, self.agree, watchdog.expect
+            )
+            self._past.keep(table, self._next)
+            return table
+        finally:
+            watchdog.expect(0)
+            loader.close()
+
+    @property
+    def loss(self) -> float:
+        """Of the last committed step, over the whole batch: on all ranks the same."""
+        return self.framework.loss
+
+    def hash(self) -> str:
+        """The SHA-256 of the state as it is now: the model's, the optimizer's, and what else is in
+        checkpoints. After the last step it is that of the final state, as a report has it."""
+        return digest(self.framework.state())
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank is the one that writes files and messages. If it dies, another is."""
+        is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
+        return is_first and not self.is_new and not self._arrival
+
+    def log(self, text: str = "", **numbers: float) -> None:
+        """Show a line, and numbers by name, once for all ranks."""
+        if self.is_writer:
+            shown = [f"{name} {number:.6g}" for name, number in numbers.items()]
+            self.reporter.line("  ".join([text, *shown] if text else shown))
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        with suppress(OSError):  # the coordinator is gone
+            self.reporter.flush()
+        self.group.watch.close()
+        self.group.comm.close()
+        if self.group.membership:
+            self.group.membership.close()
+
+    # ---- checkpoints ----
+
+    def _resume(self) -> None:
+        """Before the first step: go on from the newest checkpoint. A newcomer gets the state from
+        the others."""
+        if self._policy is None or self.group.saver:
+            return
+        saver = self.group.saver = Saver(self._policy, self._constants, self._beside)
+        state, reporter = self.framework.state, self.reporter
+        self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
+        if self.is_new:
+            saver.skip()
+            return
+        damaged: list[DamagedCheckpoint] = []
+        found = saving.newest(self._policy.storage, self._constants, damaged)
+        for error in damaged:
+            self.log(f"not resumed: {error}")
+            saver.damaged.update(filter(None, [error.file]))
+        if found:
+            manifest, self._resumed = found
+            self._next, self._checkpoint = manifest.steps, manifest.description
+            self.log(f"resumed after {manifest.steps} steps")
+
+    def _begin_resumed(self, begin: int, span: range) -> None:
+        """A call of `steps` begins, before step `begin`. What the program does between calls that
+        are over, as stepping a schedule, is part of the checkpoint's state already, except what it
+        does after the last of them if the checkpoint was written at the end of that call."""
+        if self._resumed is None:
+            return
+        if not span:
+            self.framework.load(self._resumed)
+        elif begin and begin == self._next:
+            self._resumed = None
+        elif not self.awaits_admission:
+            self.load_resumed()
+
+    def load_resumed(self) -> None:
+        """The admission is over, which is about the initial state."""
+        if self._resumed is not None:
+            self.framework.load(self._resumed)
+            self._resumed = None
+
+    # ---- what all ranks agree on ----
+
+    @property
+    def awaits_admission(self) -> bool:
+        """Whether the ranks have not compared yet what they compute."""
+        return self._number < 0 or self.is_new
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this rank is about to join others."""
+        return self.group.membership is not None and self.group.membership.is_new
+
+    def admit(self, reference: Share) -> Recovery | None:
+        """Go on with the ranks that have computed the same reference share. Raises AdmissionError
+        on the others."""
+        self.framework.begin(0)  # the buffers are as they were
+        member, numbers = self.group.member, self._numbers
+        candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
+        if self.is_new:
+            self.framework.free(reference)
+            self._arrival = change.join(self, candidate)
+            self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
+            self._number, self._next = self._arrival.number, self._arrival.next
+            return None
+        step = admission.Admission(self.group, self._number, candidate)
+        self._complete(step, lambda _: [])
+        self.framework.free(reference)
+        self.reporter.admitted(asdict(step.first))
+        return step.deaths
+
+    def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
+        """The sum or average of compute(worker) over all logical workers, after a training step, in
+        the given arrays."""
+        step = self.new_step(PlainArrays(empty, op), f"an evaluation before step {self._next}")
+        self._complete(step, compute)
+        self.reporter.recovered(step.recovery, max(0, self._next - 1))
+        self._finish()
+        return empty
+
+    def _finish(self, told: bool = False) -> bool:
+        """Wait until every rank has committed the last step. A rank that left earlier could not
+        tell the others, after a death, that it had. Returns whether one that has shares tells."""
+        found = np.zeros(1)
+        step = self.new_step(PlainArrays([found], "sum"))
+        self._complete(step, lambda _: [np.array([float(told)])])
+        self._first_left = step.first_left
+        return bool(found[0])
+
+    def _end(self) -> None:
+        """Of a call of `steps`. Who has left alive before the last of these votes has failed, in
+        what its program does after a step: it is not the writer that has come to the end."""
+        self._finish()
+        if self._writers:
+            self._writers.save_last(self._next)
+        else:
+            self._finish()
+        self.group.writer_is_done = self._first_left
+
+    def _come(self) -> None:
+        """This rank's program takes part from now on, if it has not yet."""
+        if self._observer:
+            if self._observer.take(self._number):
+                raise RuntimeError(
+                    f"this process comes to another operation than the others before step"
+                    f" {self._next}: programs have to do the same everywhere"
+                )
+            self._observer = None
+
+    def has_missed(self, call: int) -> bool:
+        """Whether this rank was not there yet when the others were in this call of `steps`."""
+        return self._arrival is not None and self._arrival.call > call
+
+    def arrives(self, stop: int) -> bool:
+        """Whether this rank goes on with a step before this one, of the present call."""
+        return not self.has_missed(self._call) and self._next < stop
+
+    def arrive(self) -> None:
+        """Load the state that has come: from now on the program is where the others were then."""
+        if self._arrival:
+            self.framework.load(self._arrival.state)
+            self._arrival = None
+
+    def replay(self) -> bool:
+        """The result of a training step that this rank has observed is the framework's. False if
+        the rank is to take part in it."""
+        kept = self._observer and self._observer.take(self._number)
+        if not kept:
+            self._observer = None
+            return False
+        for into, found in zip(self.framework.result(), kept.result(), strict=True):
+            into[...] = found
+        assert self._observer
+        self._observer.free(kept)
+        return True
+
+    def _complete(self, step: Step, compute: Callable[[int], Share]) -> None:
+        for worker in step.shares():
+            step.add(worker, compute(worker))
+        self.advance(step)
+
+    def new_step(self, summed: Summed, name: str = "", **options: bool) -> Step:
+        self._come()
+        return Step(self.group, self._number, summed, name, **options)
+
+    def advance(self, step: Step | None, trained: bool = False) -> None:
+        """The step is agreed on. What follows has the owners that it is to have. `step`: None for
+        one that this rank has observed."""
+        self._number += 1
+        self._next += trained
+        if step and not step.behind:
+            self.share_out(self._number)
+
+    def share_out(self, number: int) -> None:
+        """Who computes what in the step of this number."""
+        self.group.owners = tuple(self._map(number))
+
+    def _map(self, number: int) -> Sequence[int]:
+        group, whole = self.group, self.group.whole
+        if group.speeds and self._owners is even_owners:
+            speeds = tuple(group.speeds[group.members[rank]] for rank in whole)
+            owners: Sequence[int] = assigned(self.logical, speeds).owners
+        else:
+            owners = self._owners(number, len(whole), self.logical)
+        return [whole[owner] for owner in owners]
+
+    @property
+    def position(self) -> dict[str, int]:
+        """Where the job is, between two steps."""
+        return {"number": self._number, "next": self._next, "call": self._call}
+
+    @property
+    def past(self) -> Sequence[Table]:
+        """What was evaluated, as far as a newcomer's program asks for it."""
+        return self._past.tables
+
+    def _owned(self, step: int) -> Collection[int]:
+        """The logical workers of this rank in a training step, by the present map."""
+        if step == self._next:
+            return self.group.owned
+        owners, own = self._map(self._number + step - self._next), self.group.comm.rank
+        return [worker for worker, rank in enumerate(owners) if rank == own]
+
+
+class ElasticStep:
+    """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
+
+    def __init__(self, loop: Loop, number: int, loader: Loader, stop: int) -> None:
+        self.number = number  # from 0 on, over all passes
+        self._stop = stop  # the first step behind the present call
+        self.worker = -1  # the logical worker whose share is the last one that was yielded
+        self.is_agreed = False
+        self._loop, self._loader = loop, loader
+        self._step: Step | None = None
+        self._admission: Recovery | None = None
+        self._computed: Share | None = []  # of the last share; None: not yet
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether this rank has not seen the end of the step's vote."""
+        return self._step is not None and self._step.behind
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What deaths during this step have cost, if there were any."""
+        found = self._step.recovery if self._step else None
+        return replace(found, step=self.number) if found else self._admission
+
+    def __iter__(self) -> Iterator[Any]:
+        loop, framework = self._loop, self._loop.framework
+        if loop.awaits_admission:
+            framework.result()
+            yield from self._share(0, self._loader.read(0, 0))
+            self._admission = loop.admit(self._computed or [])
+            loop.load_resumed()
+        if not loop.arrives(self._stop):
+            self._pass_by()
+            return
+        self._begin()
+        if not loop.replay():
+            self._step = loop.new_step(
+                framework,
+                f"step {self.number}",
+                may_switch=self.number + 1 < self._stop,
+                trains=True,
+            )
+            for worker in self._step.shares():
+                began = time.monotonic()
+                yield from self._share(worker, self._loader.take(self.number, worker))
+                loop.reporter.computed(time.monotonic() - began)
+        if loop.group.saver:
+            loop.group.saver.wait_for_copy()
+        # What an optimizer or a schedule draws is the same on all ranks.
+        framework.seed(share_seed(loop.seed, self.number, loop.logical))
+        framework.apply()
+        loop.advance(self._step, trained=True)
+        self.is_agreed = True
+
+    def _pass_by(self) -> None:
+        """Of a call that is over, or about to be. What the program does with these numbers is
+        undone when the state that has come is loaded."""
+        framework = self._loop.framework
+        for array in framework.result():
+            array.fill(1)
+        framework.apply()
+        self.is_agreed = True
+
+    def _begin(self) -> None:
+        """A newcomer begins where the others are."""
+        loop = self._loop
+        loop.arrive()
+        if self.number != loop.position["next"]:
+            self.number = loop.position["next"]
+            self._loader.seek(self.number)
+
+    def _share(self, worker: int, batch: Any) -> Iterator[Any]:
+        """Yields the batch of a worker's share, and expects that it is computed."""
+        loop, framework = self._loop, self._loop.framework
+        framework.seed(share_seed(loop.seed, self.number, worker))
+        framework.begin(worker)
+        self.worker, self._computed = worker, None
+        yield batch
+        if self._computed is None:
+            raise RuntimeError(
+                f"a share of step {self.number} was not computed: call step.backward(loss) for each"
+                " batch that the step yields"
+            )
+
+    def backward(self, loss: Any, weight: Any = 1.0) -> None:
+        """Instead of loss.backward(): compute the gradients of this share.
+
+        weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
+                losses, divided by the sum of all weights. Without weights it is the mean of means.
+        """
+        self._compute(lambda ready: self._loop.framework.backward(loss, ready, weight))
+
+    def run(self, batch: Any) -> None:
+        """Compute this share where the user has no loop."""
+        self._compute(lambda ready: self._loop.framework.run(batch, ready))
+
+    def _compute(self, compute: Callable[[Ready | None], Share]) -> None:
+        if self._computed is not None:
+            raise RuntimeError("step.backward() is called once for each batch of the step")
+        if self._step is None:  # the share by which ranks are admitted
+            self._computed = compute(None)
+            return
+        self._computed = compute(self._step.early(self.worker))
+        self._step.add(self.worker, self._computed)

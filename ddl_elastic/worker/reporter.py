@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker tells its coordinator while it trains. It never waits for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ddl_core import Comm
+from ddl_elastic.base import timeline
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.frameworks.protocol import Framework, digest_parts
+from ddl_elastic.step.step import Recovery
+
+REPORT_EVERY = 0.1  # seconds
+REPORTS = 1000  # in a second, of all members together
+LINES = 1000  # that wait for a coordinator that does not keep up, the newest ones
+
+_log = logging.getLogger("ddl_elastic")
+
+
+class Reporter:
+    """On the channel to the coordinator; without one it tells nobody. `traces`: the folder for what
+    becomes the timeline."""
+
+    def __init__(self, channel: Channel | None = None, traces: Path | None = None) -> None:
+        self._channel, self._traces = channel, traces
+        self._jobs = 0  # that are done
+        self._reported = 0.0  # when it was told last
+        self._lines: deque[str] = deque()  # to be shown
+        self._dropped = 0  # lines, of those before
+        self._shares, self._busy = 0, 0.0
+        self.recomputed = 0  # shares of the dead, by all ranks together
+
+    def begin(self, steps: int, batch: int, logical: int, watchdog: float) -> None:
+        """So many steps are to come."""
+        if self._channel:
+            told = {"steps": steps, "batch": batch, "logical": logical}
+            self._channel.send("begin", **told, watchdog=float(watchdog))
+
+    def computed(self, seconds: float) -> None:
+        """A share."""
+        self._shares += 1
+        self._busy += seconds
+
+    def recovered(self, recovery: Recovery | None, step: int) -> None:
+        """What deaths have cost, if there were any."""
+        if not recovery:
+            return
+        self.recomputed += recovery.adopted
+        if self._channel:
+            self._channel.offer("recovered", **{**vars(recovery), "step": step})
+
+    def committed(self, step: int, loss: float, members: int = 1) -> None:
+        """A step; it is told not too often, and not if the coordinator does not keep up."""
+        if not self._channel:
+            return
+        now = time.monotonic()
+        if now - self._reported >= max(REPORT_EVERY, members / REPORTS):
+            self._reported = now
+            self._channel.offer("progress", **self._progress(step, loss))
+            self._offer_lines()
+
+    def admitted(self, bits: dict[str, Any]) -> None:
+        """What the first worker has computed: others have to compute the same. All tell it, so that
+        it is known as long as one of them lives."""
+        if self._channel:
+            self._channel.send("admitted", bits=bits)
+
+    def switched(
+        self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
+    ) -> None:
+        """The group has changed before this step; `died`: meanwhile. The others waited so long."""
+        if self._channel:
+            told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
+            self._channel.send("switched", **told, died=list(died))
+
+    def line(self, text: str) -> None:
+        """What the program wants to have shown."""
+        if not self._channel:
+            _log.info(text)
+            return
+        self._lines.append(text)
+        self._offer_lines()
+        if len(self._lines) > LINES:
+            self._lines.popleft()
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """All lines; waits for the coordinator. Raises OSError if it is gone."""
+        while self._channel and self._lines:
+            self._channel.send("line", text=self._next_line())
+            self._lines.popleft()
+            self._dropped = 0
+
+    def _offer_lines(self) -> None:
+        """Those that are not told yet, as far as the coordinator takes them: a pager may hold it
+        up, and no step waits for that."""
+        while self._channel and self._lines and self._channel.offer("line", text=self._next_line()):
+            self._lines.popleft()
+            self._dropped = 0
+
+    def _next_line(self) -> str:
+        lost = f"({self._dropped} lines before this one are lost) " if self._dropped else ""
+        return lost + self._lines[0]
+
+    def done(self, steps: int, framework: Framework, comm: Comm) -> None:
+        """All of the steps."""
+        if self._traces:
+            timeline.save(self._traces, comm, self._jobs)
+        self._jobs += 1
+        if self._channel:
+            found = digest_parts(framework.state())
+            self.flush()
+            self._channel.send("progress", **self._progress(steps - 1, framework.loss))
+            told = {"digest": found.whole, "parts": found.parts}
+            self._channel.send("done", steps=steps, loss=framework.loss, **told)
+
+    def _progress(self, step: int, loss: float) -> dict[str, Any]:
+        return {"step": step, "loss": loss, "shares": self._shares, "busy": self._busy}

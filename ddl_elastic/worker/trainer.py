@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of `Job.train`: joins the others, trains, and sends the final state."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.base import environment
+from ddl_elastic.base.inbox import Inbox
+from ddl_elastic.base.messages import Channel
+from ddl_elastic.engines import AgentSpec
+from ddl_elastic.frameworks.protocol import Framework
+from ddl_elastic.storage.saving import Policy
+from ddl_elastic.worker.joining import connect
+from ddl_elastic.worker.loop import Loop
+from ddl_elastic.worker.reporter import Reporter
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the final state depends on, besides the program and its data. Fixed for life."""
+
+    batch: int
+    logical: int
+    seed: int
+    threads: int
+
+
+def work(
+    spec: AgentSpec,
+    channel: Channel,
+    constants: Constants,
+    secret: str,
+    make: Callable[[], Framework],
+    data: dict[str, Any],
+    watchdog: float,
+    traces: Path | None,
+    policy: Policy | None,
+) -> None:
+    """A worker's whole life. Errors of the program are told to the coordinator.
+
+    data: what Loop.steps is to be called with
+    """
+    environment.collect_traces(traces)
+    try:
+        framework = make()
+        inbox = Inbox(channel)
+        loop = Loop(
+            framework,
+            **connect(inbox, spec.member, secret),
+            batch=constants.batch,
+            logical=constants.logical,
+            seed=constants.seed,
+            watchdog=watchdog,
+            reporter=Reporter(channel, traces),
+            policy=policy,
+            beside=True,
+        )
+        train(loop, data)
+        while (message := inbox.receive()).kind != "exit":
+            if message.kind == "state":
+                send_state(framework, channel)
+    except EOFError:
+        return  # the job is over
+    except Exception as error:
+        tell_failure(channel, error)
+        raise SystemExit(1) from None
+
+
+def train(loop: Loop, data: dict[str, Any]) -> None:
+    """All steps, where the user has no loop, of what Loop.steps is to be called with."""
+    for step in loop.steps(**data):
+        for batch in step:
+            step.run(batch)
+        loop.framework.update()
+    loop.close()
+
+
+def tell_failure(channel: Channel, error: Exception) -> None:
+    text = f"{type(error).__name__}: {error}"
+    channel.send("failed", error=text, trace=traceback.format_exc())
+
+
+def send_state(framework: Framework, channel: Channel) -> None:
+    """As messages, which coordinator.receive_state reads."""
+    for name, tensor in framework.state().items():
+        data = tensor.data.data
+        shape = list(tensor.shape)
+        channel.send("tensor", name=name, dtype=tensor.dtype, shape=shape, bytes=len(data))
+        channel.send_data(data)
+    channel.send("end")

@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler must not forget, in SQLite: tenants, tokens, jobs, slots in use, events.
+
+Design notes
+- Each change is one transaction, on disk before the method returns (WAL, synchronous FULL). A
+  process that is killed anywhere has made a change or has not.
+- An engine is never called for what is not written down. A plan writes the new map together with
+  an intent for each agent to start or stop; then each intent is carried out and closed. After a
+  restart the open ones are carried out again. An agent has the name of its intent, so whoever
+  carries it out can see that it has been done already.
+- A submission has a key that the client chooses. Repeated with the same key, it is the same job.
+- A token is random, of 256 bits, and only its hash is kept.
+- A store is used by one thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.base.states import State
+
+VERSION = 1
+BUSY = 60.0  # seconds to wait while another process or thread changes the file
+ROLES = ("viewer", "user", "admin")
+
+
+class JobState(State):
+    """The state of a job, as it is in the store and in answers to requests."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE = (JobState.WAITING, JobState.RUNNING)
+UNFINISHED = (*ACTIVE, JobState.PAUSED)
+ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+# What may follow a state. A job that has ended stays as it is. One that has just been asked to give
+# back its last slot may end at that moment.
+STATES: dict[JobState, set[JobState]] = {
+    JobState.WAITING: {JobState.RUNNING, JobState.PAUSED, *ENDED},
+    JobState.RUNNING: {JobState.WAITING, JobState.PAUSED, *ENDED},
+    JobState.PAUSED: {JobState.WAITING, *ENDED},
+    **{state: set() for state in ENDED},
+}
+_SCHEMA = """
+CREATE TABLE tenants (
+    name TEXT PRIMARY KEY, cap INTEGER, guarantee INTEGER NOT NULL, weight REAL NOT NULL
+);
+CREATE TABLE tokens (
+    hash TEXT PRIMARY KEY, tenant TEXT NOT NULL REFERENCES tenants, role TEXT NOT NULL
+);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, tenant TEXT NOT NULL REFERENCES tenants, key TEXT NOT NULL,
+    spec TEXT NOT NULL, state TEXT NOT NULL, arrival REAL NOT NULL, epoch INTEGER NOT NULL,
+    used REAL NOT NULL, waited REAL NOT NULL, changed REAL, counted REAL NOT NULL,
+    UNIQUE (tenant, key)
+);
+CREATE TABLE allocations (
+    slot TEXT PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs, epoch INTEGER NOT NULL
+);
+CREATE TABLE intents (
+    id INTEGER PRIMARY KEY, job INTEGER NOT NULL REFERENCES jobs, epoch INTEGER NOT NULL,
+    kind TEXT NOT NULL, slot TEXT NOT NULL, open INTEGER NOT NULL
+);
+CREATE INDEX intents_open ON intents (open) WHERE open;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, time REAL NOT NULL, job INTEGER REFERENCES jobs, text TEXT NOT NULL
+);
+"""
+
+
+def _create(path: Path) -> None:
+    """A file that only its user can read, since environments may be secret. If there is one, it is
+    not opened: closing it would end the locks of all of this process's connections to it (POSIX),
+    and the next process that closes the file would delete what they have written since."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+class StoreError(Exception):
+    """What is asked for cannot be; the message says why."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job as it is stored."""
+
+    id: int
+    tenant: str
+    key: str
+    spec: Mapping[str, Any]
+    state: JobState
+    arrival: float
+    epoch: int  # how often its slots changed
+    used: float  # slot-seconds up to the last plan
+    waited: float  # seconds without slots up to the last plan
+    changed: float | None  # when its slots last changed
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Something to ask an engine for."""
+
+    id: int
+    job: int
+    epoch: int  # of the job when the agent was started
+    kind: str  # start, stop
+    slot: str
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent that is started or stopped; unique."""
+        return f"{self.job}-{self.epoch}-{self.slot}"
+
+
+class Store:
+    """The file. Times are those of the caller's clock, in seconds since 1970."""
+
+    def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
+        """on_statement: called with each statement before it runs"""
+        _create(path)
+        self._db = sqlite3.connect(path, BUSY, isolation_level=None)
+        self._db.set_trace_callback(on_statement)
+        try:
+            self._open(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self, path: Path) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        with self._change():
+            version = self._one("PRAGMA user_version")
+            if version == 0:
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {VERSION}")
+            elif version != VERSION:
+                raise StoreError(f"{path} has version {version}; this program needs {VERSION}")
+
+    def close(self) -> None:
+        """It may be opened again."""
+        self._db.close()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """All or nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # SQLite ends it itself if the disk is full
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _one(self, question: str, *values: object) -> Any:
+        row = self._db.execute(question, values).fetchone()
+        return row[0] if row else None
+
+    # Tenants and their tokens
+
+    def tenant_put(
+        self, name: str, cap: int | None = None, guarantee: int = 0, weight: float = 1.0
+    ) -> None:
+        """Add a tenant, or change its quota."""
+        with self._change():
+            self._db.execute(
+                "INSERT INTO tenants VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                " cap = excluded.cap, guarantee = excluded.guarantee, weight = excluded.weight",
+                (name, cap, guarantee, weight),
+            )
+
+    def tenants(self) -> list[tuple[str, int | None, int, float]]:
+        """Name, cap, guarantee and weight of each, by name."""
+        return self._db.execute("SELECT * FROM tenants ORDER BY name").fetchall()
+
+    def token_create(self, tenant: str, role: str) -> str:
+        """A new token; it is never shown again. Raises StoreError."""
+        if role not in ROLES:
+            raise StoreError(f"the role is {role!r}; there are {', '.join(ROLES)}")
+        token = secrets.token_urlsafe(32)
+        with self._change():
+            self._tenant_check(tenant)
+            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?)", (_hash(token), tenant, role))
+        return token
+
+    def token_find(self, token: str) -> tuple[str, str] | None:
+        """Whose it is, and with which role."""
+        row = self._db.execute(
+            "SELECT tenant, role FROM tokens WHERE hash = ?", (_hash(token),)
+        ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def token_revoke(self, token: str) -> None:
+        """From now on it is none."""
+        with self._change():
+            self._db.execute("DELETE FROM tokens WHERE hash = ?", (_hash(token),))
+
+    def _tenant_check(self, name: str) -> None:
+        if self._one("SELECT 1 FROM tenants WHERE name = ?", name) is None:
+            raise StoreError(f"there is no tenant {name!r}")
+
+    # Jobs
+
+    def job_submit(self, tenant: str, key: str, spec: Mapping[str, Any], now: float) -> int:
+        """The number of the job; the same one if this key was submitted before. Raises
+        StoreError, also if the key was submitted with another specification."""
+        text = json.dumps(spec, sort_keys=True)
+        with self._change():
+            self._tenant_check(tenant)
+            row = self._db.execute(
+                "SELECT id, spec FROM jobs WHERE tenant = ? AND key = ?", (tenant, key)
+            ).fetchone()
+            if row and _asked(row[1]) != json.loads(text):
+                raise StoreError(f"job {row[0]} was submitted as {key!r}, with other values")
+            if row:
+                return int(row[0])
+            number = self._db.execute(
+                "INSERT INTO jobs (tenant, key, spec, state, arrival, epoch, used, waited, counted)"
+                " VALUES (?, ?, ?, 'waiting', ?, 0, 0, 0, ?)",
+                (tenant, key, text, now, now),
+            ).lastrowid
+            assert number is not None
+            self._event(number, now, "submitted")
+        return number
+
+    def jobs(self, *states: JobState) -> list[JobRecord]:
+        """Those in one of the states (none: all), by number."""
+        marks = ", ".join("?" * len(states))
+        return self._records(f"{f'state IN ({marks})' if states else 'TRUE'} ORDER BY id", *states)
+
+    def _records(self, condition: str, *values: object) -> list[JobRecord]:
+        rows = self._db.execute(
+            "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
+            f" WHERE {condition}",
+            values,
+        )
+        return [
+            JobRecord(number, name, key, json.loads(spec), JobState(state), *rest)
+            for number, name, key, spec, state, *rest in rows
+        ]
+
+    def job_find(self, job: int) -> JobRecord | None:
+        """The one of this number."""
+        found = self._records("id = ?", job)
+        return found[0] if found else None
+
+    def jobs_page(
+        self,
+        tenant: str | None = None,
+        states: Sequence[JobState] = (),
+        before: int = 0,
+        limit: int = 100,
+    ) -> list[JobRecord]:
+        """Some of a tenant's jobs (None: of all), the newest first; with `before`, older ones."""
+        marks = ", ".join("?" * len(states))
+        return self._records(
+            f"(? IS NULL OR tenant = ?) AND (? = 0 OR id < ?)"
+            f"{f' AND state IN ({marks})' if states else ''} ORDER BY id DESC LIMIT ?",
+            *(tenant, tenant, before, before, *states, limit),
+        )
+
+    def jobs_count(self) -> list[tuple[str, str, int, float]]:
+        """Tenant, state, number of jobs and their slot-seconds."""
+        return self._db.execute(
+            "SELECT tenant, state, COUNT(*), SUM(used) FROM jobs GROUP BY tenant, state"
+        ).fetchall()
+
+    def job_scale(self, job: int, least: int, most: int, now: float) -> None:
+        """Other sizes, from the next plan on. Raises StoreError."""
+        with self._change():
+            row = self._db.execute("SELECT state, spec FROM jobs WHERE id = ?", (job,)).fetchone()
+            if row is None:
+                raise StoreError(f"there is no job {job}")
+            if JobState(row[0]) in ENDED:
+                raise StoreError(f"job {job} is {row[0]} and cannot be scaled")
+            spec = json.loads(row[1])
+            asked = spec.get("asked", {name: spec[name] for name in ("min", "max") if name in spec})
+            text = json.dumps({**spec, "min": least, "max": most, "asked": asked}, sort_keys=True)
+            self._db.execute("UPDATE jobs SET spec = ? WHERE id = ?", (text, job))
+            self._event(job, now, f"scaled to {least}:{most}")
+
+    def job_move(self, job: int, state: JobState, now: float, why: str = "") -> None:
+        """To another state. One that is not active gives its slots back: intents to stop its
+        agents are written. Raises StoreError."""
+        with self._change():
+            self._count(now)
+            self._move(job, state, now, why)
+            self._db.execute("UPDATE jobs SET counted = ? WHERE id = ?", (now, job))
+            if state not in ACTIVE:
+                self._assign(job, (), now)
+
+    def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
+        before = self._one("SELECT state FROM jobs WHERE id = ?", job)
+        if before is None:
+            raise StoreError(f"there is no job {job}")
+        if state not in STATES[JobState(before)]:
+            raise StoreError(f"job {job} is {before} and cannot become {state}")
+        self._db.execute("UPDATE jobs SET state = ? WHERE id = ?", (state, job))
+        self._event(job, now, f"{state}: {why}" if why else state)
+
+    # Plans
+
+    def plan_write(self, slots: Mapping[int, tuple[str, ...]], now: float) -> None:
+        """Who has which slots from now on. Writes an intent for each agent that has to be started
+        or stopped; `intents` has them until they are closed. Raises StoreError."""
+        with self._change():
+            self._count(now)
+            states = {record.id: record.state for record in self.jobs()}
+            wrong = [job for job in slots if states.get(job) not in ACTIVE]
+            if wrong:
+                raise StoreError(f"jobs {wrong} have slots in the plan, but are not active")
+            given = Counter(slot for own in slots.values() for slot in own)
+            double = sorted(slot for slot, count in given.items() if count > 1)
+            if double:
+                raise StoreError(f"slots {', '.join(double)} are given twice in the plan")
+            active = [job for job, state in states.items() if state in ACTIVE]
+            for job in active:  # what is given back first, as a slot has one job
+                self._assign(
+                    job, tuple(s for s in self._slots(job) if s in slots.get(job, ())), now
+                )
+            for job in active:
+                self._assign(job, slots.get(job, ()), now)
+                state = JobState.RUNNING if slots.get(job) else JobState.WAITING
+                if state != states[job]:
+                    self._move(job, state, now)
+
+    def slots(self) -> dict[int, tuple[str, ...]]:
+        """The slots of each job that has some."""
+        found: dict[int, tuple[str, ...]] = {}
+        for job, slot in self._db.execute("SELECT job, slot FROM allocations ORDER BY job, slot"):
+            found[job] = (*found.get(job, ()), slot)
+        return found
+
+    def slots_owners(self) -> dict[str, tuple[int, str]]:
+        """The job and the tenant that have each slot that is given."""
+        rows = self._db.execute("SELECT slot, job, tenant FROM allocations JOIN jobs ON id = job")
+        return {slot: (job, tenant) for slot, job, tenant in rows}
+
+    def _slots(self, job: int) -> list[str]:
+        rows = self._db.execute("SELECT slot FROM allocations WHERE job = ? ORDER BY slot", (job,))
+        return [row[0] for row in rows]
+
+    def _assign(self, job: int, slots: tuple[str, ...], now: float) -> None:
+        had = self._slots(job)
+        new, old = [s for s in slots if s not in had], [s for s in had if s not in slots]
+        if not new and not old:
+            return
+        self._db.execute("UPDATE jobs SET epoch = epoch + 1, changed = ? WHERE id = ?", (now, job))
+        epoch = self._one("SELECT epoch FROM jobs WHERE id = ?", job)
+        for slot in old:
+            started = self._one("SELECT epoch FROM allocations WHERE slot = ?", slot)
+            self._db.execute("DELETE FROM allocations WHERE slot = ?", (slot,))
+            self._intend(job, started, "stop", slot)
+        for slot in new:
+            self._db.execute("INSERT INTO allocations VALUES (?, ?, ?)", (slot, job, epoch))
+            self._intend(job, epoch, "start", slot)
+        self._event(job, now, f"has {len(slots)} slots")
+
+    def _count(self, now: float) -> None:
+        """Add up what active jobs had, and how long they waited, since the last time."""
+        held = "(SELECT COUNT(*) FROM allocations WHERE job = jobs.id)"
+        self._db.execute(
+            f"UPDATE jobs SET used = used + {held} * MAX(0, ? - counted),"
+            f" waited = waited + ({held} = 0) * MAX(0, ? - counted), counted = ?"
+            " WHERE state IN ('waiting', 'running')",
+            (now, now, now),
+        )
+
+    # Intents and events
+
+    def _intend(self, job: int, epoch: int, kind: str, slot: str) -> None:
+        self._db.execute(
+            "INSERT INTO intents (job, epoch, kind, slot, open) VALUES (?, ?, ?, ?, 1)",
+            (job, epoch, kind, slot),
+        )
+
+    def intents(self) -> list[Intent]:
+        """Those to carry out, in this order."""
+        rows = self._db.execute(
+            "SELECT id, job, epoch, kind, slot FROM intents WHERE open ORDER BY id"
+        )
+        return [Intent(*row) for row in rows]
+
+    def intent_close(self, intent: Intent) -> None:
+        """It has been carried out."""
+        with self._change():
+            self._db.execute("UPDATE intents SET open = 0 WHERE id = ?", (intent.id,))
+
+    def events(
+        self, after: int = 0, limit: int = 1000, tenant: str | None = None, job: int | None = None
+    ) -> list[tuple[int, float, int | None, str]]:
+        """Number, time, job and text of those after a number, in order; of the jobs of a tenant
+        (None: all events), and of one job."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE id > ?"
+            " AND (? IS NULL OR (SELECT tenant FROM jobs WHERE jobs.id = events.job) = ?)"
+            " AND (? IS NULL OR job = ?) ORDER BY id LIMIT ?",
+            (after, tenant, tenant, job, job, limit),
+        ).fetchall()
+
+    def events_last(self, job: int, limit: int = 200) -> list[tuple[int, float, int | None, str]]:
+        """The newest of a job, in order."""
+        return self._db.execute(
+            "SELECT id, time, job, text FROM events WHERE job = ? ORDER BY id DESC LIMIT ?",
+            (job, limit),
+        ).fetchall()[::-1]
+
+    def event_last(self) -> int:
+        """The number of the last one; 0 if there is none."""
+        return int(self._one("SELECT COALESCE(MAX(id), 0) FROM events"))
+
+    def _event(self, job: int | None, now: float, text: str) -> None:
+        self._db.execute("INSERT INTO events (time, job, text) VALUES (?, ?, ?)", (now, job, text))
+
+
+def _asked(text: str) -> dict[str, Any]:
+    """The specification as it was submitted, before its sizes were changed."""
+    spec: dict[str, Any] = json.loads(text)
+    asked = spec.pop("asked", None)
+    if asked is None:
+        return spec
+    return {**{name: spec[name] for name in spec if name not in ("min", "max")}, **asked}
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

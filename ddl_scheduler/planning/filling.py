@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many slots each job gets: quotas, minima by tier and arrival, then water-filling. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddl_scheduler.planning.jobs import PolicyJob, Settings, Tenant
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job as the filling sees it."""
+
+    job: PolicyJob
+    tier: int  # with ageing
+    weight: float
+    sizes: tuple[int, ...]  # legal ones, ascending
+    speeds: tuple[float, ...]  # the speed-up with each of them
+    size: int = 0  # that it has now
+    limit: int = 4096  # it may keep so many, but not grow beyond
+    needed: int = 0  # with fewer it would miss its deadline, so it comes first in its tenant
+
+    @property
+    def start(self) -> int:
+        """Its smallest size."""
+        return self.sizes[0]
+
+    @property
+    def kept(self) -> bool:
+        """Whether it runs and may not be paused."""
+        return self.size > 0 and self.job.least > 0
+
+
+@dataclass
+class Filling:
+    """Sizes that grow until nothing is left to give."""
+
+    requests: Sequence[Request]
+    tenants: Mapping[str, Tenant]
+    free: dict[str, int]  # slots by kind
+    settings: Settings
+    sizes: dict[str, int] = field(default_factory=dict)  # by job
+    waiting: dict[str, str] = field(default_factory=dict)  # by job: why
+    used: dict[str, int] = field(default_factory=dict)  # slots by tenant
+    # By kind of slots, and by tenant: a job of this rank waits, and lower ones do not start.
+    held: dict[tuple[str, str], tuple[bool, float]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """What runs keeps its minimum; then come guaranteed slots, then all up to the caps. Minima
+        of all tiers come before anything more, and a higher tier comes before a lower one."""
+        self._sort()
+        total = dict(self.free)
+        for request in self.requests:
+            if request.kept and request.start <= self._left(request, None):
+                self._give(request, request.start)
+        guaranteed = {name: t.guarantee for name, t in self.tenants.items() if t.guarantee}
+        if guaranteed:
+            self._serve(total, guaranteed)
+        self._serve(total, None)
+        for tier in self._tiers():
+            self._fill(tier, self.settings.least_worth, None)
+
+    def _sort(self) -> None:
+        self.requests = sorted(self.requests, key=lambda r: (-r.tier, r.job.arrival, r.job.name))
+
+    def _tiers(self) -> list[list[Request]]:
+        tiers: dict[int, list[Request]] = {}
+        for request in self.requests:
+            tiers.setdefault(request.tier, []).append(request)
+        return list(tiers.values())
+
+    def _serve(self, total: Mapping[str, int], budgets: Mapping[str, int] | None) -> None:
+        for request in self.requests:
+            if request.job.name not in self.sizes:
+                self._begin(request, total, budgets)
+        for tier in self._tiers():
+            self._fill(tier, self.settings.worth, budgets)
+
+    def _begin(
+        self, request: Request, total: Mapping[str, int], budgets: Mapping[str, int] | None
+    ) -> None:
+        """Give a job its minimum. If it has to wait for slots, jobs of lower tiers do not take
+        them before it, unless they can be paused."""
+        job, start = request.job, request.start
+        cap, free = self._cap(request), self.free.get(job.kind, 0)
+        rank = (budgets is not None, request.tier)
+        if budgets is not None and start > self._room(request, self._budget(request, budgets)):
+            return
+        if start > total.get(job.kind, 0):
+            kind = f" of kind {job.kind}" if job.kind else ""
+            reason = f"needs {start} slots{kind}; there are {total.get(job.kind, 0)}"
+        elif start > cap:
+            reason = f"needs {start} slots; tenant {job.tenant} may have {cap}"
+        elif start > self._room(request, cap):
+            used = self.used.get(job.tenant, 0)
+            reason = f"needs {start} slots; tenant {job.tenant} has {used} of at most {cap}"
+            self._hold(("tenant", job.tenant), rank)
+        elif start > free:
+            reason = f"needs {start} slots; those before it leave {free}"
+            self._hold(("kind", job.kind), rank)
+        elif job.least and rank < max(
+            self._held("kind", job.kind), self._held("tenant", job.tenant)
+        ):
+            reason = "waits for jobs of higher tiers, which wait as well"
+        else:
+            self.waiting.pop(job.name, None)
+            self._give(request, start)
+            return
+        self.waiting[job.name] = reason
+
+    def _hold(self, what: tuple[str, str], rank: tuple[bool, int]) -> None:
+        self.held[what] = max(rank, self._held(*what))
+
+    def _held(self, sort: str, name: str) -> tuple[bool, float]:
+        return self.held.get((sort, name), (False, -math.inf))
+
+    def _give(self, request: Request, count: int) -> None:
+        job = request.job
+        self.sizes[job.name] = self.sizes.get(job.name, 0) + count
+        self.used[job.tenant] = self.used.get(job.tenant, 0) + count
+        self.free[job.kind] -= count
+
+    def _cap(self, request: Request) -> float:
+        tenant = self.tenants.get(request.job.tenant)
+        return math.inf if tenant is None or tenant.cap is None else tenant.cap
+
+    def _budget(self, request: Request, budgets: Mapping[str, int] | None) -> float:
+        cap = self._cap(request)
+        return cap if budgets is None else min(cap, budgets.get(request.job.tenant, 0))
+
+    def _room(self, request: Request, budget: float) -> float:
+        return budget - self.used.get(request.job.tenant, 0)
+
+    def _fill(
+        self, tier: Iterable[Request], worth: float, budgets: Mapping[str, int] | None
+    ) -> None:
+        """Water-filling: the tenant with least slots for its weight comes next, and of its jobs the
+        one whose next size is least for its weight."""
+        queues: dict[str, list[tuple[tuple[object, ...], int, Request]]] = {}
+        for request in tier:
+            if request.job.name in self.sizes:
+                self._push(queues.setdefault(request.job.tenant, []), request, worth, budgets)
+        tenants = [(self._level(name), name) for name in queues]
+        heapq.heapify(tenants)
+        while tenants:
+            _, name = heapq.heappop(tenants)
+            queue = queues[name]
+            if not queue:
+                continue
+            _, size, request = heapq.heappop(queue)
+            count = size - self.sizes[request.job.name]
+            if count <= self._left(request, budgets):
+                self._give(request, count)
+            self._push(queue, request, worth, budgets)  # its next size, or one that fits
+            heapq.heappush(tenants, (self._level(name), name))
+
+    def _level(self, tenant: str) -> float:
+        weight = self.tenants[tenant].weight if tenant in self.tenants else 1.0
+        return self.used.get(tenant, 0) / weight
+
+    def _left(self, request: Request, budgets: Mapping[str, int] | None) -> float:
+        room = self._room(request, self._budget(request, budgets))
+        return min(self.free.get(request.job.kind, 0), room)
+
+    def _push(
+        self,
+        queue: list[tuple[tuple[object, ...], int, Request]],
+        request: Request,
+        worth: float,
+        budgets: Mapping[str, int] | None,
+    ) -> None:
+        """Queue a job for the next size that fits and is worth it, if there is one."""
+        now = self.sizes[request.job.name]
+        urgent = now < request.needed
+        worth = self.settings.least_worth if urgent else worth
+        size = size_next(request, now, now + self._left(request, budgets), worth)
+        if size:
+            keeps = size <= request.size  # of equals, those that have it already
+            key = (not urgent, size / request.weight, not keeps, request.job.arrival)
+            heapq.heappush(queue, ((*key, request.job.name), size, request))
+
+
+def size_next(request: Request, now: int, most: float, worth: float) -> int:
+    """The size up to `most` with the most speed-up for each slot that is added, the smallest of
+    equals; 0 if it brings less than `worth`. A single step could be one that brings little before
+    one that brings much, as from 4 to 6 and then to 8 ranks of 16 shares."""
+    begin = request.sizes.index(now)
+    best, size = worth - 1e-9, 0
+    for i in range(begin + 1, len(request.sizes)):
+        if request.sizes[i] > min(most, request.limit):
+            break
+        gain = (request.speeds[i] - request.speeds[begin]) / (request.sizes[i] - now)
+        if gain > best + 1e-9:
+            best, size = gain, request.sizes[i]
+    return size

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs one job of `ddl serve`: a process of its own, with the job's coordinator and engine.
+
+The service steers it by a socket: it tells which slots the job may use, and hears which the job
+still holds. When the service ends, the job goes on with the slots that it has, and the next service
+connects to it. When the service is there, it takes the result; else that waits in a file.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddl_elastic.base import environment
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.coordinator.coordinator import Coordinator, EventListener, JobFailed, wait_for_end
+from ddl_elastic.coordinator.worker_registry import Size, Worker
+from ddl_elastic.engines import AgentSpec, Program, program
+from ddl_elastic.engines.dialed import DialedEngine
+from ddl_elastic.engines.local import LocalEngine
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.requests import MOST, JobSpec, spec_read
+from ddl_scheduler.runner.slot_filter import SlotFilterEngine
+from ddl_scheduler.runner.throughput import ThroughputEstimator
+from ddl_scheduler.runner.user import acting_as, become, user_find
+
+TELL_EVERY = 0.5  # seconds
+LEAVE_LIMIT = 30.0  # seconds for a worker to leave by plan; then it is killed, and the others go on
+PAUSE_LIMIT = 120.0  # seconds for a job to write its state and end
+OTHERS = 5.0  # seconds for the other agents, when a first one is there
+PLACES_LIMIT = 60.0  # seconds for the first one
+EVENTS = 100  # of a job that are told, the newest ones
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What to run.
+
+    store    the service's file
+    spec     as it is in the store
+    slots    the names of all slots of this host, by the engine's ids; none: they are agents'
+    granted  those that the job begins with
+    run      the name of this run, for agents, and what they have to know
+    token
+    user     whom the workers run as; "": as the service does
+    """
+
+    store: str
+    job: int
+    spec: Mapping[str, Any]
+    slots: Sequence[str]
+    granted: Sequence[str]
+    run: str = ""
+    token: str = ""
+    user: str = ""
+
+    @property
+    def job_folder(self) -> JobFolder:
+        return JobFolder(Path(self.store), self.job)
+
+
+class _Log(EventListener):
+    """Events go to a file. What the workers write is in files of their own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def event(self, text: str) -> None:
+        with suppress(OSError), self._path.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def run(order: RunSpec, listener: socket.socket) -> None:
+    """Run the job to its end, and write what has come of it."""
+    folder = order.job_folder
+    log, earlier = _Log(folder.events), folder.result()
+    folder.result_write({**earlier, "state": "running"})  # which stays there if this is killed
+    try:
+        result = _run(order, spec_read(order.spec), listener, log, earlier)
+    except JobFailed as error:
+        result = {"state": "failed", "why": str(error), "code": error.code}
+    except Exception as error:  # so that the job does not begin again
+        result = {"state": "failed", "why": f"{type(error).__name__}: {error}", "code": 1}
+    if why := result.get("why"):
+        log.event(f"failed: {why}")
+    folder.result_write({**earlier, **result})
+
+
+def _run(
+    order: RunSpec,
+    spec: JobSpec,
+    listener: socket.socket,
+    log: EventListener,
+    earlier: dict[str, Any],
+) -> dict[str, Any]:
+    folder = order.job_folder
+    user = user_find(order.user) if order.user else None
+    os.chdir(folder.path)
+    path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
+    with acting_as(user) if user else nullcontext():
+        if spec.folder:  # else the user may not enter where it is, and runs there all the same
+            os.chdir(spec.folder)
+        is_there = path.is_file()
+    variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
+    if not order.slots:
+        work_in = str(Path.cwd())
+        wanted = Program(str(Path(work_in, path)), list(words), work_in, [], variables)
+        return _run_on_agents(order, spec, wanted, listener, log, earlier)
+    if not is_there:
+        raise JobFailed(f"{path}: there is no such program")
+    environment.give_variables(variables)
+    if user:
+        folder.give_checkpoints(user.pw_uid, user.pw_gid)
+
+    def work(agent: AgentSpec, channel: Channel) -> None:
+        listener.close()
+        if user:
+            become(user)
+        program.work(agent, channel, path, words, secret, None)
+
+    with LocalEngine(work, len(order.slots), spec.threads, folder.path) as local:
+        engine = SlotFilterEngine(local, lambda slot: order.slots[slot.id], order.granted)
+        return Runner(engine, spec, listener, log, earlier).run()
+
+
+def _run_on_agents(
+    order: RunSpec,
+    spec: JobSpec,
+    wanted: Program,
+    listener: socket.socket,
+    log: EventListener,
+    earlier: dict[str, Any],
+) -> dict[str, Any]:
+    """With the workers where agents dial in from."""
+    environment.allow_connections()
+    logs = order.job_folder.path
+    with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
+        engine = SlotFilterEngine(dialed, dialed.name, order.granted)
+        where = {"run": order.run, "port": dialed.port}
+        return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()
+
+
+def program_words(spec: JobSpec) -> Sequence[str]:
+    """The program and its arguments, without a Python in front."""
+    command = spec.command
+    is_python = len(command) > 1 and Path(command[0]).name in ("python", "python3")
+    return command[1:] if is_python else command
+
+
+def program_path(spec: JobSpec) -> Path:
+    """From the folder in which it runs, if it has one."""
+    return Path(spec.folder or "", program_words(spec)[0])
+
+
+class Runner:
+    """One run of a job: from its start, or its newest checkpoint, to its end or a pause.
+
+    where     agents are to dial in, and the name of the run; {}: its slots are on this machine
+    failures  of agents, which cannot run the program
+    """
+
+    def __init__(
+        self,
+        engine: SlotFilterEngine,
+        spec: JobSpec,
+        listener: socket.socket,
+        log: EventListener,
+        earlier: dict[str, Any],
+        where: Mapping[str, Any] | None = None,
+        failures: Sequence[str] = (),
+    ) -> None:
+        self._engine, self._where, self._failures = engine, where or {}, failures
+        self._pace = ThroughputEstimator()
+        self._pace.load(earlier.get("measured", []))
+        self._log, self._threads = log, spec.threads
+        self._listener = listener
+        self._begun: Coordinator | None = None  # once there is a place for a worker
+        self._service: Channel | None = None
+        self._told: dict[str, Any] = {}
+        self._told_at = 0.0
+        self._number = 0  # of the last grant
+        self._leaving: dict[int, float] = {}  # when a worker was asked to leave, by member
+        self._stops = ""  # paused or cancelled, once that is asked for
+        self._kill_at = float("inf")
+
+    @property
+    def _job(self) -> Coordinator:
+        assert self._begun
+        return self._begun
+
+    def run(self) -> dict[str, Any]:
+        """The result."""
+        if not self._find_places():
+            return {"state": self._stops}
+        most = MOST if self._where else len(self._engine.slots())
+        size = Size(max(1, len(self._engine.granted)), least=1, most=most)
+        self._begun = Coordinator(self._engine, size, self._threads, self._log)
+        result: dict[str, Any] = {"state": "done"}
+        try:
+            self._job.run(self._wait_for_end)
+        except JobFailed as error:
+            result = {"state": "failed", "why": str(error) or self._ends(), "code": error.code}
+            if self._is_lost():
+                result = {"state": "lost"}
+        if self._stops and (result["state"] == "failed" or not self._job.report().get("hash")):
+            result = {"state": self._stops}
+        told = self._describe()
+        return {**result, **{name: told[name] for name in ("report", "measured", "logical")}}
+
+    def _find_places(self) -> bool:
+        """Agents on other hosts need a while. Whether the job may begin, on some of its slots at
+        least. Raises JobFailed."""
+        began, some = time.monotonic(), float("inf")
+        while not self._stops:
+            free = sum(slot.state == "free" for slot in self._engine.slots())
+            now = time.monotonic()
+            some = min(some, now) if free else float("inf")
+            if not self._where or free >= len(self._engine.granted) or now > some + OTHERS:
+                break
+            if not free and self._failures:
+                raise JobFailed("; ".join(self._failures))
+            if now > began + PLACES_LIMIT:
+                raise JobFailed(
+                    f"no agent has come to port {self._where['port']} within {PLACES_LIMIT:.0f} s;"
+                    " may agents connect to any port of this machine?"
+                )
+            self._engine.events(0.05)
+            self._hear()
+        return not self._stops
+
+    def _is_lost(self) -> bool:
+        """Whether the job has ended since its agents were lost: it can begin again."""
+        ended = [worker for worker in self._job.workers if worker.code]
+        return bool(ended) and all(worker.evidence != "told" for worker in ended)
+
+    def _wait_for_end(self) -> None:
+        while self._job.alive():
+            self._job.wait()
+            self._hear()
+            self._steer()
+            self._tell()
+        wait_for_end(self._job)
+
+    def _ends(self) -> str:
+        """Of workers that have not joined."""
+        ended = [worker for worker in self._job.workers if worker.code]
+        return "; ".join(f"{worker.name} has ended: {worker.cause}" for worker in ended)
+
+    # ---- the service ----
+
+    def _hear(self) -> None:
+        waits_for: list[Any] = [self._listener, *([self._service] if self._service else [])]
+        for one in ready(waits_for, 0):
+            if one is self._listener:
+                connection, _ = self._listener.accept()
+                if self._service:
+                    self._service.close()
+                self._service, self._told = Channel(connection), {}
+                if self._where:
+                    with suppress(OSError):  # about to be noticed
+                        told = {"number": self._number, "held": self._engine.held}
+                        self._service.send("listens", **self._where, **told)
+                return
+            try:
+                for message in one.poll():
+                    self._take(message)
+            except (EOFError, ValueError):  # the service has ended; the job goes on
+                one.close()
+                self._service = None
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "grant":
+            if not self._stops:
+                self._grant(**message.fields)
+        elif message.kind == "pause":
+            self._stop("paused", PAUSE_LIMIT)
+        elif message.kind == "cancel":
+            self._stop("cancelled", 0.0)
+        else:
+            raise ValueError(f"a message {message.kind!r}")
+
+    def _grant(self, number: int, slots: list[str]) -> None:
+        self._number = number
+        self._engine.granted = frozenset(slots)
+        if self._begun:
+            self._job.registry.resize(max(1, len(slots)))
+
+    def _stop(self, how: str, limit: float) -> None:
+        self._stops = how
+        self._kill_at = min(self._kill_at, time.monotonic() + limit)
+        if self._begun:
+            self._job.registry.pause()
+
+    def _describe(self) -> dict[str, Any]:
+        report = self._job.report()
+        report["events"] = report["events"][-EVENTS:]
+        return {
+            "number": self._number,
+            "report": report,
+            "held": self._engine.held if self._job.alive() else [],
+            "measured": self._pace.measured(),
+            "logical": self._job.registry.logical,
+        }
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        self._measure(now)
+        if self._service is None:
+            return
+        known = (self._told.get("number"), self._told.get("held"))
+        if now < self._told_at + TELL_EVERY and known == (self._number, self._engine.held):
+            return
+        told, self._told_at = self._describe(), now
+        with suppress(OSError):  # about to be noticed
+            if self._service.offer("told", **told):  # else the service does not keep up
+                self._told = told
+
+    def _measure(self, now: float) -> None:
+        workers = self._job.workers
+        running = [worker for worker in workers if worker.state == "running"]
+        hosts = len({worker.handle.slot.host for worker in running})
+        shares, busy = sum(w.shares for w in workers), sum(w.busy for w in workers)
+        self._pace.see(now, self._job.steps, len(running), hosts, shares, busy)
+
+    # ---- the workers ----
+
+    def _steer(self) -> None:
+        """Those in slots that the job has to give back leave, and so do all when it stops."""
+        now = time.monotonic()
+        alive = self._job.alive()
+        if now >= self._kill_at:
+            for worker in alive:
+                self._job.stop(worker, self._stops)
+            return
+        begun = any(worker.joined for worker in alive)
+        for worker in alive:
+            if self._may_stay(worker):
+                continue
+            asked = self._leaving.setdefault(worker.member, now)
+            worker.leaves = True
+            is_last = len(alive) == 1 and not self._stops
+            if not is_last and (not worker.joined or not begun or now > asked + LEAVE_LIMIT):
+                self._engine.stop(worker.handle, 0)
+        if self._stops and not begun:
+            self._kill_at = now
+
+    def _may_stay(self, worker: Worker) -> bool:
+        return self._engine.name(worker.handle.slot) in self._engine.granted

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a job's steps take with each number of workers, measured while it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+LEAST_STEPS = 5  # of a measurement
+LEAST_SECONDS = 1.0
+KEPT = 9  # measurements of a size
+
+
+@dataclass
+class _Found:
+    """Measurements with one number of workers."""
+
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+
+class ThroughputEstimator:
+    """Of one job."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], _Found] = {}
+        self._place, self._steps, self._since = (0, 0), 0, 0.0
+        self._shares, self._busy = 0, 0.0
+        self._begun = False  # a step was committed since the size changed
+
+    def see(
+        self, now: float, steps: int, size: int, hosts: int = 1, shares: int = 0, busy: float = 0.0
+    ) -> None:
+        """So many steps are committed, and so many workers train on so many hosts. The first step
+        after a change does not count.
+
+        shares, busy  that all workers have computed since the job began, and the seconds of that
+        """
+        if (size, hosts) != self._place or steps < self._steps:
+            self._place, self._steps, self._begun = (size, hosts), steps, False
+        elif steps > self._steps and not self._begun:
+            self._begin(now, steps, shares, busy)
+        elif steps - self._steps >= LEAST_STEPS and now - self._since >= LEAST_SECONDS and size:
+            found = self._found.setdefault(self._place, _Found())
+            found.steps.append((now - self._since) / (steps - self._steps))
+            if shares > self._shares:
+                found.shares.append((busy - self._busy) / (shares - self._shares))
+            self._begin(now, steps, shares, busy)
+
+    def _begin(self, now: float, steps: int, shares: int, busy: float) -> None:
+        self._since, self._steps, self._begun = now, steps, True
+        self._shares, self._busy = shares, busy
+
+    def measured(self) -> list[tuple[int, int, float, float]]:
+        """Workers, hosts, and the seconds of a step and of a share with them; a share's are 0 if
+        they are not known."""
+        return [
+            (*place, median(found.steps), median(found.shares) if found.shares else 0.0)
+            for place, found in sorted(self._found.items())
+        ]
+
+    def load(self, measured: Iterable[Sequence[Any]]) -> None:
+        """What an earlier run has measured."""
+        for size, hosts, seconds, share in measured:
+            found = self._found[int(size), int(hosts)] = _Found()
+            found.steps.append(float(seconds))
+            if share:
+                found.shares.append(float(share))

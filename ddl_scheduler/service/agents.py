@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents that have dialed in to `ddl serve`: their slots are those that its jobs share.
+
+The service tells an agent which runs of jobs to serve. For each of them the agent has a process
+that dials in at the run, as an agent of that job alone, see pool_agent.py. So the workers depend on
+their run and on their agent, and not on the service.
+
+An agent whose connection has ended may dial again: until then its slots stay as they are for a
+while. So do those that the store knows when the service starts.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddl_elastic.base.messages import Channel, Message
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
+from ddl_launch import frames
+from ddl_scheduler.planning.jobs import PolicySlot
+
+REDIAL_LIMIT = 3.0  # seconds for an agent whose connection has ended
+RETURN_LIMIT = 15.0  # seconds, after the service has started
+
+
+@dataclass(eq=False)
+class _PooledAgent:
+    connection: socket.socket
+    channel: Channel
+    slots: list[PolicySlot]
+    runs: set[str] = field(default_factory=set)  # that have processes there, as it has told
+    asked: set[str] = field(default_factory=set)  # to serve
+    leaves: bool = False
+
+
+class AgentPool:
+    """Of one service.
+
+    token   what agents have to know
+    memory  of each slot, in bytes; 0: not known
+    known   names of slots of agents that had dialed in at an earlier service
+    show    called with a line for each event
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        token: str,
+        memory: int = 0,
+        known: Iterable[str] = (),
+        show: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._memory, self._show = memory, show
+        self._dial_in = AgentListener(address, token, self._admit, show)
+        self._agents: dict[str, _PooledAgent] = {}
+        self._away: dict[
+            str, tuple[list[PolicySlot], float]
+        ] = {}  # by agent: its slots, until when
+        for name in known:
+            agent = name.rpartition("/")[0]
+            slots, _ = self._away.setdefault(agent, ([], time.monotonic() + RETURN_LIMIT))
+            slots.append(PolicySlot(name, agent.rpartition("-")[0], memory=memory))
+        self._look_at = 0.0
+
+    @property
+    def port(self) -> int:
+        return self._dial_in.port
+
+    def slots(self) -> list[PolicySlot]:
+        """Of all agents, but those that are about to leave."""
+        here = [agent.slots for agent in self._agents.values() if not agent.leaves]
+        away = [slots for slots, _ in self._away.values()]
+        return [slot for slots in (*here, *away) for slot in slots]
+
+    def close(self) -> None:
+        """Agents stay, and wait for the next service."""
+        self._dial_in.close()
+        for agent in self._agents.values():
+            agent.channel.close()
+
+    # ---- what comes ----
+
+    @property
+    def connections(self) -> list[Any]:
+        """To wait for."""
+        return [*self._dial_in.connections, *(agent.channel for agent in self._agents.values())]
+
+    def hear(self, one: Any) -> None:
+        """Something has come on one of these."""
+        if self._dial_in.hear(one):
+            return
+        for name, agent in list(self._agents.items()):
+            if agent.channel is one:
+                self._hear(name, agent)
+
+    def look(self) -> None:
+        """From time to time."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + frames.TICK
+        self._dial_in.look()
+        for name, agent in list(self._agents.items()):
+            if frames.is_silent(agent.connection):
+                self._lose(name, "its host does not answer")
+        for name, (_, until) in list(self._away.items()):
+            if now > until:
+                del self._away[name]
+                self._show(f"agent {name} has not come back")
+
+    def _hear(self, name: str, agent: _PooledAgent) -> None:
+        try:
+            for message in agent.channel.poll():
+                self._take(name, agent, message)
+        except EOFError as error:
+            self._lose(name, str(error))
+        except ValueError as error:
+            self._lose(name, f"it sent {error}")
+
+    def _take(self, name: str, agent: _PooledAgent, message: Message) -> None:
+        if message.kind == "serves":
+            runs = {str(run) for run in message.fields["runs"]}
+            ended = agent.runs - runs
+            agent.asked -= ended  # and may be asked for them again
+            agent.runs = runs
+        elif message.kind == "unserved":
+            agent.asked.discard(message.fields["run"])
+            self._show(f"agent {name}: {message.fields['why']}")
+        elif message.kind == "leave":
+            agent.leaves = True
+            self._show(f"agent {name} was asked to end, and leaves")
+        else:
+            raise ValueError(f"a message {message.kind!r}")
+
+    def _admit(self, connection: socket.socket, hello: Mapping[str, Any]) -> None:
+        check_hello(hello, AGENT_HELLO)
+        name = hello["agent"]
+        if "/" in name:
+            raise ValueError(f"an agent's name {name!r}")
+        if old := self._agents.pop(name, None):
+            old.channel.close()
+        self._away.pop(name, None)
+        slots = [
+            PolicySlot(f"{name}/{number}", hello["host"], memory=self._memory)
+            for number in range(hello["slots"])
+        ]
+        self._dial_in.answer(connection, hello, {"pool": True})
+        connection.settimeout(None)
+        self._agents[name] = _PooledAgent(connection, Channel(connection), slots)
+        self._show(f"agent {name} is there, with {len(slots)} slots")
+
+    def _lose(self, name: str, why: str) -> None:
+        agent = self._agents.pop(name)
+        agent.channel.close()
+        if not agent.leaves:
+            self._away[name] = (agent.slots, time.monotonic() + REDIAL_LIMIT)
+        self._show(f"agent {name} is gone: {why}")
+
+    # ---- what they are asked for ----
+
+    def serve(self, run: str, port: int, slots: Collection[str]) -> None:
+        """Have the agents of these slots dial in at the run."""
+        for name in {slot.rpartition("/")[0] for slot in slots}:
+            agent = self._agents.get(name)
+            if agent and run not in agent.asked:
+                agent.asked.add(run)
+                self._send(agent, "serve", run=run, port=port)
+
+    def drop_others(self, runs: Mapping[str, Collection[str]]) -> None:
+        """End what serves other runs than these, which hold those slots."""
+        for name, agent in self._agents.items():
+            for run in agent.runs | agent.asked:
+                held = [slot for slot in runs.get(run, ()) if slot.rpartition("/")[0] == name]
+                if run not in runs or (agent.leaves and not held):
+                    agent.asked.discard(run)
+                    self._send(agent, "drop", run=run)
+
+    def is_stale(self, slot: str, runs: Collection[str]) -> bool:
+        """Whether its agent still has processes of other runs than these."""
+        agent = self._agents.get(slot.rpartition("/")[0])
+        return agent is not None and not agent.runs <= {*runs}
+
+    def _send(self, agent: _PooledAgent, kind: str, **fields: Any) -> None:
+        with suppress(OSError):  # it is about to be lost
+            agent.channel.send(kind, **fields)

@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ddl serve`: reads jobs from the store, plans, and has the plans carried out.
+
+Design notes
+- Each job runs in a process of its own, with the coordinator that `ddl elastic run` has too, and
+  not in a thread of the service. So the job outlives the service: killed and started again, it
+  finds the runs by their sockets and goes on where it was. A program that breaks its coordinator
+  breaks one job. The fork server of a job needs a process without threads in any case.
+- Nothing is remembered but what is in the store, in the jobs' folders, and in the runs. The loop
+  compares what should be with what is: the slots that the store gives to a job, and those that its
+  run holds. So after a crash at any place the next look goes on.
+- A slot comes to a run when no other run holds it any more. An intent is closed when what it wanted
+  is seen. So an intent tells which run may hold slots that the store gives to another job.
+- A job never runs twice: all its processes hold one lock, see folder.py.
+- Slots are those of this machine, or those of agents, see agents.py: then the workers are where
+  the agents are, and only the run with its coordinator is here.
+- One thread uses the store. `live`, `slots` and `wake` may be called from others.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ddl_elastic.base.waiting import ready
+from ddl_elastic.engines.dialed import job_secret
+from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.requests import JobSpec, spec_read
+from ddl_scheduler.base.store import ACTIVE, UNFINISHED, JobRecord, JobState, Store, StoreError
+from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
+from ddl_scheduler.planning.policy import plan_make
+from ddl_scheduler.runner.runner import RunSpec
+from ddl_scheduler.runner.starter import Starter
+from ddl_scheduler.service.agents import AgentPool
+from ddl_scheduler.service.job_stats import JobStats, job_of
+from ddl_scheduler.service.runs import Run, run_adopt
+
+PLAN_EVERY = 0.5  # seconds, at most
+LOOK_EVERY = 0.5  # seconds between two looks at the store
+COUNT_EVERY = 10.0  # seconds after which slot-seconds are added up, and the plan is made again
+ENDING = 0.02  # seconds between two looks at a run that is about to end
+CRASHES = 3  # of a job without a step in between, until it counts as failed
+
+_log = logging.getLogger("ddl_scheduler")
+
+
+class SlotView(NamedTuple):
+    """A slot as others see it."""
+
+    id: str
+    host: str
+    state: str  # free, starting, used, draining
+    job: int | None  # that has it, or still holds it
+
+
+class Service:
+    """A context manager; jobs go on when it is closed.
+
+    path       of the store
+    slots      that there are
+    starter    starts runs
+    on_action  called with each statement and before and after each call of a run, for tests
+    token      what agents have to know; "": there are none, but the slots of this machine
+    users      whom the jobs of each tenant run as; {}: all as the service does
+    agents     makes what they dial in to, from the names of slots that the store knows
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        slots: Sequence[PolicySlot],
+        starter: Starter,
+        settings: Settings | None = None,
+        on_action: Callable[[str], object] = lambda _: None,
+        token: str = "",
+        users: Mapping[str, str] | None = None,
+        agents: Callable[[Collection[str]], AgentPool] | None = None,
+    ) -> None:
+        self._path, self._slots, self._starter = path, slots, starter
+        self._settings, self._action = settings or Settings(), on_action
+        self._store = Store(path, on_action)
+        self._token, self._users = token, users or {}
+        known = [slot for slots in self._store.slots().values() for slot in slots]
+        self._agents = agents(known) if agents else None
+        self._records: dict[int, JobRecord] = {}  # of jobs that have not ended
+        self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
+        self._runs: dict[int, Run] = {}
+        self._known: dict[int, JobStats] = {}  # of jobs that have run here
+        self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
+        self._plan = Schedule()
+        # When, by the clock that nobody sets; 0: at once.
+        self._plan_at = self._looked = self._counted = 0.0
+        self._plan_again = math.inf
+        self._is_due = True  # a plan
+        self._view: Sequence[SlotView] = ()
+        self._changed = threading.Lock()  # of what other threads see
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._adopt()
+        self._show()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.close()
+        if self._agents:
+            self._agents.close()
+        self._store.close()
+        self._woken.close()
+        self._wake.close()
+
+    # ---- for other threads ----
+
+    def live(self, job: int) -> dict[str, Any] | None:
+        """The job's report, as Job.report has it, as far as is known; with `waiting`, the reason
+        why it has no slots, and `deadline_warning`, where it is in danger."""
+        with self._changed:
+            run, plan = self._runs.get(job), self._plan
+            found = dict(run.report) if run else {}
+        found = found or JobFolder(self._path, job).result().get("report", {})
+        if reason := plan.waiting.get(str(job)):
+            found["waiting"] = reason
+        if danger := plan.deadlines.get(str(job)):
+            found["deadline_warning"] = danger
+        return found or None
+
+    def slots(self) -> list[SlotView]:
+        """All there are, and who has them."""
+        with self._changed:
+            return list(self._view)
+
+    def wake(self) -> None:
+        """Something has changed in the store: look now."""
+        with suppress(BlockingIOError):  # it is about to wake
+            self._wake.send(b"w")
+
+    # ---- the loop ----
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Serve until that is so; `wake` has it looked at."""
+        while not until():
+            self.turn()
+
+    def turn(self) -> None:
+        """Wait for something, but not long, and do what follows."""
+        self._wait()
+        now = time.time()
+        if self._is_due or time.monotonic() >= self._looked + LOOK_EVERY:
+            self._look()
+        self._end_runs(now)
+        self._look_at_agents()
+        if time.monotonic() >= self._next_plan:
+            self._make_plan(now)
+        self._steer(now)
+        self._close_intents()
+        self._show()
+
+    @property
+    def _next_plan(self) -> float:
+        """When it is to be made."""
+        later = min(self._plan_again, self._counted + COUNT_EVERY)
+        return max(self._plan_at + PLAN_EVERY, 0.0 if self._is_due else later)
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        until = min(self._looked + LOOK_EVERY, self._next_plan)
+        if any(run.channel is None for run in self._runs.values()):
+            until = min(until, now + ENDING)
+        runs = {run.channel: run for run in self._runs.values() if run.channel}
+        agents = self._agents.connections if self._agents else []
+        waits_for: list[Any] = [self._woken, *runs, *agents]
+        for one in ready(waits_for, until - now):
+            if one is self._woken:
+                self._woken.recv(4096)
+                self._looked = 0.0
+            elif one in runs:
+                self._is_due |= runs[one].hear()
+            elif self._agents:
+                self._agents.hear(one)
+
+    def _look_at_agents(self) -> None:
+        """What slots there are. Runs have agents where they hold some, and nowhere else."""
+        if not self._agents:
+            return
+        self._agents.look()
+        slots = self._agents.slots()
+        if slots != self._slots:
+            with self._changed:
+                self._slots = slots
+            self._is_due = True
+        for run in self._runs.values():
+            if run.port and not run.asked:
+                self._agents.serve(run.name, run.port, run.held)
+        if all(run.name for run in self._runs.values()):  # else one that was found has not told
+            self._agents.drop_others({run.name: run.held for run in self._runs.values()})
+
+    def _is_free(self, slot: str, job: int) -> bool:
+        """Whether the job may use it, as nobody else does."""
+        if self._holder(slot) not in (None, job):
+            return False
+        names = [run.name for run in self._runs.values()]
+        return not (self._agents and self._agents.is_stale(slot, names))
+
+    def _adopt(self) -> None:
+        """The runs that an earlier service has left. One that has not told what it holds has what
+        the store gives to it, and what it was to give back."""
+        self._given = self._store.slots()
+        intents = self._store.intents()
+        jobs = {record.id for record in self._store.jobs(*UNFINISHED)}
+        for job in sorted(jobs | {intent.job for intent in intents}):
+            stops = [each.slot for each in intents if each.job == job and each.kind == "stop"]
+            folder = JobFolder(self._path, job)
+            if run := run_adopt(folder, [*self._given.get(job, ()), *stops]):
+                self._runs[job] = run
+                _log.info("job %d runs and goes on", job)
+            elif job in jobs:
+                self._settle(job, folder.result(), time.time())
+
+    def _look(self) -> None:
+        """At what others have changed in the store."""
+        self._looked = time.monotonic()
+        found = {r.id: r for r in self._store.jobs(*UNFINISHED)}
+        if {k: (r.state, r.spec) for k, r in found.items()} != {
+            k: (r.state, r.spec) for k, r in self._records.items()
+        }:
+            self._is_due = True
+        self._records, self._given = found, self._store.slots()
+
+    # ---- ends ----
+
+    def _end_runs(self, now: float) -> None:
+        for job, run in list(self._runs.items()):
+            if not run.has_ended():
+                continue
+            result = run.folder.result()
+            is_crash = result.get("state") in ("starting", "running", "lost") and not run.asked
+            with self._changed:
+                del self._runs[job]
+            self._known[job] = run.known
+            self._is_due = True
+            if not self._settle(job, result, now) and is_crash:
+                self._count_crash(job, run.report.get("steps", 0), now)
+
+    def _settle(self, job: int, result: Mapping[str, Any], now: float) -> bool:
+        """Whether its run has come to the end of the job."""
+        state = result.get("state")
+        if state not in (JobState.DONE, JobState.FAILED):
+            return False
+        self._move(job, JobState(state), now, str(result.get("why", "")))
+        return True
+
+    def _count_crash(self, job: int, steps: int, now: float) -> None:
+        count, before = self._crashes.get(job, (0, -1))
+        count = count + 1 if steps <= before else 1
+        self._crashes[job] = (count, max(steps, before))
+        _log.warning("job %d: its processes were killed", job)
+        if count >= CRASHES:
+            why = f"its processes were killed {CRASHES} times without a step in between"
+            self._move(job, JobState.FAILED, now, why)
+
+    def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
+        try:
+            self._store.job_move(job, state, now, why)
+        except StoreError:  # it was cancelled meanwhile
+            return
+        finally:
+            self._looked = 0.0
+        record = self._records.get(job)
+        if record:
+            self._records[job] = replace(record, state=state)
+        self._given = self._store.slots()
+        _log.info("job %d is %s%s", job, state, f": {why}" if why else "")
+
+    # ---- plans ----
+
+    def _make_plan(self, now: float) -> None:
+        clock = time.monotonic()
+        self._plan_at, self._is_due = clock, False
+        jobs = [job for record in self._records.values() if (job := self._job(record, now))]
+        tenants = [Tenant(*each) for each in self._store.tenants()]
+        last = {str(job): slots for job, slots in self._given.items()}
+        plan = plan_make(jobs, self._slots, tenants, last, now, self._settings)
+        self._plan_again = clock + plan.again - now
+        with self._changed:
+            self._plan = plan
+        wanted = {int(name): slots for name, slots in plan.slots.items()}
+        if wanted == self._given and clock < self._counted + COUNT_EVERY:
+            return
+        try:
+            self._store.plan_write(wanted, now)
+        except StoreError as error:  # a job has ended or was cancelled meanwhile
+            _log.debug("planned too late: %s", error)
+            self._is_due = True
+        else:
+            self._counted = clock
+        self._look()
+
+    def _job(self, record: JobRecord, now: float) -> PolicyJob | None:
+        if record.state not in ACTIVE:
+            return None
+        spec = self._spec(record, now)
+        run = self._runs.get(record.id)
+        known = run.known if run else self._known.get(record.id, JobStats())
+        return job_of(record, spec, known) if spec else None
+
+    def _spec(self, record: JobRecord, now: float) -> JobSpec | None:
+        try:
+            return spec_read(record.spec)
+        except ValueError as error:
+            self._move(record.id, JobState.FAILED, now, f"its specification is wrong: {error}")
+            return None
+
+    # ---- what is carried out ----
+
+    def _steer(self, now: float) -> None:
+        """Have each run use what the store gives to its job, once no other run holds it."""
+        for job, run in self._runs.items():
+            record = self._records.get(job)
+            if record is None or record.state not in UNFINISHED:
+                self._ask(run, "cancel")
+            elif not self._given.get(job):
+                self._ask(run, "pause")
+        for record in list(self._records.values()):
+            given = self._given.get(record.id, ())
+            free = [slot for slot in given if self._is_free(slot, record.id)]
+            if not free or record.state not in ACTIVE:
+                continue
+            if found := self._runs.get(record.id):
+                self._grant(found, free)
+            elif self._suffice(record, free, now):
+                self._start(record, free, now)
+
+    def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:
+        """Whether the job can begin before others have given back the rest of its slots."""
+        spec = self._spec(record, now)
+        given = self._given[record.id]
+        return spec is not None and len(free) >= min(len(given), max(1, spec.least))
+
+    def _ask(self, run: Run, what: str) -> None:
+        if run.asked not in (what, "cancel"):
+            self._action(what)
+            run.ask(what)
+            self._action(what)
+
+    def _grant(self, run: Run, slots: Collection[str]) -> None:
+        if run.takes(slots):
+            self._action("grant")
+            run.grant(slots)
+            self._action("grant")
+
+    def _holder(self, slot: str) -> int | None:
+        return next((job for job, run in self._runs.items() if slot in run.held), None)
+
+    def _start(self, record: JobRecord, slots: Sequence[str], now: float) -> None:
+        folder = JobFolder(self._path, record.id)
+        if self._users and record.tenant not in self._users:
+            why = f"tenant {record.tenant} has no user: start the service with --user"
+            self._move(record.id, JobState.FAILED, now, f"{why} {record.tenant}=NAME")
+            return
+        try:
+            folder.make()
+            lock, run = folder.lock(), ""
+            if lock is not None:  # else it runs already, or is about to end
+                try:
+                    if self._settle(record.id, folder.result(), now):
+                        return
+                    run = f"{record.id}-{secrets.token_hex(8)}" if self._agents else ""
+                    self._order_start(record, slots, folder, lock, run)
+                finally:
+                    os.close(lock)
+        except OSError as error:
+            self._move(record.id, JobState.FAILED, now, f"it cannot be started: {error}")
+            return
+        with self._changed:
+            self._runs[record.id] = Run(folder, slots, run)
+
+    def _order_start(
+        self, record: JobRecord, slots: Sequence[str], folder: JobFolder, lock: int, run: str
+    ) -> None:
+        """A kill here leaves either no run, or one that has the lock and its socket."""
+        names = [slot.name for slot in self._slots] if not run else []
+        path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
+        user = self._users.get(record.tenant, "")
+        order = RunSpec(path, record.id, record.spec, names, sorted(slots), run, token, user)
+        folder.result_write({**folder.result(), "state": "starting"})  # which stays if it gets lost
+        with folder.listen() as listener:
+            self._action("start")
+            self._starter.start(order, lock, listener)
+            self._action("start")
+
+    def _close_intents(self) -> None:
+        intents = self._store.intents()
+        if not intents:
+            return
+        slots = self._store.slots()  # not older than the intents
+        for intent in intents:
+            run, given = self._runs.get(intent.job), slots.get(intent.job, ())
+            held = run.held if run else frozenset()
+            wants = intent.kind == "start"
+            # Either it has come so, or a later plan wants the opposite.
+            if (intent.slot in held) == wants or (intent.slot in given) != wants:
+                self._store.intent_close(intent)
+
+    def _show(self) -> None:
+        given = {slot: job for job, slots in self._given.items() for slot in slots}
+        view = []
+        for slot in self._slots:
+            holder, owner = self._holder(slot.name), given.get(slot.name)
+            if holder is None:
+                view.append(SlotView(slot.name, slot.host, "starting" if owner else "free", owner))
+            else:
+                state = "used" if holder == owner else "draining"
+                view.append(SlotView(slot.name, slot.host, state, holder))
+        with self._changed:
+            self._view = view

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The REST interface, /v1."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from ddl_scheduler.base import requests
+from ddl_scheduler.base.logs import log_names, log_read
+from ddl_scheduler.base.requests import RequestError, Schema, sizes_read, spec_read
+from ddl_scheduler.base.store import (
+    ENDED,
+    ROLES,
+    STATES,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Store,
+    StoreError,
+)
+from ddl_scheduler.web.errors import HttpError
+from ddl_scheduler.web.history import plain
+from ddl_scheduler.web.operations import LARGEST, CheckedRequest, answer, operation
+from ddl_scheduler.web.views import job_view, overview, slots_view, tenants_view
+
+AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST}
+_LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 1000}
+_KEY: Schema = {
+    "type": "string",
+    "pattern": "^[!-~]{1,64}$",
+    "description": "up to 64 visible characters; the same key is the same job",
+}
+_TENANT: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "cap": {
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "maximum": 1 << 20,
+            "description": "slots of all its jobs at most; null: no limit",
+        },
+        "guarantee": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 1 << 20,
+            "description": "slots that it gets before others, if it wants them",
+        },
+        "weight": {
+            "type": "number",
+            "minimum": 0.001,
+            "maximum": 1000,
+            "description": "its share of what is contended",
+        },
+    },
+}
+
+
+@operation("GET", "/v1/overview", {200: "Overview"})
+async def overview_get(call: CheckedRequest) -> Response:
+    """Slots, tenants, and jobs: those that run, the newest that wait, the last that have ended."""
+    return answer(await overview(call.service, call.caller))
+
+
+# ---- jobs ----
+
+
+@operation(
+    "GET",
+    "/v1/jobs",
+    {200: "Jobs"},
+    query={
+        "state": {"type": "string", "enum": ["active", *STATES]},
+        "before": {**AFTER, "description": "a job's number; older ones are listed"},
+        "limit": _LIMIT,
+    },
+)
+async def jobs_list(call: CheckedRequest) -> Response:
+    """Jobs, the newest first."""
+    state, limit = call.query.get("state"), call.query.get("limit", 100)
+    states: tuple[JobState, ...] = UNFINISHED if state == "active" else ()
+    if state and state != "active":
+        states = (JobState(state),)
+
+    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]]]:
+        before = call.query.get("before", 0)
+        return store.jobs_page(call.caller.sees, states, before, limit), store.slots()
+
+    records, held = await call.service.database.call(read)
+    live = call.service.live
+    jobs = [job_view(each, held.get(each.id, ()), live(each.id)) for each in records]
+    return answer({"jobs": jobs, "next": records[-1].id if len(records) == limit else None})
+
+
+@operation(
+    "POST",
+    "/v1/jobs",
+    {201: "Job", 200: "Job"},
+    role="user",
+    body=requests.JOB,
+    headers={"idempotency-key": _KEY},
+)
+async def job_submit(call: CheckedRequest) -> Response:
+    """Submit a job of the token's tenant. With an Idempotency-Key, the same job is submitted only
+    once however often it is asked; the answer is 200 then."""
+    spec = spec_read(call.body).fields()
+    key = call.request.headers.get("idempotency-key") or secrets.token_hex(16)
+    tenant = call.caller.tenant
+
+    def write(store: Store) -> tuple[int, bool]:
+        now = time.time()
+        job = store.job_submit(tenant, key, spec, now)
+        record = store.job_find(job)
+        return job, record is not None and record.arrival == now
+
+    job, new = await _change(call, write)
+    shown = await _shown(call, job)
+    return answer(shown, 201 if new else 200, {"location": f"/v1/jobs/{job}"})
+
+
+@operation("GET", "/v1/jobs/{job}", {200: "Job"})
+async def job_get(call: CheckedRequest) -> Response:
+    """One job."""
+    return answer(await _shown(call, call.path["job"]))
+
+
+@operation(
+    "PATCH",
+    "/v1/jobs/{job}",
+    {200: "Job"},
+    role="user",
+    body={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["min", "max"],
+        "properties": requests.SIZES,
+    },
+)
+async def job_scale(call: CheckedRequest) -> Response:
+    """Give a job other sizes."""
+    record = await _own(call)
+    least, most = sizes_read(call.body, requests.MOST)
+    await _change(call, lambda store: store.job_scale(record.id, least, most, time.time()))
+    return answer(await _shown(call, record.id))
+
+
+@operation("POST", "/v1/jobs/{job}/cancel", {200: "Job"}, role="user")
+async def job_cancel(call: CheckedRequest) -> Response:
+    """End a job forever."""
+    return await _move(call, JobState.CANCELLED)
+
+
+@operation("POST", "/v1/jobs/{job}/pause", {200: "Job"}, role="user")
+async def job_pause(call: CheckedRequest) -> Response:
+    """Take a job's slots away until it is resumed."""
+    return await _move(call, JobState.PAUSED)
+
+
+@operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
+async def job_resume(call: CheckedRequest) -> Response:
+    """Let a paused job wait for slots again."""
+    return await _move(call, JobState.WAITING, JobState.PAUSED)
+
+
+async def _move(
+    call: CheckedRequest, state: JobState, only_from: JobState | None = None
+) -> Response:
+    record = await _own(call)
+    if only_from and record.state != only_from:
+        raise HttpError(409, message=f"job {record.id} is {record.state}, not {only_from}")
+    why = f"asked by {call.caller.tenant}"
+    await _change(call, lambda store: store.job_move(record.id, state, time.time(), why))
+    return answer(await _shown(call, record.id))
+
+
+@operation("GET", "/v1/jobs/{job}/report", {200: "Report"})
+async def job_report(call: CheckedRequest) -> Response:
+    """What a job has reported: now, over time, and its events."""
+    return answer(await report(call))
+
+
+async def report(call: CheckedRequest) -> dict[str, Any]:
+    """See `job_report`."""
+    service, number = call.service, call.path["job"]
+    shown = await _shown(call, number)
+    events = await service.database.call(lambda store: store.events_last(number))
+    history = service.history
+    live = service.live(number)
+    return {
+        "job": shown,
+        "live": plain(live) if live is not None else history.report(number),
+        "history": history.points(number),
+        "events": [event_view(*each) for each in events],
+    }
+
+
+@operation("GET", "/v1/jobs/{job}/logs", {200: "Logs"})
+async def logs_list(call: CheckedRequest) -> Response:
+    """The names of a job's logs: "job" for what happened to it, "workerN" for what a worker
+    wrote."""
+    record = await call.service.job(call.path["job"], call.caller.sees)
+    return answer({"logs": log_names(call.service.path, record.id)})
+
+
+@operation(
+    "GET",
+    "/v1/jobs/{job}/logs/{log}",
+    {200: "Log"},
+    query={"offset": {**AFTER, "description": "of the first byte"}},
+)
+async def log_get(call: CheckedRequest) -> Response:
+    """Some lines of a log. Control characters are escaped."""
+    record = await call.service.job(call.path["job"], call.caller.sees)
+    ended = record.state in ENDED
+    text, end = log_text(call, record.id, call.path["log"], call.query.get("offset", 0), ended)
+    return answer({"text": text, "next": end})
+
+
+def log_text(
+    call: CheckedRequest, job: int, name: str, offset: int, ended: bool
+) -> tuple[str, int]:
+    """See log_read. Raises HttpError."""
+    try:
+        return log_read(call.service.path, job, name, offset, ended)
+    except OSError as error:
+        raise HttpError(409, message=f"the log cannot be read: {error.strerror or error}") from None
+
+
+# ---- slots, tenants, events ----
+
+
+@operation("GET", "/v1/slots", {200: "Slots"})
+async def slots_list(call: CheckedRequest) -> Response:
+    """The places of the cluster, and the jobs that they have."""
+    sees = call.caller.sees
+
+    def read(store: Store) -> set[int]:
+        owners = store.slots_owners()
+        return {job for job, tenant in owners.values() if sees in (None, tenant)}
+
+    seen = await call.service.database.call(read)
+    return answer({"slots": slots_view(call.service.slots(), seen)})
+
+
+@operation("GET", "/v1/tenants", {200: "Tenants"})
+async def tenants_list(call: CheckedRequest) -> Response:
+    """Quotas and use: of all tenants for an admin, else of the token's."""
+    service, sees = call.service, call.caller.sees
+    tenants = await service.database.call(lambda store: tenants_view(store, service, sees))
+    return answer({"tenants": tenants})
+
+
+@operation("PUT", "/v1/tenants/{tenant}", {200: "Tenants"}, role="admin", body=_TENANT)
+async def tenant_put(call: CheckedRequest) -> Response:
+    """Add a tenant, or change its quota. What is left out has its default."""
+    name, body = call.path["tenant"], call.body
+    cap, guarantee = body.get("cap"), body.get("guarantee", 0)
+    if cap is not None and guarantee > cap:
+        raise RequestError("guarantee", guarantee, f"at most cap, which is {cap}")
+    await _change(
+        call, lambda store: store.tenant_put(name, cap, guarantee, body.get("weight", 1.0))
+    )
+    return await tenants_list(call)
+
+
+@operation(
+    "POST",
+    "/v1/tenants/{tenant}/tokens",
+    {201: "Token"},
+    role="admin",
+    body={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["role"],
+        "properties": {"role": {"type": "string", "enum": list(ROLES)}},
+    },
+)
+async def token_create(call: CheckedRequest) -> Response:
+    """A new token of a tenant. It is never shown again."""
+    tenant, role = call.path["tenant"], call.body["role"]
+    names = await call.service.database.call(lambda store: [each[0] for each in store.tenants()])
+    if tenant not in names:
+        raise HttpError(404, message=f"there is no tenant {tenant!r}")
+    token = await _change(call, lambda store: store.token_create(tenant, role))
+    return answer({"token": token}, 201)
+
+
+@operation(
+    "POST",
+    "/v1/tokens/revoke",
+    {204: ""},
+    role="admin",
+    body={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["token"],
+        "properties": {"token": {"type": "string", "maxLength": 256}},
+    },
+)
+async def token_revoke(call: CheckedRequest) -> Response:
+    """Make a token none. It does not matter whether it was one."""
+    await _change(call, lambda store: store.token_revoke(call.body["token"]))
+    return Response(status_code=204)
+
+
+@operation(
+    "GET",
+    "/v1/events",
+    {200: "Events"},
+    query={
+        "after": {**AFTER, "description": "the number of an event; later ones are listed"},
+        "job": {"type": "integer", "minimum": 1, "maximum": LARGEST},
+        "limit": _LIMIT,
+    },
+)
+async def events_list(call: CheckedRequest) -> Response:
+    """What has happened, in order."""
+    return answer({"events": await events(call, call.query.get("after", 0))})
+
+
+async def events(call: CheckedRequest, after: int) -> list[dict[str, Any]]:
+    """Those after a number that this caller sees."""
+    limit, job = call.query.get("limit", 100), call.query.get("job")
+    sees = call.caller.sees
+    found = await call.service.database.call(lambda store: store.events(after, limit, sees, job))
+    return [event_view(*each) for each in found]
+
+
+def event_view(number: int, when: float, job: int | None, text: str) -> dict[str, Any]:
+    """As JSON."""
+    return {"id": number, "time": when, "job": job, "text": text}
+
+
+# ---- what they share ----
+
+
+async def _own(call: CheckedRequest) -> JobRecord:
+    return await call.service.job(call.path["job"], call.caller.sees)
+
+
+async def _shown(call: CheckedRequest, number: int) -> dict[str, Any]:
+    record = await call.service.job(number, call.caller.sees)
+    held = await call.service.database.call(lambda store: store.slots())
+    return job_view(record, held.get(number, ()), call.service.live(number))
+
+
+async def _change(call: CheckedRequest, write: Any) -> Any:
+    """Change the store, and tell the service. Raises HttpError where the store refuses."""
+    try:
+        result = await call.service.database.call(write)
+    except StoreError as error:
+        raise HttpError(409, message=str(error)) from None
+    call.service.wake()
+    return result

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks: a bearer token, or a browser's session, which stands for a token.
+
+The session's cookie holds a random number. The token itself stays here in memory, so that a
+revoked token ends its sessions too. Sessions do not survive a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ddl_scheduler.base.store import ROLES
+from ddl_scheduler.web.database import Database
+from ddl_scheduler.web.errors import HttpError
+from ddl_scheduler.web.limits import Limits, Rates
+
+COOKIE = "ddl_session"
+CSRF = "x-csrf-token"
+SAFE = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whose request it is."""
+
+    tenant: str
+    role: str
+    token: str
+    csrf: str = ""  # of a session
+
+    def may(self, role: str) -> bool:
+        """What this role may do."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    @property
+    def sees(self) -> str | None:
+        """The tenant whose jobs this one sees; None: all."""
+        return None if self.role == "admin" else self.tenant
+
+
+@dataclass(frozen=True)
+class _Session:
+    token: str
+    csrf: str
+    ends: float
+
+
+class Sessions:
+    """Finds callers."""
+
+    def __init__(self, database: Database, limits: Limits, secure: bool) -> None:
+        self._database, self._limits, self._secure = database, limits, secure
+        self._rates = Rates(limits.rate, limits.burst)
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+
+    async def find(self, request: Request) -> Caller | None:
+        """None: neither token nor session. Raises HttpError."""
+        header = request.headers.get("authorization")
+        session = self._session(request)
+        if header is not None:
+            kind, _, token = header.partition(" ")
+            if kind.lower() != "bearer" or not token.strip():
+                raise no_token("the Authorization header is not of the form 'Bearer TOKEN'")
+            token = token.strip()
+        elif session:
+            token = session.token
+        else:
+            return None
+        caller = await self.look_up(token, session.csrf if session and header is None else "")
+        if caller is None:
+            raise no_token("the token is not known, or was revoked")
+        self._rates.count(hashlib.sha256(token.encode()).hexdigest(), time.monotonic())
+        if caller.csrf and request.method not in SAFE:
+            self.check_csrf(caller, request.headers.get(CSRF, ""))
+        return caller
+
+    async def look_up(self, token: str, csrf: str = "") -> Caller | None:
+        """Whose token it is, now."""
+        found = await self._database.call(lambda store: store.token_find(token))
+        return Caller(*found, token, csrf) if found else None
+
+    def check_csrf(self, caller: Caller, given: str) -> None:
+        """Raises HttpError if a change does not come from our own page."""
+        if not hmac.compare_digest(given.encode(), caller.csrf.encode()):
+            raise HttpError(403, message=f"a browser's changes need the page's {CSRF} header")
+
+    def begin(self, token: str, response: Response) -> None:
+        """A session of this token."""
+        number = secrets.token_urlsafe(32)
+        ends = time.monotonic() + self._limits.session_seconds
+        self._sessions[_hash(number)] = _Session(token, secrets.token_urlsafe(32), ends)
+        while len(self._sessions) > self._limits.sessions:
+            self._sessions.popitem(last=False)
+        response.set_cookie(
+            COOKIE, number, httponly=True, samesite="strict", secure=self._secure, path="/"
+        )
+
+    def end(self, request: Request, response: Response) -> None:
+        """Nobody can use it any more."""
+        self._sessions.pop(_hash(request.cookies.get(COOKIE, "")), None)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._secure)
+
+    def _session(self, request: Request) -> _Session | None:
+        key = _hash(request.cookies.get(COOKIE, ""))
+        found = self._sessions.get(key)
+        if found and found.ends < time.monotonic():
+            del self._sessions[key]
+            return None
+        return found
+
+
+def no_token(message: str) -> HttpError:
+    """Says how to authenticate."""
+    text = f"{message}; send the header 'Authorization: Bearer TOKEN'"
+    return HttpError(401, message=text, headers={"www-authenticate": "Bearer"})
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

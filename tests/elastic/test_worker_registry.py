@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job's coordinator makes of late messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
+from ddl_elastic.engines import Handle, Slot
+
+
+def make_registry(workers: list[Worker]) -> WorkerRegistry:
+    def ignore(*_: Any, **__: Any) -> None:
+        """Nobody is there."""
+
+    return WorkerRegistry(
+        workers,
+        Size(len(workers)),
+        send=ignore,
+        start=lambda: False,
+        stop=ignore,
+        epoch=lambda: 1,
+        tell=ignore,
+    )
+
+
+def switched(plan: int, members: list[int]) -> dict[str, Any]:
+    return {"plan": plan, "step": plan, "seconds": 0.0, "members": members, "died": []}
+
+
+def test_a_late_member_tells_of_one_that_has_left() -> None:
+    """Two members have told that worker 2 has joined, and that it has left; its process has ended.
+    What a third one tells of the older group changes nothing."""
+    workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(3)]
+    for worker in workers[:2]:
+        worker.joined, worker.state = True, "running"
+    registry, newest = make_registry(workers), workers[2]
+    registry.handle_message(workers[0], "switched", switched(1, [0, 1, 2]))
+    assert (newest.joined, newest.state) == (True, "running")
+    newest.leaves = True
+    registry.handle_message(workers[0], "switched", switched(2, [0, 1]))
+    newest.state = "ended"
+    registry.handle_message(workers[1], "switched", switched(1, [0, 1, 2]))
+    assert (newest.joined, newest.state) == (False, "ended")
+
+
+def test_late_join_report_does_not_revive_exited_worker() -> None:
+    workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(2)]
+    workers[0].joined, workers[1].state = True, "ended"
+    make_registry(workers).handle_message(workers[0], "switched", switched(1, [0, 1]))
+    assert workers[1].state == "ended"

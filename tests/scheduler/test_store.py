@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler stores survives it, and is refused where it makes no sense."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ddl_scheduler.base.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from conftest import Run
+
+PROGRAM = Path(__file__).parent / "programs" / "store_kills.py"
+MEMORY = Path("/dev/shm")
+ADD = """
+import sys
+from pathlib import Path
+from ddl_scheduler.base.store import Store
+
+store = Store(Path(sys.argv[1]))
+store.tenant_put("other")
+store.close()
+"""
+COUNT = """
+import sqlite3, sys
+
+print(*sqlite3.connect(sys.argv[1]).execute("SELECT count(*) FROM jobs").fetchone())
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    made = Store(path)
+    made.tenant_put("t", cap=8)
+    yield made
+    made.close()
+
+
+def states(store: Store) -> dict[int, str]:
+    return {record.id: record.state for record in store.jobs()}
+
+
+def test_killed_at_every_statement(run_program: Run, tmp_path: Path) -> None:
+    """No job is lost, and none is done twice. A killed process loses nothing that it has written,
+    so the files need no disk."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as folder:
+        ended = run_program([sys.executable, str(PROGRAM), folder], cwd=tmp_path)
+        points = int(ended.expect_success().out.split()[0])
+    assert points > 100
+
+
+def test_everything_is_there_when_opened_again(store: Store, path: Path) -> None:
+    job = store.job_submit("t", "key", {"program": "train.py", "least": 2}, 10.0)
+    store.plan_write({job: ("s1", "s2")}, 12.0)
+    token = store.token_create("t", "user")
+    before = (store.jobs(), store.slots(), store.intents(), store.events(), store.tenants())
+    store.close()
+    with closing(Store(path)) as again:
+        assert before == (
+            again.jobs(),
+            again.slots(),
+            again.intents(),
+            again.events(),
+            again.tenants(),
+        )
+        assert again.token_find(token) == ("t", "user")
+        assert again.slots() == {job: ("s1", "s2")}
+        (record,) = again.jobs("running")
+        assert record.spec == {"program": "train.py", "least": 2}
+        assert (record.epoch, record.changed) == (1, 12.0)
+
+
+def test_a_process_that_ends_leaves_the_others_their_changes(
+    store: Store, path: Path, run_program: Run, tmp_path: Path
+) -> None:
+    """Also where another one has opened the file twice, as `ddl serve` does."""
+    with closing(Store(path)):
+        run_program([sys.executable, "-c", ADD, path], cwd=tmp_path).expect_success()
+        store.job_submit("t", "key", {}, 1.0)
+        done = run_program([sys.executable, "-c", COUNT, path], cwd=tmp_path).expect_success()
+    assert done.out.split() == ["1"]
+
+
+def test_a_new_file_is_its_users_alone(store: Store, path: Path) -> None:
+    store.tenant_put("t2")
+    assert {each.stat().st_mode & 0o777 for each in path.parent.glob("store.db*")} == {0o600}
+
+
+def test_sizes_change_and_the_submission_stays_the_same(store: Store) -> None:
+    for number, spec in enumerate(({"min": 1, "max": 8, "x": 1}, {"x": 1})):
+        job = store.job_submit("t", f"scaled{number}", spec, 10.0)
+        for least in (2, 3):
+            store.job_scale(job, least, 4, 11.0)
+            found = store.job_find(job)
+            assert found and (found.spec["min"], found.spec["max"]) == (least, 4)
+            assert store.job_submit("t", f"scaled{number}", spec, 12.0) == job
+        with pytest.raises(StoreError, match="with other values"):
+            store.job_submit("t", f"scaled{number}", {**spec, "min": 3, "max": 4}, 12.0)
+    store.job_move(job, "cancelled", 13.0)
+    for wrong, why in ((job, "is cancelled"), (99, "there is no job 99")):
+        with pytest.raises(StoreError, match=why):
+            store.job_scale(wrong, 1, 2, 14.0)
+
+
+def test_jobs_and_events_are_read_by_tenant_and_page(store: Store) -> None:
+    store.tenant_put("u")
+    jobs = [store.job_submit("tu"[n % 2], str(n), {}, float(n)) for n in range(6)]
+    store.job_move(jobs[0], "cancelled", 7.0)
+    assert [each.id for each in store.jobs_page()] == jobs[::-1]
+    assert [each.id for each in store.jobs_page("t", limit=2)] == [jobs[4], jobs[2]]
+    assert [each.id for each in store.jobs_page("t", before=jobs[2])] == [jobs[0]]
+    assert [each.id for each in store.jobs_page("t", ("cancelled",))] == [jobs[0]]
+    assert {each[2] for each in store.events(tenant="u")} == set(jobs[1::2])
+    assert [each[3] for each in store.events(job=jobs[0])] == ["submitted", "cancelled"]
+    assert [each[3] for each in store.events_last(jobs[0], 1)] == ["cancelled"]
+    assert store.event_last() == store.events()[-1][0] == 7
+    assert ("t", "cancelled", 1, 0.0) in store.jobs_count()
+    assert store.job_find(99) is None
+    store.plan_write({jobs[1]: ("s1", "s2"), jobs[2]: ("s3",)}, 8.0)
+    owners = {"s1": (jobs[1], "u"), "s2": (jobs[1], "u"), "s3": (jobs[2], "t")}
+    assert store.slots_owners() == owners
+
+
+def test_a_full_disk_changes_nothing(store: Store, path: Path) -> None:
+    store.close()
+    with closing(Store(path)) as full:
+        pages = full._one("PRAGMA page_count")
+        full._one(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            for number in range(1000):
+                full.job_submit("t", f"key{number}", {"text": "x" * 1000}, 1.0)
+        assert len(full.jobs()) == number
+        full._one(f"PRAGMA max_page_count = {pages + 1000}")
+        full.job_submit("t", "later", {}, 2.0)  # and it goes on when there is room again
+        assert len(full.jobs()) == number + 1
+
+
+def test_every_change_is_on_disk(path: Path, store: Store) -> None:
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    seen: list[str] = []
+    store.close()
+    Store(path, seen.append).close()
+    assert "PRAGMA synchronous = FULL" in seen
+
+
+def test_a_submission_is_one_job_however_often_it_comes(store: Store) -> None:
+    first = store.job_submit("t", "key", {"a": 1, "b": 2}, 1.0)
+    assert store.job_submit("t", "key", {"b": 2, "a": 1}, 5.0) == first
+    store.tenant_put("other")
+    assert store.job_submit("other", "key", {"a": 1, "b": 2}, 1.0) != first
+    with pytest.raises(StoreError, match="submitted as 'key', with other values"):
+        store.job_submit("t", "key", {"a": 2}, 1.0)
+    assert len(store.jobs()) == 2
+
+
+def test_tokens_are_not_in_the_file(store: Store, path: Path) -> None:
+    token, other = store.token_create("t", "admin"), store.token_create("t", "viewer")
+    assert token != other
+    assert store.token_find(token) == ("t", "admin")
+    assert store.token_find(token[:-1]) is None
+    store.token_revoke(token)
+    assert store.token_find(token) is None
+    assert store.token_find(other) == ("t", "viewer")
+    files = b"".join(file.read_bytes() for file in path.parent.iterdir())
+    assert b"viewer" in files
+    assert token.encode() not in files and other.encode() not in files
+
+
+def test_plans_become_intents(store: Store) -> None:
+    one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
+    store.plan_write({one: ("s1", "s2", "s3")}, 1.0)
+    assert [(i.kind, i.agent) for i in store.intents()] == [
+        ("start", f"{one}-1-s1"),
+        ("start", f"{one}-1-s2"),
+        ("start", f"{one}-1-s3"),
+    ]
+    for intent in store.intents():
+        store.intent_close(intent)
+    store.plan_write({one: ("s1",), two: ("s3", "s4")}, 2.0)
+    # A slot is given back before it is given to another job; agents are stopped by their names.
+    assert [(i.kind, i.agent) for i in store.intents()] == [
+        ("stop", f"{one}-1-s2"),
+        ("stop", f"{one}-1-s3"),
+        ("start", f"{two}-1-s3"),
+        ("start", f"{two}-1-s4"),
+    ]
+    store.plan_write({one: ("s1",), two: ("s3", "s4")}, 3.0)
+    assert len(store.intents()) == 4  # nothing has changed
+    assert states(store) == {one: "running", two: "running"}
+
+
+def test_the_end_of_a_job_gives_its_slots_back(store: Store) -> None:
+    job = store.job_submit("t", "a", {}, 0.0)
+    store.plan_write({job: ("s1", "s2")}, 1.0)
+    store.job_move(job, "failed", 4.0, "exit code 3")
+    assert store.slots() == {}
+    assert [intent.kind for intent in store.intents()] == ["start", "start", "stop", "stop"]
+    assert [text for *_, text in store.events()] == [
+        "submitted",
+        "has 2 slots",
+        "running",
+        "failed: exit code 3",
+        "has 0 slots",
+    ]
+
+
+def test_time_is_counted(store: Store) -> None:
+    one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
+    store.plan_write({one: ("s1", "s2")}, 10.0)
+    store.plan_write({one: ("s1",), two: ("s2",)}, 30.0)
+    store.plan_write({two: ("s2",)}, 40.0)  # `one` is paused by the policy
+    store.job_move(two, "done", 50.0)
+    first, second = store.jobs()
+    assert (first.state, first.used, first.waited, first.changed) == ("waiting", 50.0, 20.0, 40.0)
+    assert (second.state, second.used, second.waited) == ("done", 20.0, 30.0)
+
+
+def test_a_pause_is_no_waiting(store: Store) -> None:
+    job = store.job_submit("t", "a", {}, 0.0)
+    store.job_move(job, "paused", 10.0)
+    store.plan_write({}, 20.0)
+    store.job_move(job, "waiting", 100.0)
+    store.plan_write({job: ("s1",)}, 105.0)
+    assert store.jobs()[0].waited == 15.0
+
+
+@pytest.mark.parametrize("state", ["done", "failed", "cancelled"])
+def test_what_has_ended_stays_so(store: Store, state: str) -> None:
+    job = store.job_submit("t", "a", {}, 0.0)
+    store.plan_write({job: ("s1",)}, 1.0)
+    store.job_move(job, state, 2.0)
+    with pytest.raises(StoreError, match=f"job {job} is {state} and cannot become running"):
+        store.job_move(job, "running", 3.0)
+    with pytest.raises(StoreError, match="have slots in the plan, but are not active"):
+        store.plan_write({job: ("s1",)}, 3.0)
+    assert store.slots() == {} and states(store) == {job: state}
+
+
+def test_a_refused_plan_changes_nothing(store: Store) -> None:
+    one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
+    store.plan_write({one: ("s1",)}, 1.0)
+    before = (store.jobs(), store.slots(), store.intents(), store.events())
+    with pytest.raises(StoreError, match="slots s2 are given twice"):
+        store.plan_write({one: ("s2",), two: ("s2", "s3")}, 2.0)
+    with pytest.raises(StoreError, match="jobs \\[99\\] have slots"):
+        store.plan_write({99: ("s4",)}, 2.0)
+    assert (store.jobs(), store.slots(), store.intents(), store.events()) == before
+
+
+def test_what_does_not_exist(store: Store, path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+        store.job_submit("x", "a", {}, 0.0)
+    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+        store.token_create("x", "user")
+    with pytest.raises(StoreError, match="the role is 'root'; there are viewer, user, admin"):
+        store.token_create("t", "root")
+    with pytest.raises(StoreError, match="there is no job 7"):
+        store.job_move(7, "done", 0.0)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA user_version = 9")
+    with pytest.raises(StoreError, match="has version 9; this program needs 1"):
+        Store(path)
+
+
+def test_events_are_read_in_parts(store: Store) -> None:
+    for key in "abc":
+        store.job_submit("t", key, {}, 0.0)
+    (first, *_), *rest = store.events(limit=2)
+    assert len(rest) == 1
+    assert [text for *_, text in store.events(after=first)] == ["submitted", "submitted"]
