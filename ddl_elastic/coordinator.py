@@ -236,7 +236,7 @@ class Coordinator:
             self.staff.begun(fields["logical"], fields["watchdog"])
             worker.state = "running" if worker.joined else worker.state
         elif message.kind == "progress":
-            worker.lacks_state = False
+            self.staff.caught_up(worker)
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.see(time.monotonic(), worker.shares)
             worker.pace.see(worker.shares, worker.busy)

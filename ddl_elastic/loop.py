@@ -26,7 +26,7 @@ from ddl_elastic.checkpoint_writers import CheckpointWriters
 from ddl_elastic.evaluation import Past, Table
 from ddl_elastic.framework import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.loading import Collate, Dataset, Loader, Reader, Stream, count_samples, count_steps
-from ddl_elastic.membership import Membership
+from ddl_elastic.membership import Membership, NotAdmitted
 from ddl_elastic.observer import Observer
 from ddl_elastic.reform import Watch
 from ddl_elastic.reporter import Reporter
@@ -384,10 +384,19 @@ class Loop:
         return not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:
-        """Load the state that has come: from now on the program is where the others were then."""
-        if self._arrival:
+        """Load the state that has come: from now on the program is where the others were then.
+        Raises NotAdmitted if the state is not one of this rank's model."""
+        if not self._arrival:
+            return
+        try:
             self.framework.load(self._arrival.state)
-            self._arrival = None
+        except ValueError as error:
+            raise NotAdmitted(
+                f"rank {self.group.member} cannot join before step {self._next}: {error}. The other"
+                " workers' program has changed its model or optimizer since its start; do so"
+                " between two calls of job.steps, which a joining worker executes as well"
+            ) from error
+        self._arrival = None
 
     def replay(self) -> bool:
         """The result of a training step that this rank has observed is the framework's. False if

@@ -165,7 +165,7 @@ class Staff:
             self.target -= 1
         if worker.joined and self._trainings and self.size.replace:
             self._lost.append(worker)
-        if worker.joined or not self._trainings:
+        if (worker.joined and not worker.lacks_state) or not self._trainings:
             return
         self._failures += 1
         if self._failures == FAILURES:
@@ -174,6 +174,11 @@ class Staff:
                 worker,
                 f"{FAILURES} workers in a row have ended before they joined: no more are started",
             )
+
+    def caught_up(self, worker: Worker) -> None:
+        """Record that a worker commits steps, with the state if it lacked that before."""
+        if worker.lacks_state:
+            worker.lacks_state, self._failures = False, 0
 
     def take_back(self, worker: Worker, trainings: int) -> None:
         """An agent has come back with it."""
@@ -231,7 +236,7 @@ class Staff:
                 self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
         for worker in self.workers:
             if worker.member in members and not worker.joined:
-                worker.joined, self._failures = True, 0
+                worker.joined = True
                 if worker.state != "ended":
                     worker.state = "running"
                 self._tell_change("joined", worker, fields)
