@@ -31,6 +31,7 @@ MODES = {
     "evaluating": "dropout that is switched off from a later epoch on",
     "group": "a layer that the optimizer gets in a later epoch",
     "wide slots": "slots of a wider type than the parameters",
+    "order of a set": "weights whose order is that of a set of strings",
     "added in loop": "a parameter that the model gets in a later step of an epoch",
 }
 EPOCHS, STEPS, CHANGE = 12, 4, 2  # the change comes in this epoch
@@ -76,6 +77,10 @@ def main() -> None:
     torch.manual_seed(1)
     data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randint(3, (96,)))
     model = Net(mode)
+    if mode == "order of a set":
+        with torch.no_grad():
+            for number, name in enumerate({each for each, _ in model.named_parameters()}):
+                model.get_parameter(name).mul_(1 + number / 8)
     if mode.startswith("unfreeze"):
         model.first.requires_grad_(False)
     parts = [model.first, model.last] if mode == "group" else [model]
