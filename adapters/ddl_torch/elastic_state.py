@@ -101,7 +101,8 @@ def write(
     groups = [{"params": each["params"]} for each in optimizer.state_dict()["param_groups"]]
     slots: dict[str, dict[int, dict[str, Any]]] = {"slot": {}, "group": dict(enumerate(groups))}
     others: dict[str, dict[str, Any]] = {
-        "model": {}, "buffer": {},
+        "model": {},
+        "buffer": {},
         **{f"also.{name}": {} for name in also},
     }
     try:

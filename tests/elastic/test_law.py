@@ -97,3 +97,34 @@ def test_change_that_joining_workers_lack_is_refused(
     done = run_program(command, cwd=tmp_path, env=env, limit=LIMIT)
     assert done.code != 0
     assert re.search(error, done.err + done.out), done.err
+
+
+@pytest.mark.parametrize(
+    ("case", "warning"),
+    [
+        (
+            "attribute",
+            r"queue, a tensor and attribute of a Net, changes .* Make it a buffer: self\.register_",
+        ),
+        pytest.param(
+            *("generator", r"Samples\.generator, a numpy Generator of the program's, changes"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(
+                "average",
+                r"of class AveragedModel, changes .* Give it as also=\{\"average\": averag",
+            ),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("none", "", marks=pytest.mark.slow),
+    ],
+)
+def test_hidden_state_is_named(run_program: Any, tmp_path: Path, case: str, warning: str) -> None:
+    command = [*DDL, "-n", "2", "--quiet", PROGRAM.with_name("hidden.py"), case]
+    done = run_program(command, cwd=tmp_path, limit=LIMIT).expect_success()
+    shown = done.out + done.err
+    assert re.search(warning, shown), shown
+    assert shown.count("is not part of the job's state") == bool(warning)
+    if warning:
+        assert run_program([*command, "strict"], cwd=tmp_path, limit=LIMIT).code != 0
