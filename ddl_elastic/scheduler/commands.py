@@ -68,7 +68,7 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     for action, text in (
         ("cancel", "end jobs of ddl serve forever"),
         ("pause", "take the slots of jobs away, until they are resumed"),
-        ("resume", "let paused jobs go on when there are slots"),
+        ("resume", "let paused jobs go on, and failed ones begin from their checkpoints"),
     ):
         parser = _command(add, action, _act, text)
         parser.add_argument("jobs", metavar="JOB", type=_job, nargs="+", help="their numbers")

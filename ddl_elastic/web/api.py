@@ -11,9 +11,10 @@ from typing import Any
 from starlette.responses import Response
 
 from ddl_elastic.scheduler import requests
+from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.logs import log_names, log_read
 from ddl_elastic.scheduler.requests import RequestError, Schema, sizes_read, spec_read
-from ddl_elastic.scheduler.store import ROLES, STATES, Record, Store, StoreError
+from ddl_elastic.scheduler.store import ENDED, ROLES, STATES, Record, Store, StoreError
 from ddl_elastic.web.errors import Refused
 from ddl_elastic.web.history import plain
 from ddl_elastic.web.operations import LARGEST, Call, answer, operation
@@ -153,14 +154,25 @@ async def job_pause(call: Call) -> Response:
 
 @operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
 async def job_resume(call: Call) -> Response:
-    """Let a paused job wait for slots again."""
-    return await _move(call, "waiting", "paused")
-
-
-async def _move(call: Call, state: str, only_from: str = "") -> Response:
+    """Let a paused job wait for slots again, or one that has failed begin from its checkpoint."""
     record = await _own(call)
-    if only_from and record.state != only_from:
-        raise Refused(409, message=f"job {record.id} is {record.state}, not {only_from}")
+    if record.state not in ("paused", "failed"):
+        raise Refused(409, message=f"job {record.id} is {record.state}, not paused or failed")
+    if record.state == "failed":
+        folder = JobFolder(call.service.path, record.id)
+        if not folder.has_checkpoint():
+            raise Refused(
+                409,
+                message=f"job {record.id} has failed and has no checkpoint in its folder; submit"
+                " it again: if it has one elsewhere, it goes on from there",
+            )
+        # Else the service takes the result of the run that has failed for the job's.
+        folder.result_write({**folder.result(), "state": "resumed"})
+    return await _move(call, "waiting")
+
+
+async def _move(call: Call, state: str) -> Response:
+    record = await _own(call)
     why = f"asked by {call.caller.tenant}"
     await _change(call, lambda store: store.job_move(record.id, state, time.time(), why))
     return answer(await _shown(call, record.id))
@@ -204,7 +216,7 @@ async def logs_list(call: Call) -> Response:
 async def log_get(call: Call) -> Response:
     """Some lines of a log. Control characters are escaped."""
     record = await call.service.job(call.path["job"], call.caller.sees)
-    ended = not STATES[record.state]
+    ended = record.state in ENDED
     text, end = log_text(call, record.id, call.path["log"], call.query.get("offset", 0), ended)
     return answer({"text": text, "next": end})
 

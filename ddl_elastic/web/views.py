@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_elastic.scheduler.store import STATES, Record, Store
+from ddl_elastic.scheduler.store import ENDED, Record, Store
 from ddl_elastic.web.history import plain
 from ddl_elastic.web.service import Place, Service
 from ddl_elastic.web.sessions import Caller
 
-ENDED = tuple(state for state, following in STATES.items() if not following)
 RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wait, have ended
 
 
@@ -103,4 +102,5 @@ async def overview(service: Service, caller: Caller) -> dict[str, Any]:
         "slots": slots_view(service.slots(), seen),
         "jobs": [job_view(each, held.get(each.id, ()), service.live(each.id)) for each in records],
         "tenants": tenants,
+        "problem": service.problem() or None,
     }
