@@ -310,6 +310,12 @@ class Coordinator:
                 attempt=epoch,
             )
 
+    def last_workers(self) -> list[Worker]:
+        """Return the workers after whose ends no other one continued; those that had not joined,
+        if none had."""
+        last = [each for each in self.workers if each.joined and each.member not in self._dead]
+        return last or [each for each in self.workers if not each.leaves]
+
     # ---- in the place of a coordinator that is gone ----
 
     def _find(self, handle: Handle) -> None:

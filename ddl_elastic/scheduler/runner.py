@@ -262,9 +262,10 @@ class Runner:
         return not self._stops
 
     def _is_lost(self) -> bool:
-        """Whether the job has ended since its agents were lost: it can begin again."""
-        ended = [worker for worker in self._job.workers if worker.code]
-        return bool(ended) and all(worker.evidence != "told" for worker in ended)
+        """Return whether the job has ended since agents were lost: it can begin again. Workers that
+        left or were replaced before say nothing about the end."""
+        last = [worker for worker in self._job.last_workers() if worker.code]
+        return any(worker.evidence != "told" for worker in last)
 
     def _wait_for_end(self) -> None:
         while self._job.alive():
