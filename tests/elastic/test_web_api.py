@@ -16,7 +16,6 @@ import pytest
 from web_site import Site
 
 from ddl_elastic import environment
-from ddl_elastic.scheduler.folder import JobFolder
 from ddl_elastic.scheduler.logs import CHUNK, log_folder
 from ddl_elastic.web.limits import Limits
 from ddl_elastic.web.server import check_address
@@ -404,20 +403,6 @@ def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.M
         stalled[0].close()
     finally:
         site.close()
-
-
-def test_failed_job_is_resumed_from_its_checkpoint(site: Site) -> None:
-    job = site.submit()
-    site.store.job_move(job, "failed", time.time(), "out of memory")
-    refused = site.ask("POST", f"/v1/jobs/{job}/resume")
-    assert refused.status == 409 and "has failed and has no checkpoint" in refused.text
-    folder = JobFolder(site.path, job)
-    (folder.checkpoints / "0").mkdir(parents=True)
-    (folder.checkpoints / "0" / "steps-000000000005.json").write_text("{}")
-    folder.result_write({"state": "failed", "measured": [1]})
-    assert site.ask("POST", f"/v1/jobs/{job}/resume").json["state"] == "waiting"
-    assert folder.result() == {"state": "resumed", "measured": [1]}
-    assert site.ask("POST", f"/v1/jobs/{job}/resume").status == 409
 
 
 def test_tokens_are_neither_logged_nor_stored(site: Site, caplog: pytest.LogCaptureFixture) -> None:
