@@ -28,7 +28,7 @@ stages_without_venv = python3 tests/run_all.py
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help explore bench bench-gpu test-gpu test-nvrtc test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
-  test-tsan test-arm64 fuzz test-bits chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
+  test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
 	@echo 'make TARGET, where TARGET is one of'
@@ -144,6 +144,9 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
+
+test-law: $(VENV)/test.stamp ## train programs that change what decides the next step, while workers are replaced; five minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py

@@ -104,7 +104,7 @@ class Witness:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def spread(self, report: bytes) -> None:
-        """Report the end of a process, of this host or another one, to the endpoints of this host."""
+        """Report the end of a process, of this host or another one, to all endpoints here."""
         self._ended.append(report)
         for other in list(self._endpoints):
             if other.id is not None:

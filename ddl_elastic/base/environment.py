@@ -9,6 +9,7 @@ import platform
 import re
 import resource
 import socket
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,6 +71,15 @@ def prepare_worker(threads: int, witness: str) -> None:
     os.environ.setdefault("DDL_LOG", "off")
 
 
+def fix_hashes() -> None:
+    """Replace this process by one in which sets of strings have the order that they have in each
+    run and on each host, unless PYTHONHASHSEED is set. Call it first: nothing stays but the
+    command line, the environment and the files of the shell."""
+    if "PYTHONHASHSEED" not in os.environ and not sys.flags.ignore_environment:
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def limit_threads(threads: int) -> None:
     """For libraries that start later: those with OpenMP, XLA and TensorFlow."""
     for name in _THREADS:
@@ -105,6 +115,7 @@ _SETTINGS = (
     "NVIDIA_TF32_OVERRIDE",
     "ONEDNN_MAX_CPU_ISA",
     "OPENBLAS_CORETYPE",
+    "PYTHONHASHSEED",
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_XLA_FLAGS",
     "XLA_FLAGS",

@@ -138,6 +138,7 @@ def read_token(path: Path) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    environment.fix_hashes()
     address = parse_address(arguments.join, "--join")
     own = environment.take_token()
     token = read_token(arguments.token_file) if arguments.token_file else own

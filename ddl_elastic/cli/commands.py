@@ -166,6 +166,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    environment.fix_hashes()
     path: Path = arguments.program
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")

@@ -242,7 +242,7 @@ class Coordinator:
             self.registry.begun(fields["logical"], fields["watchdog"])
             worker.state = WorkerState.RUNNING if worker.joined else worker.state
         elif message.kind == "progress":
-            worker.lacks_state = False
+            self.registry.caught_up(worker)
             worker.shares, worker.busy = fields["shares"], fields["busy"]
             worker.rate.record(time.monotonic(), worker.shares)
             worker.pace.record(worker.shares, worker.busy)
@@ -315,6 +315,12 @@ class Coordinator:
                 addresses=[each.address for each in waiting],
                 attempt=epoch,
             )
+
+    def last_workers(self) -> list[Worker]:
+        """Return the workers after whose ends no other one continued; those that had not joined,
+        if none had."""
+        last = [each for each in self.workers if each.joined and each.member not in self._dead]
+        return last or [each for each in self.workers if not each.leaves]
 
     # ---- in the place of a coordinator that is gone ----
 

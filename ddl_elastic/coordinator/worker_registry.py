@@ -169,7 +169,7 @@ class WorkerRegistry:
             self.target -= 1
         if worker.joined and self._trainings and self.size.replace:
             self._lost.append(worker)
-        if worker.joined or not self._trainings:
+        if (worker.joined and not worker.lacks_state) or not self._trainings:
             return
         self._failures += 1
         if self._failures == FAILURES:
@@ -178,6 +178,11 @@ class WorkerRegistry:
                 worker,
                 f"{FAILURES} workers in a row have ended before they joined: no more are started",
             )
+
+    def caught_up(self, worker: Worker) -> None:
+        """Record that a worker commits steps, with the state if it lacked that before."""
+        if worker.lacks_state:
+            worker.lacks_state, self._failures = False, 0
 
     def take_back(self, worker: Worker, trainings: int) -> None:
         """Restore a worker whose agent has reconnected."""
@@ -238,7 +243,7 @@ class WorkerRegistry:
                 self._tell("balanced", None, f"shares by speed from step {step} on: {counts}")
         for worker in self.workers:
             if worker.member in members and not worker.joined:
-                worker.joined, self._failures = True, 0
+                worker.joined = True
                 if worker.state != WorkerState.ENDED:
                     worker.state = WorkerState.RUNNING
                 self._tell_change("joined", worker, fields)

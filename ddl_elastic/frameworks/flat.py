@@ -148,6 +148,19 @@ def stack(samples: Sequence[Any]) -> Any:
     return np.stack([np.asarray(each) for each in samples])
 
 
+def check_trained(before: Mapping[int, str], now: Mapping[int, str]) -> None:
+    """Raises RuntimeError if other variables are trained than before; both map the id of a variable
+    to its name. The arrays of shares, and workers that join, have those of the job's start."""
+    if before.keys() != now.keys():
+        frozen = sorted(name for key, name in before.items() if key not in now)
+        added = sorted(name for key, name in now.items() if key not in before)
+        changes = [f"{', '.join(n)} {w}" for n, w in ((frozen, "frozen"), (added, "unfrozen")) if n]
+        raise RuntimeError(
+            f"the trained variables have changed since the job began: {'; '.join(changes)}. Freeze"
+            " and unfreeze layers before an elastic job, and train again in another one"
+        )
+
+
 # ---- the state ----
 
 

@@ -39,6 +39,15 @@ class Tensor:
 
 
 State = dict[str, Tensor]
+# The names in a state of what decides the next step but is no value that training computes, such as
+# whether a parameter is trained. Only one rank may have changed it for an evaluation when states
+# are compared, so digests are without it.
+MODE = "mode."
+
+
+def is_mode(name: str) -> bool:
+    """Return whether digests are without this part of a state."""
+    return name.startswith(MODE)
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ _PARTS, _PART_NAME, _PART_DIGEST = 16, 40, 16  # at most: parts, and characters 
 
 def digest_parts(state: State) -> Digest:
     found, parts = hashlib.sha256(), dict[str, str]()
-    for part, names in groupby(sorted(state), _part):
+    for part, names in groupby(sorted(each for each in state if not is_mode(each)), _part):
         for name in names:
             tensor = state[name]
             found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())

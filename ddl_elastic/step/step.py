@@ -25,6 +25,7 @@ also those that were complete on this rank: other ranks may lack them.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,9 +38,9 @@ from typing import Any
 import numpy as np
 
 from ddl_core import Comm, Order, Work
-from ddl_core.errors import DdlError
+from ddl_core.errors import DdlError, PeerLost
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
-from ddl_elastic.step.membership import Membership
+from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.partial import PartialSums, add_arrays
 from ddl_elastic.step.reform import LOST, Action, RankProgress, Watch, decide
 from ddl_elastic.step.sums import Sums
@@ -238,14 +239,50 @@ class Step:
         self.phase = Phase.VOTE
 
     def _tell_kind(self) -> None:
-        """Those who observe learn whether they can take part in this step as they are."""
-        if not self._group.is_awaited:
-            trains = np.array([self._trains])
-            self._group.comm.allreduce(trains, op="min")
-            if trains[0]:
+        """Those who observe learn whether they can take part in this step as they are: in a
+        training step whose arrays have the layout that they know."""
+        group = self._group
+        if not group.is_awaited:
+            layout = self._layout()
+            words = np.array([self._trains, layout, -layout])
+            group.comm.allreduce(words, op="min")
+            if words[0] and words[1] == -words[2]:
                 return
-        self._group.is_awaited = False
+        group.is_awaited = False
         self._await()
+        self._refuse_misfits()
+
+    def _layout(self) -> int:
+        """Return a digest of the result's arrays: their types, lengths and operations."""
+        arrays = zip(self._result, self._ops, strict=True)
+        text = repr([(array.dtype.name, array.size, op) for array, op in arrays])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+    def _refuse_misfits(self) -> None:
+        """Continue without the joining workers whose arrays have another layout than those of the
+        others. Raises NotAdmitted on them."""
+        group, comm = self._group, self._group.comm
+        own = np.array([self._layout(), sum(array.size for array in self._result)])
+        table = np.empty((comm.size, 2), np.int64)
+        comm.allgather(own, table.reshape(-1))
+        layout, count = table[group.whole[0]].tolist()
+        misfits = {
+            rank: f"rank {group.members[rank]} cannot join in {self.name}: it sums {other} values,"
+            f" and the others {count}. The program has frozen, unfrozen, added or removed"
+            " parameters inside of its loop; do so between two calls of job.steps, which a joining"
+            " worker executes as well"
+            for rank, (digest, other) in enumerate(table.tolist())
+            if rank not in group.whole and digest != layout
+        }
+        if comm.rank in misfits:
+            with suppress(PeerLost):
+                comm.barrier()
+            raise NotAdmitted(misfits[comm.rank])
+        if misfits:
+            comm.barrier()  # all have the table
+            for rank, why in misfits.items():
+                comm.expel(rank, why)
+            comm.barrier()
 
     def _await(self) -> None:
         """All programs are to come here. Those who lack the state cannot, if it was not sent since

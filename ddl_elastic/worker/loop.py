@@ -31,7 +31,7 @@ from ddl_elastic.shares.loading import (
 )
 from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
-from ddl_elastic.step.membership import Membership
+from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
 from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
 from ddl_elastic.step.watchdog import Watchdog
@@ -394,10 +394,19 @@ class Loop:
         return not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:
-        """Load the state that has come: from now on the program is where the others were then."""
-        if self._arrival:
+        """Load the state that has come: from now on the program is where the others were then.
+        Raises NotAdmitted if the state is not one of this rank's model."""
+        if not self._arrival:
+            return
+        try:
             self.framework.load(self._arrival.state)
-            self._arrival = None
+        except ValueError as error:
+            raise NotAdmitted(
+                f"rank {self.group.member} cannot join before step {self._next}: {error}. The other"
+                " workers' program has changed its model or optimizer since its start; do so"
+                " between two calls of job.steps, which a joining worker executes as well"
+            ) from error
+        self._arrival = None
 
     def replay(self) -> bool:
         """The result of a training step that this rank has observed is the framework's. False if

@@ -11,11 +11,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from ddl_scheduler.base.store import JobRecord, Store
 
 
 class JobFolder:
@@ -62,6 +66,10 @@ class JobFolder:
             self.checkpoints.mkdir(mode=0o700)
         if self.checkpoints.lstat().st_uid == os.geteuid():  # also if who made it was killed then
             os.chown(self.checkpoints, user, group, follow_symlinks=False)
+
+    def has_checkpoint(self) -> bool:
+        """Return whether the job can begin again where it was."""
+        return any(self.checkpoints.rglob("steps-*.json"))
 
     def lock(self) -> int | None:
         """A descriptor that holds the lock; None if the job has processes."""
@@ -113,3 +121,21 @@ class JobFolder:
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path / "result.json")
+
+
+def archive(store: Store) -> bool:
+    """Move some of the oldest jobs that have ended from the store to a file of JSON lines beside
+    it, if there are too many, and remove their folders. Returns whether there were some."""
+
+    def write(records: Sequence[JobRecord]) -> None:
+        with open(f"{store.path}.archive", "a", opener=_private) as file:
+            file.writelines(json.dumps(asdict(each)) + "\n" for each in records)
+
+    removed = store.archive(write)
+    for job in removed:
+        shutil.rmtree(JobFolder(store.path, job).path, ignore_errors=True)
+    return bool(removed)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -11,15 +11,21 @@ Design notes
 - A submission has a key that the client chooses. Repeated with the same key, it is the same job.
 - A token is random, of 256 bits, and only its hash is kept.
 - A store is used by one thread.
+- Plans read the jobs that have not ended, by an index. Of the jobs that have ended the newest are
+  kept, see `archive`.
+- Times that events and arrivals have are the wall clock's. Durations are differences of times that
+  `steady` returns, which no change of the wall clock changes.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -48,14 +54,22 @@ class JobState(State):
 ACTIVE = (JobState.WAITING, JobState.RUNNING)
 UNFINISHED = (*ACTIVE, JobState.PAUSED)
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-# What may follow a state. A job that has ended stays as it is. One that has just been asked to give
-# back its last slot may end at that moment.
+KEEP = 10_000  # jobs that have ended which stay in the file
+ARCHIVE_AT_ONCE = 200  # jobs that one call of `archive` moves, so that nothing waits long for it
+JOBS = 1000  # of a tenant that have not ended
+JUMP = 1.0  # seconds between the wall clock and the steady one that count as none
+# What may follow a state. A failed job may begin again from its checkpoint; others that have ended
+# stay as they are. One that has just been asked to give back its last slot may end at that moment.
 STATES: dict[JobState, set[JobState]] = {
     JobState.WAITING: {JobState.RUNNING, JobState.PAUSED, *ENDED},
     JobState.RUNNING: {JobState.WAITING, JobState.PAUSED, *ENDED},
     JobState.PAUSED: {JobState.WAITING, *ENDED},
-    **{state: set() for state in ENDED},
+    JobState.DONE: set(),
+    JobState.FAILED: {JobState.WAITING},
+    JobState.CANCELLED: set(),
 }
+# Of SQLite, of a disk that is full or fails, and of a file that is in use for too long.
+_TROUBLES = ("disk is full", "disk I/O error", "unable to open", "database is locked")
 _SCHEMA = """
 CREATE TABLE tenants (
     name TEXT PRIMARY KEY, cap INTEGER, guarantee INTEGER NOT NULL, weight REAL NOT NULL
@@ -81,6 +95,21 @@ CREATE TABLE events (
     id INTEGER PRIMARY KEY, time REAL NOT NULL, job INTEGER REFERENCES jobs, text TEXT NOT NULL
 );
 """
+# What files of earlier releases lack.
+_LIVE = "state IN ('waiting', 'running', 'paused')"
+_ADDED = f"""
+CREATE INDEX IF NOT EXISTS jobs_live ON jobs (state, id) WHERE {_LIVE};
+CREATE INDEX IF NOT EXISTS jobs_used ON jobs (tenant, state, used);
+CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (counted) WHERE NOT {_LIVE};
+CREATE INDEX IF NOT EXISTS allocations_job ON allocations (job);
+CREATE INDEX IF NOT EXISTS intents_job ON intents (job);
+CREATE INDEX IF NOT EXISTS events_job ON events (job);
+CREATE TABLE IF NOT EXISTS archived (
+    tenant TEXT NOT NULL REFERENCES tenants, state TEXT NOT NULL, count INTEGER NOT NULL,
+    used REAL NOT NULL, PRIMARY KEY (tenant, state)
+);
+CREATE TABLE IF NOT EXISTS clock (boot TEXT PRIMARY KEY, ahead REAL NOT NULL)
+"""
 
 
 def _create(path: Path) -> None:
@@ -89,6 +118,15 @@ def _create(path: Path) -> None:
     and the next process that closes the file would delete what they have written since."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def disk_trouble(error: BaseException) -> str:
+    """Return what hinders writing for now, such as a full disk, or "" for every other error."""
+    if isinstance(error, sqlite3.OperationalError):
+        return str(error) if any(each in str(error) for each in _TROUBLES) else ""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+    return ""
 
 
 class StoreError(Exception):
@@ -108,7 +146,7 @@ class JobRecord:
     epoch: int  # how often its slots changed
     used: float  # slot-seconds up to the last plan
     waited: float  # seconds without slots up to the last plan
-    changed: float | None  # when its slots last changed
+    changed: float | None  # when its slots last changed, by the steady clock
 
 
 @dataclass(frozen=True)
@@ -132,6 +170,7 @@ class Store:
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """on_statement: called with each statement before it runs"""
+        self.path = path
         _create(path)
         self._db = sqlite3.connect(path, BUSY, isolation_level=None)
         self._db.set_trace_callback(on_statement)
@@ -153,6 +192,31 @@ class Store:
                 self._db.execute(f"PRAGMA user_version = {VERSION}")
             elif version != VERSION:
                 raise StoreError(f"{path} has version {version}; this program needs {VERSION}")
+            for statement in _ADDED.split(";\n"):
+                self._db.execute(statement)
+            self._ahead = self._read_clock()
+
+    def _read_clock(self) -> float:
+        """Return how far the steady clock is ahead of the time since the machine started. The first
+        store that is opened after a start of the machine sets it: nothing ran before."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        if (ahead := self._one("SELECT ahead FROM clock WHERE boot = ?", boot)) is not None:
+            return float(ahead)
+        newest = self._one(
+            f"SELECT MAX(MAX(counted, COALESCE(changed, 0))) FROM jobs WHERE {_LIVE}"
+        )
+        now = max(time.time(), newest or 0.0)
+        self._db.execute(f"UPDATE jobs SET counted = ? WHERE {_LIVE} AND counted < ?", (now, now))
+        self._db.execute("DELETE FROM clock")
+        ahead = now - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._db.execute("INSERT INTO clock VALUES (?, ?)", (boot, ahead))
+        return float(ahead)
+
+    def steady(self, now: float) -> float:
+        """Return the time `now` of the wall clock as a clock has it that is never set. All stores
+        of a file have the same one."""
+        jump = time.clock_gettime(time.CLOCK_BOOTTIME) + self._ahead - time.time()
+        return now + jump if abs(jump) > JUMP else now
 
     def close(self) -> None:
         """It may be opened again."""
@@ -232,10 +296,16 @@ class Store:
                 raise StoreError(f"job {row[0]} was submitted as {key!r}, with other values")
             if row:
                 return int(row[0])
+            count = self._one(f"SELECT COUNT(*) FROM jobs WHERE {_LIVE} AND tenant = ?", tenant)
+            if count >= JOBS:
+                raise StoreError(
+                    f"tenant {tenant} has {count} jobs that wait, run or are paused, which is the"
+                    " most that one may have; cancel some, or wait until some have ended"
+                )
             number = self._db.execute(
                 "INSERT INTO jobs (tenant, key, spec, state, arrival, epoch, used, waited, counted)"
                 " VALUES (?, ?, ?, 'waiting', ?, 0, 0, 0, ?)",
-                (tenant, key, text, now, now),
+                (tenant, key, text, now, self.steady(now)),
             ).lastrowid
             assert number is not None
             self._event(number, now, "submitted")
@@ -244,7 +314,9 @@ class Store:
     def jobs(self, *states: JobState) -> list[JobRecord]:
         """Those in one of the states (none: all), by number."""
         marks = ", ".join("?" * len(states))
-        return self._records(f"{f'state IN ({marks})' if states else 'TRUE'} ORDER BY id", *states)
+        live = f"{_LIVE} AND " if states and {*states} <= {*UNFINISHED} else ""  # for the index
+        condition = f"{live}state IN ({marks})" if states else "TRUE"
+        return self._records(f"{condition} ORDER BY id", *states)
 
     def _records(self, condition: str, *values: object) -> list[JobRecord]:
         rows = self._db.execute(
@@ -280,8 +352,42 @@ class Store:
     def jobs_count(self) -> list[tuple[str, str, int, float]]:
         """Tenant, state, number of jobs and their slot-seconds."""
         return self._db.execute(
-            "SELECT tenant, state, COUNT(*), SUM(used) FROM jobs GROUP BY tenant, state"
+            "SELECT tenant, state, SUM(count), SUM(used) FROM"
+            " (SELECT tenant, state, COUNT(*) AS count, SUM(used) AS used FROM jobs"
+            " GROUP BY tenant, state UNION ALL SELECT * FROM archived) GROUP BY tenant, state"
         ).fetchall()
+
+    def archive(
+        self, write: Callable[[Sequence[JobRecord]], object], keep: int = KEEP
+    ) -> list[int]:
+        """Remove some of the jobs that ended first, if more than `keep` have ended, with their
+        events. Returns their numbers. `write` is called before with what is removed. What they used
+        stays in `jobs_count`."""
+        last = self._one(
+            f"SELECT counted FROM jobs WHERE NOT {_LIVE} ORDER BY counted DESC LIMIT 1 OFFSET ?",
+            keep,
+        )
+        if last is None:
+            return []
+        old = self._records(
+            f"NOT {_LIVE} AND counted <= ? AND NOT EXISTS"
+            " (SELECT 1 FROM intents WHERE job = jobs.id AND open)"
+            f" ORDER BY counted LIMIT {ARCHIVE_AT_ONCE}",
+            last,
+        )
+        if old:
+            write(old)
+        with self._change():
+            for each in old:
+                self._db.execute(
+                    "INSERT INTO archived VALUES (?, ?, 1, ?) ON CONFLICT (tenant, state) DO UPDATE"
+                    " SET count = count + 1, used = used + excluded.used",
+                    (each.tenant, each.state, each.used),
+                )
+                for table in ("allocations", "intents", "events"):
+                    self._db.execute(f"DELETE FROM {table} WHERE job = ?", (each.id,))
+                self._db.execute("DELETE FROM jobs WHERE id = ?", (each.id,))
+        return [each.id for each in old]
 
     def job_scale(self, job: int, least: int, most: int, now: float) -> None:
         """Other sizes, from the next plan on. Raises StoreError."""
@@ -303,7 +409,8 @@ class Store:
         with self._change():
             self._count(now)
             self._move(job, state, now, why)
-            self._db.execute("UPDATE jobs SET counted = ? WHERE id = ?", (now, job))
+            steady = self.steady(now)
+            self._db.execute("UPDATE jobs SET counted = ? WHERE id = ?", (steady, job))
             if state not in ACTIVE:
                 self._assign(job, (), now)
 
@@ -323,7 +430,7 @@ class Store:
         or stopped; `intents` has them until they are closed. Raises StoreError."""
         with self._change():
             self._count(now)
-            states = {record.id: record.state for record in self.jobs()}
+            states = dict(self._db.execute(f"SELECT id, state FROM jobs WHERE {_LIVE} ORDER BY id"))
             wrong = [job for job in slots if states.get(job) not in ACTIVE]
             if wrong:
                 raise StoreError(f"jobs {wrong} have slots in the plan, but are not active")
@@ -363,7 +470,9 @@ class Store:
         new, old = [s for s in slots if s not in had], [s for s in had if s not in slots]
         if not new and not old:
             return
-        self._db.execute("UPDATE jobs SET epoch = epoch + 1, changed = ? WHERE id = ?", (now, job))
+        self._db.execute(
+            "UPDATE jobs SET epoch = epoch + 1, changed = ? WHERE id = ?", (self.steady(now), job)
+        )
         epoch = self._one("SELECT epoch FROM jobs WHERE id = ?", job)
         for slot in old:
             started = self._one("SELECT epoch FROM allocations WHERE slot = ?", slot)
@@ -377,11 +486,12 @@ class Store:
     def _count(self, now: float) -> None:
         """Add up what active jobs had, and how long they waited, since the last time."""
         held = "(SELECT COUNT(*) FROM allocations WHERE job = jobs.id)"
+        steady = self.steady(now)
         self._db.execute(
             f"UPDATE jobs SET used = used + {held} * MAX(0, ? - counted),"
             f" waited = waited + ({held} = 0) * MAX(0, ? - counted), counted = ?"
-            " WHERE state IN ('waiting', 'running')",
-            (now, now, now),
+            f" WHERE {_LIVE} AND state IN ('waiting', 'running')",
+            (steady, steady, steady),
         )
 
     # Intents and events

@@ -88,7 +88,7 @@ def _commands() -> dict[str, _Command]:
     """Return the commands of `ddl job` by their names."""
     act = {name: partial(_act, action=name) for name in ("pause", "resume", "cancel")}
     pause = "take the slots of jobs away, until they are resumed"
-    resume = "let paused jobs continue when there are slots"
+    resume = "let paused jobs continue, and failed ones begin from their checkpoints"
     return {
         "submit": _Command("submit a job", _submit, _fill_submit, "submit", _SUBMIT),
         "list": _Command("list jobs, and why those without slots wait", _list, _fill_list, "ps"),

@@ -289,7 +289,13 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
     except ValueError as error:
         raise CommandError(f"--host-name {error}") from None
     try:
-        made = app.make_app(arguments.store, *calls, hosts=names, secure=certificate is not None)
+        made = app.make_app(
+            arguments.store,
+            *calls,
+            hosts=names,
+            secure=certificate is not None,
+            problem=service.problem,
+        )
         web = server.make_server(made, host, port, certificate, key)
         got = server.start(web)
     except (ValueError, OSError) as error:

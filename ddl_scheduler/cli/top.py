@@ -32,8 +32,15 @@ def watch(overviews: Iterable[Any]) -> None:
 
 
 def _shown(overview: Any) -> Group:
+    problem = overview.get("problem")
+    text = f"nothing can be written: {printable_line(problem)}" if problem else ""
     return Group(
-        _slots(overview["slots"]), Text(), _jobs(overview["jobs"]), Text(), *_tenants(overview)
+        *([Text(text, "bold red")] if problem else []),
+        _slots(overview["slots"]),
+        Text(),
+        _jobs(overview["jobs"]),
+        Text(),
+        *_tenants(overview),
     )
 
 

@@ -28,6 +28,7 @@ from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import MOST, JobSpec, spec_read
+from ddl_scheduler.base.store import disk_trouble
 from ddl_scheduler.runner.slot_filter import SlotFilterEngine
 from ddl_scheduler.runner.throughput import ThroughputEstimator
 from ddl_scheduler.runner.user import acting_as, become, user_find
@@ -37,6 +38,9 @@ LEAVE_LIMIT = 30.0  # seconds for a worker to leave by plan; then it is killed, 
 PAUSE_LIMIT = 120.0  # seconds for a job to write its state and end
 OTHERS = 5.0  # seconds for the other agents, when a first one is there
 PLACES_LIMIT = 60.0  # seconds for the first one
+LOG_BYTES = 256 << 20  # of a file of logs
+LIMIT_EVERY = 2.0  # seconds between two looks at their lengths
+WRITE_AGAIN = 0.5  # seconds, while the disk is full
 EVENTS = 100  # of a job that are told, the newest ones
 
 
@@ -67,11 +71,24 @@ class RunSpec:
         return JobFolder(Path(self.store), self.job)
 
 
-class _Log(EventListener):
-    """Events go to a file. What the workers write is in files of their own."""
+class Log(EventListener):
+    """Events go to a file. What the workers write is in files of their own beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._looked = 0.0
+
+    def limit(self, now: float) -> None:
+        """Empty files that are too long: a program that prints without end would fill the disk."""
+        if now < self._looked + LIMIT_EVERY:
+            return
+        self._looked = now
+        for path in self._path.parent.glob("*.log"):
+            with suppress(OSError):
+                size = path.stat().st_size
+                if size > LOG_BYTES:
+                    os.truncate(path, 0)  # whoever writes it appends
+                    self.event(f"{path.name} had {size} bytes and was emptied; {LOG_BYTES} may be")
 
     def event(self, text: str) -> None:
         with suppress(OSError), self._path.open("a") as file:
@@ -81,8 +98,8 @@ class _Log(EventListener):
 def run(order: RunSpec, listener: socket.socket) -> None:
     """Run the job to its end, and write what has come of it."""
     folder = order.job_folder
-    log, earlier = _Log(folder.events), folder.result()
-    folder.result_write({**earlier, "state": "running"})  # which stays there if this is killed
+    log, earlier = Log(folder.events), folder.result()
+    _write(folder, {**earlier, "state": "running"})  # which stays there if this is killed
     try:
         result = _run(order, spec_read(order.spec), listener, log, earlier)
     except JobFailed as error:
@@ -91,15 +108,23 @@ def run(order: RunSpec, listener: socket.socket) -> None:
         result = {"state": "failed", "why": f"{type(error).__name__}: {error}", "code": 1}
     if why := result.get("why"):
         log.event(f"failed: {why}")
-    folder.result_write({**earlier, **result})
+    _write(folder, {**earlier, **result})
+
+
+def _write(folder: JobFolder, result: Mapping[str, Any]) -> None:
+    """Write the result, and wait for room while the disk is full: without a result the job would
+    count as killed, and begin again."""
+    while True:
+        try:
+            return folder.result_write(result)
+        except OSError as error:
+            if not disk_trouble(error):
+                raise
+            time.sleep(WRITE_AGAIN)
 
 
 def _run(
-    order: RunSpec,
-    spec: JobSpec,
-    listener: socket.socket,
-    log: EventListener,
-    earlier: dict[str, Any],
+    order: RunSpec, spec: JobSpec, listener: socket.socket, log: Log, earlier: dict[str, Any]
 ) -> dict[str, Any]:
     folder = order.job_folder
     user = user_find(order.user) if order.user else None
@@ -136,7 +161,7 @@ def _run_on_agents(
     spec: JobSpec,
     wanted: Program,
     listener: socket.socket,
-    log: EventListener,
+    log: Log,
     earlier: dict[str, Any],
 ) -> dict[str, Any]:
     """With the workers where agents dial in from."""
@@ -172,7 +197,7 @@ class Runner:
         engine: SlotFilterEngine,
         spec: JobSpec,
         listener: socket.socket,
-        log: EventListener,
+        log: Log,
         earlier: dict[str, Any],
         where: Mapping[str, Any] | None = None,
         failures: Sequence[str] = (),
@@ -237,9 +262,10 @@ class Runner:
         return not self._stops
 
     def _is_lost(self) -> bool:
-        """Whether the job has ended since its agents were lost: it can begin again."""
-        ended = [worker for worker in self._job.workers if worker.code]
-        return bool(ended) and all(worker.evidence != "told" for worker in ended)
+        """Return whether the job has ended since agents were lost: it can begin again. Workers that
+        left or were replaced before say nothing about the end."""
+        last = [worker for worker in self._job.last_workers() if worker.code]
+        return any(worker.evidence != "told" for worker in last)
 
     def _wait_for_end(self) -> None:
         while self._job.alive():
@@ -247,6 +273,7 @@ class Runner:
             self._hear()
             self._steer()
             self._tell()
+            self._log.limit(time.monotonic())
         wait_for_end(self._job)
 
     def _ends(self) -> str:

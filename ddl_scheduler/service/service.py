@@ -14,7 +14,10 @@ Design notes
 - A job never runs twice: all its processes hold one lock, see folder.py.
 - Slots are those of this machine, or those of agents, see agents.py: then the workers are where
   the agents are, and only the run with its coordinator is here.
-- One thread uses the store. `live`, `slots` and `wake` may be called from others.
+- One thread uses the store. `live`, `slots`, `problem` and `wake` may be called from others.
+- While the disk is full, nothing is lost that the store and the folders do not have: each turn is
+  tried again until there is room. Jobs that run do not need the service meanwhile.
+- The policy has times of the steady clock, see store.py.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import math
 import os
 import secrets
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,9 +38,17 @@ from typing import Any, NamedTuple
 
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
-from ddl_scheduler.base.folder import JobFolder
+from ddl_scheduler.base.folder import JobFolder, archive
 from ddl_scheduler.base.requests import JobSpec, spec_read
-from ddl_scheduler.base.store import ACTIVE, UNFINISHED, JobRecord, JobState, Store, StoreError
+from ddl_scheduler.base.store import (
+    ACTIVE,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Store,
+    StoreError,
+    disk_trouble,
+)
 from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.runner.runner import RunSpec
@@ -49,6 +61,8 @@ PLAN_EVERY = 0.5  # seconds, at most
 LOOK_EVERY = 0.5  # seconds between two looks at the store
 COUNT_EVERY = 10.0  # seconds after which slot-seconds are added up, and the plan is made again
 ENDING = 0.02  # seconds between two looks at a run that is about to end
+TROUBLE = 1.0  # seconds until what could not be written is tried again
+ARCHIVE_EVERY = 10.0  # seconds between two looks whether jobs that have ended are to be archived
 CRASHES = 3  # of a job without a step in between, until it counts as failed
 
 _log = logging.getLogger("ddl_scheduler")
@@ -99,7 +113,8 @@ class Service:
         self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
         self._plan = Schedule()
         # When, by the clock that nobody sets; 0: at once.
-        self._plan_at = self._looked = self._counted = 0.0
+        self._plan_at = self._looked = self._counted = self._archived = 0.0
+        self._problem = ""  # what hinders writing now
         self._plan_again = math.inf
         self._is_due = True  # a plan
         self._view: Sequence[SlotView] = ()
@@ -144,6 +159,10 @@ class Service:
         with self._changed:
             return list(self._view)
 
+    def problem(self) -> str:
+        """Return what hinders the service, such as a full disk; "" if nothing does."""
+        return self._problem
+
     def wake(self) -> None:
         """Something has changed in the store: look now."""
         with suppress(BlockingIOError):  # it is about to wake
@@ -157,9 +176,22 @@ class Service:
             self.turn()
 
     def turn(self) -> None:
-        """Wait for something, but not long, and do what follows."""
+        """Wait for something, but not long, and do what follows. While nothing can be written, say
+        so and try again."""
         self._wait()
-        now = time.time()
+        try:
+            self._follow(time.time())
+            problem = ""
+        except (sqlite3.OperationalError, OSError) as error:
+            if not (problem := disk_trouble(error)):
+                raise
+            self._is_due, self._looked = True, 0.0
+        if problem != self._problem:
+            _log.warning("%s", f"nothing can be written: {problem}" if problem else "writes again")
+            self._problem = problem
+        self._show()
+
+    def _follow(self, now: float) -> None:
         if self._is_due or time.monotonic() >= self._looked + LOOK_EVERY:
             self._look()
         self._end_runs(now)
@@ -168,7 +200,8 @@ class Service:
             self._make_plan(now)
         self._steer(now)
         self._close_intents()
-        self._show()
+        if time.monotonic() >= self._archived + ARCHIVE_EVERY and not archive(self._store):
+            self._archived = time.monotonic()
 
     @property
     def _next_plan(self) -> float:
@@ -177,6 +210,8 @@ class Service:
         return max(self._plan_at + PLAN_EVERY, 0.0 if self._is_due else later)
 
     def _wait(self) -> None:
+        if self._problem:
+            time.sleep(TROUBLE)
         now = time.monotonic()
         until = min(self._looked + LOOK_EVERY, self._next_plan)
         if any(run.channel is None for run in self._runs.values()):
@@ -239,6 +274,8 @@ class Service:
             k: (r.state, r.spec) for k, r in self._records.items()
         }:
             self._is_due = True
+        for job in found.keys() - self._records.keys():  # new, or a failed one that begins again
+            self._crashes.pop(job, None)
         self._records, self._given = found, self._store.slots()
 
     # ---- ends ----
@@ -294,8 +331,9 @@ class Service:
         jobs = [job for record in self._records.values() if (job := self._job(record, now))]
         tenants = [Tenant(*each) for each in self._store.tenants()]
         last = {str(job): slots for job, slots in self._given.items()}
-        plan = plan_make(jobs, self._slots, tenants, last, now, self._settings)
-        self._plan_again = clock + plan.again - now
+        steady = self._store.steady(now)
+        plan = plan_make(jobs, self._slots, tenants, last, steady, self._settings)
+        self._plan_again = clock + plan.again - steady
         with self._changed:
             self._plan = plan
         wanted = {int(name): slots for name, slots in plan.slots.items()}
@@ -316,7 +354,10 @@ class Service:
         spec = self._spec(record, now)
         run = self._runs.get(record.id)
         known = run.known if run else self._known.get(record.id, JobStats())
-        return job_of(record, spec, known) if spec else None
+        if not spec:
+            return None
+        job = job_of(record, spec, known)
+        return replace(job, deadline=job.deadline + self._store.steady(now) - now)
 
     def _spec(self, record: JobRecord, now: float) -> JobSpec | None:
         try:
@@ -384,6 +425,8 @@ class Service:
                 finally:
                     os.close(lock)
         except OSError as error:
+            if disk_trouble(error):
+                raise
             self._move(record.id, JobState.FAILED, now, f"it cannot be started: {error}")
             return
         with self._changed:

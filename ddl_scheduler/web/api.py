@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from ddl_scheduler.base import requests
+from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.logs import log_names, log_read
 from ddl_scheduler.base.requests import RequestError, Schema, sizes_read, spec_read
 from ddl_scheduler.base.store import (
@@ -163,16 +164,25 @@ async def job_pause(call: CheckedRequest) -> Response:
 
 @operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
 async def job_resume(call: CheckedRequest) -> Response:
-    """Let a paused job wait for slots again."""
-    return await _move(call, JobState.WAITING, JobState.PAUSED)
-
-
-async def _move(
-    call: CheckedRequest, state: JobState, only_from: JobState | None = None
-) -> Response:
+    """Let a paused job wait for slots again, or one that has failed begin from its checkpoint."""
     record = await _own(call)
-    if only_from and record.state != only_from:
-        raise HttpError(409, message=f"job {record.id} is {record.state}, not {only_from}")
+    if record.state not in (JobState.PAUSED, JobState.FAILED):
+        raise HttpError(409, message=f"job {record.id} is {record.state}, not paused or failed")
+    if record.state == JobState.FAILED:
+        folder = JobFolder(call.service.path, record.id)
+        if not folder.has_checkpoint():
+            raise HttpError(
+                409,
+                message=f"job {record.id} has failed and has no checkpoint in its folder; submit"
+                " it again: if it has one elsewhere, it goes on from there",
+            )
+        # Else the service takes the result of the run that has failed for the job's.
+        folder.result_write({**folder.result(), "state": "resumed"})
+    return await _move(call, JobState.WAITING)
+
+
+async def _move(call: CheckedRequest, state: JobState) -> Response:
+    record = await _own(call)
     why = f"asked by {call.caller.tenant}"
     await _change(call, lambda store: store.job_move(record.id, state, time.time(), why))
     return answer(await _shown(call, record.id))

@@ -11,7 +11,8 @@ Design notes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ddl_scheduler.base.store import disk_trouble
 from ddl_scheduler.web import api, metrics, openapi, pages, streams
 from ddl_scheduler.web.database import Database
 from ddl_scheduler.web.errors import HttpError, refusal
@@ -45,6 +47,7 @@ def make_app(
     hosts: Iterable[str] = (),
     secure: bool = False,
     limits: Limits | None = None,
+    problem: Callable[[], str] = lambda: "",
 ) -> Starlette:
     """The app over a store, which it opens itself.
 
@@ -55,11 +58,12 @@ def make_app(
     wake    called after each change of the store, in the server's thread
     hosts   names by which this machine is reached, beside those of loopback
     secure  whether TLS is spoken
+    problem what hinders the service, such as a full disk; likewise
     """
     limits = limits or Limits()
     database = Database(Path(store_path))
     sessions = Sessions(database, limits, secure)
-    service = AppContext(database, live, slots, wake, limits, sessions)
+    service = AppContext(database, live, slots, wake, limits, sessions, problem)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -74,7 +78,11 @@ def make_app(
     return Starlette(
         routes=[*_routes(service), *pages.routes(service)],
         middleware=[Middleware(Guard, limits=limits, hosts=known, secure=secure)],
-        exception_handlers={HttpError: _refused, HTTPException: _http_error},
+        exception_handlers={
+            HttpError: _refused,
+            HTTPException: _http_error,
+            sqlite3.OperationalError: _store_error,
+        },
         lifespan=lifespan,
     )
 
@@ -99,6 +107,14 @@ def _route(path: str, methods: dict[str, RestOperation], service: AppContext) ->
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HttpError)
     return refusal(error)
+
+
+async def _store_error(_: Request, error: Exception) -> Response:
+    trouble = disk_trouble(error)
+    if not trouble:
+        raise error
+    message = f"the store cannot be written now: {trouble}; ask again when there is room"
+    return refusal(HttpError(507, message=message, headers={"retry-after": "10"}))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

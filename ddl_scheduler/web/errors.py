@@ -20,6 +20,7 @@ _NAMES = {
     413: "too large",
     415: "not JSON",
     429: "too many requests",
+    507: "no room",
 }
 
 

@@ -30,13 +30,15 @@ class History:
     def see(
         self,
         now: float,
+        clock: float,
         running: Sequence[JobRecord],
         slots: Mapping[int, Sequence[str]],
         reports: Mapping[int, Mapping[str, Any] | None],
     ) -> None:
-        """What the running jobs report now."""
-        passed = 0.0 if self._then is None else max(0.0, now - self._then)
-        self._then = now
+        """Record what the running jobs report. `now` is the wall clock's time, for what is shown,
+        and `clock` that of a clock that is never set, for durations."""
+        passed = 0.0 if self._then is None else clock - self._then
+        self._then = clock
         for record in running:
             report = plain(reports.get(record.id) or {})
             held = len(slots.get(record.id, ()))

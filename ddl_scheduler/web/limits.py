@@ -20,7 +20,8 @@ class Limits:
     rate: float = 100.0  # requests a second of a token
     burst: float = 200.0  # requests of a token above the rate
     address_rate: float = 1000.0  # requests a second of an address, whatever tokens they bring
-    streams: int = 64  # open at a time, of all clients
+    streams: int = 256  # open at a time, of all clients
+    tenant_streams: int = 64  # those of one tenant
     sessions: int = 1000  # of browsers
     session_seconds: float = 12 * 3600.0
 

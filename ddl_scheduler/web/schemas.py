@@ -93,6 +93,11 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     ),
     "Logs": _object(logs={"type": "array", "items": TEXT}),
     "Log": _object(text=TEXT, next={**COUNT, "description": "`offset` of what follows"}),
-    "Overview": _object(slots=_list("Slot"), jobs=_list("Job"), tenants=_list("Tenant")),
+    "Overview": _object(
+        slots=_list("Slot"),
+        jobs=_list("Job"),
+        tenants=_list("Tenant"),
+        problem={**MAYBE_TEXT, "description": "what hinders the service, such as a full disk"},
+    ),
     "Anything": {"type": "object"},
 }

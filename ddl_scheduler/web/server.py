@@ -14,6 +14,8 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
+from ddl_scheduler.web.connections import Connection
+
 DEFAULT_PORT = 8470
 
 
@@ -98,7 +100,8 @@ def make_server(
             proxy_headers=False,  # nobody is believed who says to ask for somebody else
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,  # streams have no end of their own
-            limit_concurrency=512,
+            http=Connection,
+            limit_concurrency=1024,
             lifespan="on",
         )
     )

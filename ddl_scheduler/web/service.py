@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,9 +50,10 @@ class AppContext:
     wake: Callable[[], object]  # called after each change of the store
     limits: Limits
     sessions: Sessions
-    streams: int = 0  # open now
+    problem: Callable[[], str] = lambda: ""  # what hinders the service; thread-safe
 
     def __post_init__(self) -> None:
+        self.streams: Counter[str] = Counter()  # that are open now, by tenant
         self.history = History(lambda job: JobFolder(self.path, job))
 
     @property
@@ -68,8 +72,9 @@ class AppContext:
     async def sample(self, seconds: float) -> None:
         """Record what the running jobs report, forever."""
         while True:
-            running = await self.database.call(lambda store: store.jobs(JobState.RUNNING))
-            held = await self.database.call(lambda store: store.slots())
-            reports = {record.id: self.live(record.id) for record in running}
-            self.history.see(time.time(), running, held, reports)
+            with suppress(sqlite3.OperationalError, OSError):  # while the disk is full
+                running = await self.database.call(lambda store: store.jobs(JobState.RUNNING))
+                held = await self.database.call(lambda store: store.slots())
+                reports = {record.id: self.live(record.id) for record in running}
+                self.history.see(time.time(), time.monotonic(), running, held, reports)
             await asyncio.sleep(seconds)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ddl_scheduler.base.logs import log_names
 from ddl_scheduler.base.requests import RequestError, check
@@ -27,8 +28,8 @@ TICK = 0.5  # seconds between two looks
 ALIVE = 10.0  # seconds between two signs of life; the token is looked up as often
 STREAM = "text/event-stream"
 
-Message = tuple[str, str, Any]  # kind, id ("": none), data
-Read = Callable[[], Awaitable[list[Message] | None]]  # what is new; None: nothing will come
+Event = tuple[str, str, Any]  # kind, id ("": none), data
+Read = Callable[[], Awaitable[list[Event] | None]]  # what is new; None: nothing will come
 
 
 @operation("GET", "/v1/overview/stream", {200: ""}, kind=STREAM)
@@ -71,7 +72,7 @@ async def events_stream(call: CheckedRequest) -> Response:
     else:
         seen = await call.service.database.call(lambda store: store.event_last())
 
-    async def read() -> list[Message]:
+    async def read() -> list[Event]:
         nonlocal seen
         found = await api.events(call, seen)
         seen = max([seen, *(each["id"] for each in found)])
@@ -95,13 +96,13 @@ async def logs_stream(call: CheckedRequest) -> Response:
     offsets = _offsets(call.request.headers.get("last-event-id", "{}"))
     over = False
 
-    async def read() -> list[Message] | None:
+    async def read() -> list[Event] | None:
         nonlocal over
         if over:
             return None
         record = await call.service.job(number, sees)
         ended = record.state in ENDED
-        messages: list[Message] = []
+        messages: list[Event] = []
         for name in log_names(call.service.path, number):
             text, end = api.log_text(call, number, name, offsets.get(name, 0), ended)
             if text:
@@ -137,7 +138,7 @@ def _changes(
 ) -> Response:
     sent: dict[str, Any] | None = None
 
-    async def read() -> list[Message]:
+    async def read() -> list[Event]:
         nonlocal sent
         found = await look()
         if found == sent:
@@ -149,19 +150,38 @@ def _changes(
 
 
 def _stream(call: CheckedRequest, read: Read) -> Response:
-    service = call.service
-    if service.streams >= service.limits.streams:
-        message = f"{service.limits.streams} streams are open already; close some"
-        raise HttpError(429, message=message, headers={"retry-after": "10"})
-    return StreamingResponse(_messages(call, read), media_type=STREAM)
+    """Count the stream from here on, before its first byte. Raises HttpError if there are many."""
+    streams, limits, tenant = call.service.streams, call.service.limits, call.caller.tenant
+    for count, most, whose in (
+        (streams.total(), limits.streams, ""),
+        (streams[tenant], limits.tenant_streams, f" by tenant {tenant}"),
+    ):
+        if count >= most:
+            message = f"{most} streams are open already{whose}; close some"
+            raise HttpError(429, message=message, headers={"retry-after": "10"})
+    streams[tenant] += 1
+    return _Stream(call, read)
+
+
+class _Stream(StreamingResponse):
+    """Counts until it has ended, whatever ends it."""
+
+    def __init__(self, call: CheckedRequest, read: Read) -> None:
+        super().__init__(_messages(call, read), media_type=STREAM)
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._call.service.streams[self._call.caller.tenant] -= 1
 
 
 async def _messages(call: CheckedRequest, read: Read) -> AsyncIterator[str]:
     service = call.service
-    service.streams += 1
+    shown = time.monotonic()
+    yield ": begins\n\n"
     try:
-        shown = time.monotonic()
-        yield ": begins\n\n"
         while (messages := await read()) is not None:
             for kind, number, data in messages:
                 head = f"id: {number}\n" if number else ""
@@ -175,5 +195,3 @@ async def _messages(call: CheckedRequest, read: Read) -> AsyncIterator[str]:
                 await asyncio.sleep(TICK)
     except HttpError:
         return  # what it tells of is not to be seen any more
-    finally:
-        service.streams -= 1

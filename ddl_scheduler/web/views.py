@@ -109,4 +109,5 @@ async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
         "slots": slots_view(service.slots(), seen),
         "jobs": [job_view(each, held.get(each.id, ()), service.live(each.id)) for each in records],
         "tenants": tenants,
+        "problem": service.problem() or None,
     }

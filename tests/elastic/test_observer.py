@@ -78,7 +78,7 @@ def test_a_member_dies_while_the_others_wait_for_the_observer() -> None:
     waits = threading.Event()
 
     def leave() -> None:
-        groups[1].comm.allreduce(np.array([False]), op="min")
+        groups[1].comm.allreduce(np.array([0, 0, 0]), op="min")  # an evaluation
         waits.wait(LIMIT)
         groups[1].comm.close()
 

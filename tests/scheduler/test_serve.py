@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +21,19 @@ from conftest import clean_environment
 
 sys.path.append(str(Path(__file__).parent))  # behind tests, which has another conftest
 
-from serving import DDL, PROGRAM, SLOT_MEMORY, Serving, holders, is_alive, kill, wait_for
+from serving import DDL, LIMIT, PROGRAM, SLOT_MEMORY, Serving, holders, is_alive, kill, wait_for
+
+from ddl_scheduler.cli.top import print_once
 
 STEPS = ("--steps", 150)
+
+
+def may_mount() -> bool:
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +265,101 @@ def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
         texts = [text for _, _, of, text in serving.store.events() if of == job]
         assert any(text.startswith("failed: ") for text in texts)
         assert re.search(why, " ".join(texts)), (why, texts)
+
+
+@pytest.mark.slow
+def test_failed_job_begins_again_from_its_checkpoint(
+    serving: Serving, alone: str, tmp_path: Path
+) -> None:
+    bad, program = tmp_path / "bad", tmp_path / "fails.py"
+    bad.touch()
+    program.write_text(
+        f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(PROGRAM.parent)!r})
+import served
+import ddl_torch.elastic as elastic
+steps = elastic.Job.steps
+def fail(self, *arguments, **options):
+    for step in steps(self, *arguments, **options):
+        if step.number == 60 and Path({str(bad)!r}).exists():
+            raise OSError("no such sample")
+        yield step
+elastic.Job.steps = fail
+served.main()
+"""
+    )
+    job = serving.submit(command=[str(program), *map(str, STEPS)], max=2)
+    serving.wait(job, "failed")
+    assert serving.folder_of(job).has_checkpoint()
+    bad.unlink()
+    folder = serving.folder_of(job)
+    folder.result_write({**folder.result(), "state": "resumed"})  # as the REST interface does
+    serving.move(job, "waiting")
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
+    assert len(serving.pids(job)) >= 4  # one that fails before the other may be replaced
+
+
+FULL = """
+mount -t tmpfs -o size=3m none small || exit 1
+"$1" -c 'import pathlib, ddl_scheduler.base.store as s
+s.Store(pathlib.Path("small/jobs.db")).close()' || exit 1
+"$@" token --store small/jobs.db default admin > token || exit 1
+exec "$@" serve --store small/jobs.db --slots 1 --listen 0
+"""
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs the right to mount")
+def test_service_survives_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small").mkdir()
+    log = tmp_path / "serve.log"
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            ["unshare", "-m", "sh", "-c", FULL, "sh", *DDL],
+            cwd=tmp_path,
+            env=clean_environment({}),
+            stderr=file,
+            stdout=file,
+        )
+    try:
+        found = wait_for(lambda: re.search(r"listens on (http://\S+)", log.read_text()))
+        small = Path(f"/proc/{process.pid}/root{tmp_path}/small")
+        token = (tmp_path / "token").read_text().strip()
+
+        def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+            headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(found[1] + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+
+        job = {"command": ["missing.py"], "min": 2}  # waits for a second slot
+        assert ask("POST", "/v1/jobs", job)[0] == 201
+        assert ask("GET", "/v1/overview")[1]["problem"] is None
+        with suppress(OSError), (small / "filler").open("wb", 0) as filler:
+            while True:
+                filler.write(b"x" * 4096)
+        statuses = [ask("POST", "/v1/jobs", job) for _ in range(20)]
+        assert {201, 507} >= {status for status, _ in statuses}
+        assert "the store cannot be written now" in statuses[-1][1]["error"]["message"]
+        wait_for(lambda: ask("GET", "/v1/overview")[1]["problem"], "the problem is shown")
+        print_once(ask("GET", "/v1/overview")[1])
+        assert "nothing can be written: " in capsys.readouterr().out
+        (small / "filler").unlink()
+        wait_for(lambda: not ask("GET", "/v1/overview")[1]["problem"], "there is none any more")
+        status, made = ask("POST", "/v1/jobs", {"command": ["missing.py"]})
+        assert status == 201
+        wait_for(lambda: ask("GET", f"/v1/jobs/{made['id']}")[1]["state"] == "failed")
+        assert process.poll() is None
+        assert "nothing can be written" in log.read_text()
+    finally:
+        process.terminate()
+        assert process.wait(LIMIT) == 0, log.read_text()
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

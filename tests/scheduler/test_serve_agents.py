@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,30 @@ def test_all_agents_are_lost(serving: AgentServing, alone: str, tmp_path: Path) 
     assert serving.state(job) == alone
     log = serving.folder_of(job).events.read_text()
     assert log.count("is lost") >= 1
+
+
+@pytest.mark.slow
+def test_all_agents_are_lost_after_a_worker_was_replaced(
+    serving: AgentServing, alone: str, tmp_path: Path
+) -> None:
+    """A worker that was killed, and one that has left, say nothing about the end."""
+    go = tmp_path / "go"
+    job = serving.submit(*STEPS, "--go", go, "--share", 0.02, "--every", 5)
+    agent = serving.agent(3)
+    wait_for(lambda: len(serving.alive(job)) == 3)
+    os.kill(serving.alive(job)[0], signal.SIGKILL)
+    wait_for(lambda: len(serving.pids(job)) == 4)
+    serving.store.job_scale(job, 1, 2, time.time())
+    wait_for(lambda: len(serving.alive(job)) == 2)
+    saved = serving.folder_of(job).checkpoints / "0"
+    wait_for(lambda: list(saved.glob("steps-*.json")))
+    agent.kill()
+    wait_for(lambda: not serving.alive(job))
+    serving.agent(1)
+    wait_for(lambda: len(serving.alive(job)) == 1)
+    go.touch()
+    serving.wait(job, "done")
+    assert serving.state(job) == alone
 
 
 def test_a_program_that_is_not_there(serving: AgentServing) -> None:

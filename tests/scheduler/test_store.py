@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddl_scheduler.base.store import Store, StoreError
+from ddl_scheduler.base.store import JobRecord, Store, StoreError
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -282,3 +284,98 @@ def test_events_are_read_in_parts(store: Store) -> None:
     (first, *_), *rest = store.events(limit=2)
     assert len(rest) == 1
     assert [text for *_, text in store.events(after=first)] == ["submitted", "submitted"]
+
+
+# ---- what grows, and the clock ----
+
+
+def add_ended(store: Store, count: int) -> None:
+    """Jobs that are done, quicker than by one transaction each."""
+    spec = json.dumps({"command": ["train.py", *"abcdefgh"]})
+    rows = (("t", f"ended {number}", spec) for number in range(count))
+    with store._change():
+        store._db.executemany(
+            "INSERT INTO jobs (tenant, key, spec, state, arrival, epoch, used, waited, counted)"
+            " VALUES (?, ?, ?, 'done', 0, 0, 1, 0, 0)",
+            rows,
+        )
+
+
+def test_plan_with_100_000_ended_jobs_is_quick(store: Store) -> None:
+    add_ended(store, 100_000)
+    job = store.job_submit("t", "live", {}, 0.0)
+
+    def plan(number: int) -> float:
+        began = time.monotonic()
+        store.plan_write({job: ("s1",)} if number % 2 else {}, float(number))
+        assert [record.id for record in store.jobs("waiting", "running", "paused")] == [job]
+        return time.monotonic() - began
+
+    assert min(map(plan, range(20))) < 0.05
+
+
+def test_oldest_ended_jobs_are_archived(store: Store) -> None:
+    early = store.job_submit("t", "early", {}, 0.0)
+    add_ended(store, 300)
+    paused = store.job_submit("t", "paused", {}, 0.0)
+    store.job_move(paused, "paused", 1.0)
+    add = [store.job_submit("t", f"new {number}", {}, 2.0) for number in range(3)]
+    for job in add:
+        store.job_move(job, "cancelled", 3.0 + job)
+    store.job_move(early, "done", 999.0)  # the oldest one, but the last to end
+    counts = store.jobs_count()
+    written: list[JobRecord] = []
+    removed: list[int] = []
+    while more := store.archive(written.extend, keep=3):
+        removed += more
+    assert sorted(removed) == [*range(2, 302), add[0]] == sorted(each.id for each in written)
+    assert [record.id for record in store.jobs()] == [early, paused, *add[1:]]
+    assert store.jobs_count() == counts
+    assert {job for *_, job, _ in store.events()} == {early, paused, *add[1:]}
+
+
+def test_tenant_has_a_number_of_jobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddl_scheduler.base.store.JOBS", 3)
+    jobs = [store.job_submit("t", key, {}, 0.0) for key in "abc"]
+    with pytest.raises(StoreError, match="tenant t has 3 jobs that wait, run or are paused"):
+        store.job_submit("t", "d", {}, 0.0)
+    assert store.job_submit("t", "c", {}, 0.0) == jobs[2]
+    store.job_move(jobs[0], "cancelled", 1.0)
+    assert store.job_submit("t", "d", {}, 2.0) == 4
+
+
+@pytest.mark.parametrize("jump", [86400.0, -86400.0])
+def test_jump_of_the_wall_clock_is_not_counted(
+    path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    real = time.time
+    job, other = (store.job_submit("t", key, {}, real()) for key in "ab")
+    store.plan_write({job: ("s1", "s2")}, real())
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    store.plan_write({job: ("s1", "s2")}, time.time())
+    with closing(Store(path)) as again:  # a service that starts after the jump
+        again.plan_write({other: ("s1", "s2")}, time.time())
+        monkeypatch.setattr(time, "time", real)
+        again.plan_write({}, time.time())
+        first, second = again.jobs()
+    assert 0 <= first.used < 60 and 0 <= first.waited < 60
+    assert 0 <= second.used < 60 and 0 <= second.waited < 60
+    assert abs((second.changed or 0) - real()) < 60
+
+
+def test_time_in_which_the_machine_was_off_is_not_counted(path: Path, store: Store) -> None:
+    now = time.time()
+    job = store.job_submit("t", "a", {}, now - 1000)
+    store.plan_write({job: ("s1",)}, now - 900)
+    store._db.execute("UPDATE clock SET boot = 'before'")
+    with closing(Store(path)) as again:
+        again.plan_write({job: ("s1",)}, time.time())
+        assert again.jobs()[0].used < 60 and again.jobs()[0].waited == pytest.approx(100)
+
+
+def test_failed_job_may_begin_again(store: Store) -> None:
+    job = store.job_submit("t", "a", {}, 0.0)
+    store.job_move(job, "failed", 1.0)
+    store.job_move(job, "waiting", 2.0)
+    store.plan_write({job: ("s1",)}, 3.0)
+    assert states(store) == {job: "running"}

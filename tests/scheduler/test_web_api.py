@@ -8,12 +8,14 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from web_site import Site
 
+from ddl_elastic.base import environment
 from ddl_scheduler.base.logs import CHUNK, log_folder
 from ddl_scheduler.web.limits import Limits
 from ddl_scheduler.web.server import check_address
@@ -116,7 +118,7 @@ def test_what_the_cluster_tells_is_shown(site: Site) -> None:
         assert f'ddl_job_workers{{job="{job}",name="train.py",tenant="a"}} 1' in metrics
         assert f'ddl_job_loss{{job="{job}"' not in metrics  # it is no number
         overview = site.ask("GET", "/v1/overview").json
-        assert {"slots", "jobs", "tenants"} == set(overview)
+        assert {"slots", "jobs", "tenants", "problem"} == set(overview)
         # What a job has reported stays when it has ended.
         _wait(lambda: site.ask("GET", f"/v1/jobs/{job}/report").json["history"])
         site.cluster.reports = {}
@@ -307,6 +309,98 @@ def test_limits_of_rate_streams_and_slow_bodies(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", site.port)) as connection:
             connection.sendall(chunked.encode() + b"20000\r\n" + b"x" * 0x20000 + b"\r\n")
             assert b" 413 " in connection.recv(4096)
+    finally:
+        site.close()
+
+
+def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
+    """Those that are asked for at once, too, and a tenant leaves some to others."""
+    site = Site(tmp_path, Limits(streams=7, tenant_streams=4))
+    try:
+        statuses, connections = _open_streams(site, "user", 20)
+        assert (statuses.count(200), statuses.count(429)) == (4, 16)
+        refused = site.ask("GET", "/v1/events/stream").text
+        assert "4 streams are open already by tenant a; close some" in refused
+        statuses, others = _open_streams(site, "other", 4)
+        assert (statuses.count(200), statuses.count(429)) == (3, 1)
+        for connection in connections:
+            connection.close()
+        deadline = time.monotonic() + 60
+        while statuses != [200] * 4:  # until the server has noticed
+            assert time.monotonic() < deadline
+            statuses, connections = _open_streams(site, "user", 4)
+            for connection in connections:
+                connection.close()
+            time.sleep(0.1)
+        for connection in others:
+            connection.close()
+    finally:
+        site.close()
+
+
+def _open_streams(
+    site: Site, role: str, count: int, path: str = "/v1/events/stream"
+) -> tuple[list[int], list[socket.socket]]:
+    """Ask for streams at once. Returns the statuses, and the connections, which stay open."""
+    connections = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(count)]
+    head = (
+        f"GET {path} HTTP/1.1\r\nHost: localhost:{site.port}\r\n"
+        f"Authorization: Bearer {site.tokens[role]}\r\n\r\n"
+    )
+    for connection in connections:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(head.encode())
+    return [int(connection.recv(64).split()[1]) for connection in connections], connections
+
+
+def test_idle_connections_do_not_hinder_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1000 that send nothing, or half of a header."""
+    environment.allow_connections()
+    monkeypatch.setattr("ddl_scheduler.web.connections.WAITING", 3.0)
+    site = Site(tmp_path)
+    try:
+        stream = _stream(site, "/v1/events/stream", "user")
+        next(stream)
+        idle = []
+        for number in range(1000):
+            idle.append(socket.create_connection(("127.0.0.1", site.port)))
+            if number % 2:
+                idle[-1].sendall(b"GET / HTTP/1.1\r\nHost:")
+        assert site.ask("GET", "/v1/overview").status == 200
+        assert site.ask("GET", "/login", role=None).status == 200
+        job = site.submit()
+        while f'"job": {job}' not in next(stream):  # nor do they end a stream
+            pass
+        for connection in idle:
+            connection.settimeout(30)
+            with suppress(ConnectionResetError):
+                assert connection.recv(100) == b""  # all are closed in the end
+            connection.close()
+        stream.close()
+    finally:
+        site.close()
+
+
+def test_client_that_does_not_read_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddl_scheduler.web.connections.STALLED", 1.0)
+    site = Site(tmp_path, Limits(streams=1))
+    try:
+        job = site.submit()
+        _log(site, job, "worker0", (b"y" * 999 + b"\n") * 20_000)
+        statuses, stalled = _open_streams(site, "user", 1, f"/v1/jobs/{job}/logs/stream")
+        assert statuses == [200]
+        deadline = time.monotonic() + 60
+        seen = []
+        while 200 not in seen:
+            assert time.monotonic() < deadline
+            statuses, connections = _open_streams(site, "user", 1)
+            seen += statuses
+            connections[0].close()
+            time.sleep(0.1)
+        assert seen[0] == 429
+        stalled[0].close()
     finally:
         site.close()
 

@@ -19,6 +19,7 @@ import pytest
 from web_site import Site
 
 from ddl_launch.errors import CommandError
+from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.logs import log_folder
 from ddl_scheduler.cli.access import Access, AccessError, access_read, access_write
 from ddl_scheduler.cli.client import Client, ServerError
@@ -346,3 +347,17 @@ def test_tls_is_spoken_and_checked(tmp_path: Path) -> None:
             Client(Access(site.url, site.tokens["user"])).jobs()  # without TLS
     finally:
         site.close()
+
+
+def test_failed_job_is_resumed_from_its_checkpoint(site: Site) -> None:
+    job = site.submit()
+    site.store.job_move(job, "failed", time.time(), "out of memory")
+    refused = site.ask("POST", f"/v1/jobs/{job}/resume")
+    assert refused.status == 409 and "has failed and has no checkpoint" in refused.text
+    folder = JobFolder(site.path, job)
+    (folder.checkpoints / "0").mkdir(parents=True)
+    (folder.checkpoints / "0" / "steps-000000000005.json").write_text("{}")
+    folder.result_write({"state": "failed", "measured": [1]})
+    assert site.ask("POST", f"/v1/jobs/{job}/resume").json["state"] == "waiting"
+    assert folder.result() == {"state": "resumed", "measured": [1]}
+    assert site.ask("POST", f"/v1/jobs/{job}/resume").status == 409

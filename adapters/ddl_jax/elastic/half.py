@@ -76,7 +76,9 @@ class Half(Flat):
         self._tensors = self.results()
 
     def update(self) -> None:
-        self.model = jax.block_until_ready(self._update(self.model, self._tensors))
+        updated = jax.block_until_ready(self._update(self.model, self._tensors))
+        elastic_state.check(updated, self.model)
+        self.model = updated
 
     # ---- the state ----
 

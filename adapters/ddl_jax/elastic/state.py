@@ -34,6 +34,31 @@ def load(state: State, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
+def check(tree: Any, before: Any) -> None:
+    """Raises RuntimeError if a state has other leaves than before: those of a worker that joins are
+    the initial state's."""
+    if _form(tree) == _form(before):
+        return
+    now, then = ({name: _describe(leaf) for name, leaf in _named(each)} for each in (tree, before))
+    for name in [*then, *now]:
+        if now.get(name) != then.get(name):
+            raise RuntimeError(
+                f"update_fn has changed {name}: it was {then.get(name, 'missing')}, and is"
+                f" {now.get(name, 'missing')}. Make all of the state before the job, also what is"
+                " used later only"
+            )
+    raise RuntimeError("update_fn has changed the tree of the state; return the one that it got")
+
+
+def _form(tree: Any) -> Any:
+    leaves, form = jax.tree.flatten(tree)
+    return form, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _describe(leaf: Any) -> str:
+    return f"{leaf.dtype} {tuple(leaf.shape)}"
+
+
 def _named(tree: Any) -> list[tuple[str, Any]]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(f"state{jax.tree_util.keystr(path)}", leaf) for path, leaf in leaves]

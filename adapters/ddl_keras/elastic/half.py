@@ -35,6 +35,7 @@ class Half(Flat):
         self.model = model
         model._symbolic_build(data_batch=example)
         self._compute, self._update = make_functions(model)
+        self._trained, self._settings = _trained(model), _settings(model.optimizer)
         others = model.non_trainable_variables
         self._seeds = [each for each in others if each.name == "seed_generator_state"]
         buffers = [each for each in others if each.name != "seed_generator_state"]
@@ -73,6 +74,7 @@ class Half(Flat):
             each.assign(np.array([random.getrandbits(31), 0]))
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
+        flat.check_trained(self._trained, _trained(self.model))
         found, logs = self._compute(batch)
         gradients = [*map(self._gradient, self.model.trainable_variables, found)]
         metrics = map(np.subtract, _read(self._metrics), self.unseen)
@@ -96,6 +98,8 @@ class Half(Flat):
     # ---- the result ----
 
     def apply(self) -> None:
+        flat.check_trained(self._trained, _trained(self.model))
+        _check_settings(self._settings, _settings(self.model.optimizer))
         found = self.results()
         count = len(self.model.trainable_variables)
         self._gradients, found = found[:count], found[count:]
@@ -133,6 +137,27 @@ class Half(Flat):
             for kind, group in groups.items()
             for number, each in enumerate(group)
         }
+
+
+def _trained(model: Any) -> dict[int, str]:
+    return {id(each): each.path for each in model.trainable_variables}
+
+
+def _settings(optimizer: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer that are no variables, and so not in the state."""
+    plain = (bool, int, float, str, type(None))
+    config = optimizer.get_config().items()
+    return {k: v for k, v in config if isinstance(v, plain) and k != "learning_rate"}
+
+
+def _check_settings(before: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in before.keys() | now.keys():
+        if before.get(name) != now.get(name):
+            raise RuntimeError(
+                f"the optimizer's {name} was {before.get(name)} when the job began, and is"
+                f" {now.get(name)}: workers that join do not have it. Set it before the job, and"
+                " train again in another one"
+            )
 
 
 def _read(variables: Sequence[Any]) -> list[Values]:

@@ -62,9 +62,14 @@ class Half(Flat):
     ) -> protocol.Share:
         """loss  (loss, gradients) of a share, as a GradientTape has given them"""
         value, gradients = loss
+        self._check()
         pairs = zip(self._trained, gradients, strict=True)
         found = [_dense(*pair) for pair in pairs]
         return self.take([*found, *self._buffers.changes()], value, weight)
+
+    def _check(self) -> None:
+        now = {id(each): each.name for each in self.model.trainable_variables}
+        flat.check_trained({id(each): each.name for each in self._trained}, now)
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:
         raise NotImplementedError("a loop of one's own computes the gradients of a share")
@@ -72,6 +77,7 @@ class Half(Flat):
     # ---- the result ----
 
     def apply(self) -> None:
+        self._check()
         found = self.results()
         count = len(self._trained)
         weight = self.weight

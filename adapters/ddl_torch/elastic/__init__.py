@@ -15,7 +15,9 @@ docs/elastic.md tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, Literal
 
@@ -26,11 +28,12 @@ import ddl_core
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
-from ddl_elastic.worker.loop import Loop
+from ddl_elastic.worker.loop import ElasticStep, Loop
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import Buffers
 from ddl_torch.elastic.gradients import Gradients
+from ddl_torch.elastic.hidden import Hidden
 from ddl_torch.elastic.layout import Layout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.pins import pin, seed
@@ -39,6 +42,8 @@ from ddl_torch.elastic.shares import Share, Shares, add
 
 BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
+
+_log = logging.getLogger("ddl_elastic")
 
 
 class Job(Loop):
@@ -55,6 +60,7 @@ class Job(Loop):
     watchdog               seconds that the others wait for a process that hangs; 0: for ever
     also                   what else the loop changes that has a state, by name: schedules, averaged
                            models, gradient scalers. Checkpoints have it, and processes that join
+    strict                 hidden state, see docs/elastic.md, is an error instead of a warning
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job goes on as well;
                            steps between two checkpoints; how many are kept
     """
@@ -72,6 +78,7 @@ class Job(Loop):
         bucket_bytes: float = BUCKET_BYTES,
         comm: ddl_core.Comm | None = None,
         also: Mapping[str, Any] | None = None,
+        strict: bool = False,
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
@@ -82,6 +89,22 @@ class Job(Loop):
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
         super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
+        known = [optimizer, *(also or {}).values()]
+        self._strict, self._hidden = strict, Hidden(model, known, self._report_hidden)
+        half.on_apply = self._hidden.committed
+
+    def steps(self, data: Any, *arguments: Any, **options: Any) -> Iterator[ElasticStep]:
+        self._hidden.begin(data, sys._getframe(1))
+        return super().steps(data, *arguments, **options)
+
+    steps.__doc__ = Loop.steps.__doc__
+
+    def _report_hidden(self, text: str) -> None:
+        """Raises RuntimeError if the job is strict."""
+        if self._strict:
+            raise RuntimeError(text)
+        if self.is_writer:
+            _log.warning(text)
 
 
 def preload() -> None:
@@ -122,6 +145,7 @@ class Half(Loading):
         self._gradients = Gradients([], bucket_bytes)
         self._worker = 0  # whose share is computed
         self._has_begun = False
+        self.on_apply: Callable[[], object] = lambda: None  # called with each step
 
     def _look_up(self) -> None:
         """What the arrays hold. The program may freeze a parameter between two steps."""
@@ -195,6 +219,7 @@ class Half(Loading):
         self.loss = float(self._result.numbers[0]) / weight
         self._gradients.apply(self._result, weight)
         self._buffers.apply(self._result)
+        self.on_apply()
 
     def update(self) -> None:
         self.optimizer.step()

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of an elastic job by name: model, optimizer, and what else has a state_dict."""
+"""The state of an elastic job by name: model, optimizer, and what else has a state_dict.
+
+model.NAME         a parameter or a buffer that the model's state_dict has
+buffer.NAME        a buffer with persistent=False, which the state_dict lacks
+slot.NUMBER.NAME   the optimizer's state of a parameter
+group.NUMBER.NAME  a setting of one of the optimizer's groups
+also.NAME.KEY      of an object in `also`
+mode.KIND          frozen parameters, modules in evaluation mode, and the parameters of each
+                   group. Not part of the digest: see ddl_elastic.frameworks.protocol.MODE
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ddl_elastic.frameworks.protocol import State
+from ddl_elastic.frameworks.protocol import MODE, State, is_mode
 from ddl_torch.elastic.tensors import pack, unpack
 
 
@@ -32,6 +42,30 @@ def _named(
                 yield f"{kind}.{number}.{name}", part[name]
     for name, each in also.items():
         yield from ((f"also.{name}.{key}", value) for key, value in each.state_dict().items())
+    for name, (module, key) in _volatile(model).items():
+        yield f"buffer.{name}", module._buffers[key].clone()  # type: ignore[union-attr]
+    yield f"{MODE}frozen", [n for n, each in model.named_parameters() if not each.requires_grad]
+    yield f"{MODE}evaluating", [n for n, each in model.named_modules() if not each.training]
+    yield f"{MODE}groups", _group_names(model, optimizer)
+
+
+def _volatile(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Return the module and the key of each buffer with persistent=False, by its full name."""
+    return {
+        f"{prefix}.{key}".lstrip("."): (module, key)
+        for prefix, module in model.named_modules()
+        for key in sorted(module._non_persistent_buffers_set)
+        if module._buffers.get(key) is not None
+    }
+
+
+def _group_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    """Return the names of the parameters of each of the optimizer's groups."""
+    names = {id(each): name for name, each in model.named_parameters()}
+    return [
+        [names.get(id(each), f"of shape {[*each.shape]}") for each in group["params"]]
+        for group in optimizer.param_groups
+    ]
 
 
 def check_schedule(optimizer: torch.optim.Optimizer, also: Iterable[Any]) -> None:
@@ -60,17 +94,23 @@ def _has_schedule(found: Any, optimizer: torch.optim.Optimizer, depth: int = 2) 
 def write(
     state: State, model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]
 ) -> None:
-    """Raises ValueError for a state that is not theirs."""
-    found = optimizer.state_dict()
-    slots: dict[str, dict[Any, Any]] = {
-        "slot": found["state"],
-        "group": dict(enumerate(found["param_groups"])),
+    """Set the state. What it lacks, such as slots that do not exist yet, does not exist afterwards.
+    Raises ValueError for a state that is not theirs."""
+    modes = {key.removeprefix(MODE): unpack(key, state[key]) for key in state if is_mode(key)}
+    _compare_groups(modes.get("groups"), _group_names(model, optimizer))
+    groups = [{"params": each["params"]} for each in optimizer.state_dict()["param_groups"]]
+    slots: dict[str, dict[int, dict[str, Any]]] = {"slot": {}, "group": dict(enumerate(groups))}
+    others: dict[str, dict[str, Any]] = {
+        "model": {},
+        "buffer": {},
+        **{f"also.{name}": {} for name in also},
     }
-    others: dict[str, dict[str, Any]] = {"model": {}, **{f"also.{name}": {} for name in also}}
     try:
         for key, packed in state.items():
+            if is_mode(key):
+                continue
             kind, rest = key.split(".", 1)
-            if kind == "model":
+            if kind in others:
                 others[kind][rest] = unpack(key, packed)
                 continue
             number, name = rest.split(".", 1)
@@ -79,8 +119,64 @@ def write(
             else:
                 slots[kind].setdefault(int(number), {})[name] = unpack(key, packed)
         model.load_state_dict(others.pop("model"))
-        optimizer.load_state_dict(found)
+        _write_buffers(model, others.pop("buffer"))
+        optimizer.load_state_dict({"state": slots["slot"], "param_groups": groups})
+        _keep_types(optimizer, slots["slot"])
         for name, each in also.items():
             each.load_state_dict(others[f"also.{name}"])
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"the state is not this model's: {error}") from error
+    _write_modes(model, modes)
+
+
+def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None:
+    """Raises ValueError if the optimizer's groups have other parameters than those of a state."""
+    if found is None or found == own:
+        return
+    for number, (names, here) in enumerate(zip_longest(found, own, fillvalue=[])):
+        if names != here:
+            only = sorted({*names} ^ {*here})
+            raise ValueError(
+                f"the state is not this optimizer's: group {number} of param_groups has"
+                f" {len(names)} parameters, here {len(here)}; only one of them has"
+                f" {', '.join(only[:5]) or 'this order of them'}"
+            )
+
+
+def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
+    """Set the buffers that the state_dict lacks. A state of an earlier version has none."""
+    own = _volatile(model)
+    if found and found.keys() != own.keys():
+        only = ", ".join(sorted(found.keys() ^ own.keys()))
+        raise RuntimeError(f"only one of them has the buffers {only}, which are not persistent")
+    for name, value in found.items():
+        module, key = own[name]
+        buffer = module._buffers[key]
+        assert buffer is not None
+        if buffer.shape != value.shape or buffer.dtype != value.dtype:
+            raise RuntimeError(
+                f"the buffer {name} is {value.dtype} {tuple(value.shape)}, here {buffer.dtype}"
+                f" {tuple(buffer.shape)}"
+            )
+        with torch.no_grad():
+            buffer.copy_(value)
+
+
+def _keep_types(optimizer: torch.optim.Optimizer, slots: dict[int, dict[str, Any]]) -> None:
+    """Optimizer.load_state_dict gives slots the type of their parameter, which may be narrower."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, slot in slots.items():
+        held = optimizer.state[parameters[number]]
+        for name, value in slot.items():
+            if isinstance(value, Tensor) and held[name].dtype != value.dtype:
+                held[name] = value.to(held[name].device)
+
+
+def _write_modes(model: nn.Module, modes: dict[str, Any]) -> None:
+    """Freeze parameters and set training modes. A state of an earlier version has none."""
+    if modes:
+        frozen, evaluating = {*modes["frozen"]}, {*modes["evaluating"]}
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
+        for name, module in model.named_modules():
+            module.training = name not in evaluating

@@ -99,14 +99,15 @@ function tenantRow(tenant) {
     make("td", { className: `number${place === 2 || place === 3 ? " wide" : ""}`, textContent: value })));
 }
 
-function showOverview({ slots, jobs, tenants }) {
+function showOverview({ slots, jobs, tenants, problem }) {
   const count = (state) => slots.filter((each) => each.state === state).length;
   const queued = tenants.reduce((sum, each) => sum + (each.jobs.waiting ?? 0), 0);
   const running = tenants.reduce((sum, each) => sum + (each.jobs.running ?? 0), 0);
   const usable = slots.length - count("lost");
   const used = usable - count("free");
   facts([["slots in use", `${used} of ${usable}`], ["jobs run", running], ["jobs wait", queued],
-    count("lost") ? ["slots lost", count("lost"), "failed"] : null]);
+    count("lost") ? ["slots lost", count("lost"), "failed"] : null,
+    problem ? ["nothing can be written", problem, "failed"] : null]);
   showMap(slots, jobs);
   jobs.sort((one, other) => rank(one) - rank(other) || other.id - one.id);
   byId("jobs").replaceChildren(...jobs.map(jobRow));

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which connections the server keeps, whoever opens them.
+
+A connection that has not sent a whole request waits. Waiting connections have a limit in time, and
+in number: of a client's, and of all. Beyond the limit the oldest one of the client with the most is
+closed, so a new request is always served. A connection whose client does not read is closed, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST, EACH = 256, 128  # waiting connections of all clients, and of one address
+WAITING = 30.0  # seconds for a whole request
+STALLED = 60.0  # seconds in which a client has to read something of what was sent
+
+
+class _Waiting:
+    """The waiting connections of the process, by client, the oldest first."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, OrderedDict[Connection, None]] = {}
+        self._count = 0
+
+    def add(self, connection: Connection) -> None:
+        own = self._clients.setdefault(connection.address, OrderedDict())
+        own[connection] = None
+        self._count += 1
+        if len(own) > EACH:
+            self._close_oldest(own)
+        elif self._count > MOST:
+            self._close_oldest(max(self._clients.values(), key=len))
+
+    def discard(self, connection: Connection) -> None:
+        own = self._clients.get(connection.address, OrderedDict())
+        if connection in own:
+            del own[connection]
+            self._count -= 1
+            if not own:
+                del self._clients[connection.address]
+
+    def _close_oldest(self, own: OrderedDict[Connection, None]) -> None:
+        oldest = next(iter(own))
+        self.discard(oldest)
+        oldest.transport.abort()
+
+
+_waiting = _Waiting()  # protocols are made by uvicorn, which has no place for an object of ours
+
+
+class Connection(H11Protocol):
+    """One with these limits."""
+
+    address = ""
+    _limit: asyncio.TimerHandle | None = None  # of its waiting
+    _stall: asyncio.TimerHandle | None = None  # of its client's not reading
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
+        self._update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._waits_no_more()
+        self.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update()
+
+    def on_response_complete(self) -> None:
+        self._waits_no_more()
+        super().on_response_complete()
+        self._update()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall = self._stall or self.loop.call_later(STALLED, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall:
+            self._stall.cancel()
+            self._stall = None
+
+    def _update(self) -> None:
+        """Begin or end to wait."""
+        cycle = self.cycle
+        waits = cycle is None or cycle.response_complete or cycle.more_body
+        if not waits or self.transport.is_closing():
+            self._waits_no_more()
+        elif self._limit is None:
+            self._limit = self.loop.call_later(WAITING, self.transport.abort)
+            _waiting.add(self)
+
+    def _waits_no_more(self) -> None:
+        _waiting.discard(self)
+        if self._limit:
+            self._limit.cancel()
+            self._limit = None

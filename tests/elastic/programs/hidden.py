@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train with PyTorch and a state that joining workers do not get: `hidden.py WHAT [strict]`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import ddl_torch.elastic as elastic
+
+WHAT = sys.argv[1]
+CONSTANT = np.random.default_rng(5)  # not drawn from in the loop
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(1)
+        self.samples = torch.randn(64, 8)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        noise = self.generator.normal(size=8) if WHAT == "generator" else np.zeros(8)
+        return self.samples[index] + torch.from_numpy(noise).float(), index % 3
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.queue, self.ones = nn.Linear(8, 3), torch.zeros(3), torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mask = torch.ones(3)  # made again each time, with the same values
+        found: torch.Tensor = self.linear(x) * self.mask * self.ones
+        if WHAT == "attribute":
+            self.queue = 0.9 * self.queue + found.detach().mean(0)
+        return found
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    teacher, same = nn.Linear(8, 3), nn.Sequential(model)
+    also = {} if WHAT == "average" else {"average": average}
+    job = elastic.Job(model, optimizer, batch=8, logical=2, also=also, strict="strict" in sys.argv)
+    for step in job.steps(Samples(), passes=2):
+        for x, y in step:
+            loss = nn.functional.cross_entropy(same(x), y) + 0 * teacher(x).sum()
+            step.backward(loss)
+        optimizer.step()
+        average.update_parameters(model)
+    print("trained")
+
+
+if __name__ == "__main__":
+    main()
