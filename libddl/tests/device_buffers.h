@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (tests/cuda_standin),
- * or for tests/real_gpu.py of this machine. With the stand-in, libddl finds that for NVRTC. */
+ * or for tests/real_gpu.py of this machine. */
 #ifndef DDL_TESTS_DEVICE_BUFFERS_H
 #define DDL_TESTS_DEVICE_BUFFERS_H
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,18 +21,13 @@
 
 typedef unsigned long long device_count_fn(void);
 
-/* What the stand-in counts: launched kernels, launched host functions, calls that it lets fail.
- * NULL with the real driver. */
+/* What the stand-in counts: launched host functions, calls that it lets fail. NULL with the real
+ * driver. */
 static inline device_count_fn *device_counter(const char *name)
 {
     device_count_fn *found;
     *(void **)&found = dlsym(RTLD_DEFAULT, name);
     return found;
-}
-
-static inline device_count_fn *device_launches(void)
-{
-    return device_counter("standin_launches");
 }
 
 static inline device_count_fn *device_host_functions(void)
@@ -44,17 +40,9 @@ static inline device_count_fn *device_failures(void)
     return device_counter("standin_failures");
 }
 
-/* With the stand-in, load that for NVRTC. */
-static inline void device_load_compiler(void)
-{
-    if (device_launches())
-        CHECK(dlopen(NVRTC_STANDIN, RTLD_NOW), "%s", dlerror());
-}
-
 /* Make this GPU the calling thread's. */
 static inline void device_start_on(int number)
 {
-    device_load_compiler();
     CUdevice device;
     CUcontext context;
     CU(cuInit(0));
@@ -92,24 +80,11 @@ static inline CUstream device_stream(void)
     return stream;
 }
 
-/* Where buffers come from: each is an allocation; or all are parts of one, used again and again, as
- * frameworks do; or each is mapped in a way that other processes cannot open. */
-typedef enum device_source { OF_THEIR_OWN, OF_ONE_POOL, NOT_TO_BE_SHARED } device_source;
-static device_source device_buffers_are;
-enum { DEVICE_POOL = 256 << 20, DEVICE_ALIGNED = 256, DEVICE_MAPPED = 2 << 20 };
-
-static inline CUdeviceptr device_pool_take(size_t bytes)
-{
-    static CUdeviceptr pool;
-    static size_t used;
-    if (!pool)
-        CU(cuMemAlloc_v2(&pool, DEVICE_POOL));
-    if (used + bytes > DEVICE_POOL)
-        used = 0;
-    CUdeviceptr address = pool + used;
-    used += (bytes + DEVICE_ALIGNED - 1) / DEVICE_ALIGNED * DEVICE_ALIGNED;
-    return address;
-}
+/* Buffers are mapped by the virtual memory functions, as PyTorch can do; else each is an
+ * allocation.
+ */
+static bool device_maps;
+enum { DEVICE_MAPPED = 2 << 20 };
 
 /* It stays to the end of the process. */
 static inline CUdeviceptr device_map(size_t bytes)
@@ -133,9 +108,7 @@ static inline CUdeviceptr device_map(size_t bytes)
 static inline void *device_alloc(size_t bytes)
 {
     CUdeviceptr address = 0;
-    if (bytes && device_buffers_are == OF_ONE_POOL)
-        address = device_pool_take(bytes);
-    else if (bytes && device_buffers_are == NOT_TO_BE_SHARED)
+    if (bytes && device_maps)
         address = device_map(bytes);
     else if (bytes)
         CU(cuMemAlloc_v2(&address, bytes));
@@ -144,7 +117,7 @@ static inline void *device_alloc(size_t bytes)
 
 static inline void device_free(void *memory)
 {
-    if (memory && device_buffers_are == OF_THEIR_OWN)
+    if (memory && !device_maps)
         CU(cuMemFree_v2((CUdeviceptr)(uintptr_t)memory));
 }
 

@@ -381,17 +381,15 @@ static int first_barrier(ddl_comm *comm)
 int main(int argc, char **argv)
 {
     static const device_test tests[] = {
-        {"operations", operations, .by_host = true, .shared = true, .one_queue = true,
-         .all_sources = true},
-        {"many chunks", many_chunks, .by_host = true},
-        {"packed", packed, .by_host = true},
-        {"contexts", contexts, .by_host = true},
-        {"first barrier", first_barrier, .by_host = true},
-        {"stream order", stream_order, .by_host = true, .shared = true, .one_queue = true,
-         .in_any_case = true},
-        {"group", group, .by_host = true, .shared = true, .one_queue = true},
-        {"completion", completion, .by_host = true, .shared = true, .one_queue = true},
-        {"refusals", refusals, .by_host = true}};
+        {"operations", operations, .one_queue = true},
+        {"many chunks", many_chunks, false, false},
+        {"packed", packed, false, false},
+        {"contexts", contexts, false, false},
+        {"first barrier", first_barrier, false, false},
+        {"stream order", stream_order, .one_queue = true, .in_any_case = true},
+        {"group", group, .one_queue = true},
+        {"completion", completion, .one_queue = true},
+        {"refusals", refusals, false, false}};
     if (argc > 2)
         sample = (unsigned)atoi(argv[2]);
     run_device_tests(tests, sizeof tests / sizeof *tests, argc, argv);

@@ -86,7 +86,7 @@ static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
     ddl_comm_destroy(comm);
 }
 
-/* A rank dies before the ranks have told each other which way operations can go. */
+/* A rank dies before the ranks have found out whether they can use NCCL. */
 static int early_death(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -94,27 +94,6 @@ static int early_death(ddl_comm *comm)
     if (ddl_comm_rank(comm) == VICTIM)
         raise(SIGKILL);
     call_in_vain(comm, buffer);
-    return 0;
-}
-
-/* A leader takes too long to begin. */
-static int late_leader(ddl_comm *comm)
-{
-    device_start_of(comm);
-    uint32_t *buffer = device_alloc(sizeof *buffer * WORDS);
-    ddl_options options = on_device;
-    options.timeout_ms = 200;
-    setenv("DDL_STANDIN_NVRTC", "slow", 1);
-    ddl_status status = ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, NULL);
-    /* Over TCP, ranks count as hosts of their own: several GPUs have no leaders. */
-    bool has_leaders = strcmp(getenv("DDL_GPU_DIRECT_BYTES"), "0") &&
-                       (device_gpus == 1 || process_links == DDL_LINK_SHM);
-    if (device_launches() && has_leaders)
-        CHECK(status == DDL_EEXPIRED, "%d %s", status, ddl_last_error());
-    if (status != DDL_OK)
-        call_in_vain(comm, buffer);
-    else
-        ddl_comm_destroy(comm);
     return 0;
 }
 
@@ -179,13 +158,12 @@ static atomic_int *n_met;    /* and how often the call has failed, unless the ra
 static int driver_error(ddl_comm *comm)
 {
     bool fails = ddl_comm_rank(comm) == victim;
-    device_load_compiler();
     if (fails)
         setenv("DDL_STANDIN_FAIL", failing, 1);
     CUdevice device;
     CUcontext context;
-    if (cuInit(0) || cuDeviceGet(&device, ddl_comm_rank(comm) % device_gpus) ||
-        cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context)) {
+    if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
+        cuCtxSetCurrent(context)) {
         atomic_fetch_add(n_failed, 1);
         raise(SIGKILL); /* the test itself: as if the rank had died */
     }
@@ -243,8 +221,7 @@ static int try_driver_error(const char *function, int nth)
     CHECK(n_failed != MAP_FAILED, "no shared memory");
     n_met = n_failed + 1;
     snprintf(failing, sizeof failing, "%s:%d", function, nth);
-    bool by_shm = nth % 2 || device_gpus > 1; /* over TCP, ranks count as hosts of their own */
-    run_processes(SIZE, by_shm ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
+    run_processes(SIZE, nth % 2 ? DDL_LINK_SHM : DDL_LINK_TCP, driver_error, 60, status);
     for (int rank = 0; rank < SIZE; rank++)
         CHECK(status[rank] == 0 || (rank == victim && WIFSIGNALED(status[rank])),
               "%s: rank %d ended with %x", failing, rank, (unsigned)status[rank]);
@@ -290,76 +267,30 @@ static void try_driver_errors(void)
                   "%s did not fail anything", failing);
 }
 
-typedef struct failure {
-    const char *function;
-    int rank, nth;
-    bool ends; /* the comm */
-} failure;
-
-static void try_failures(const failure *failures, size_t n, int gpus)
+/* What fails before the ranks have agreed to use NCCL lets them use host memory. */
+static void try_identity_error(void)
 {
-    device_gpus = gpus;
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);
-    setenv("DDL_STANDIN_DEVICES", gpus > 1 ? "2" : "1", 1);
-    for (size_t f = 0; f < n; f += STRIDE) {
-        victim = failures[f].rank;
-        int ended = try_driver_error(failures[f].function, failures[f].nth);
-        CHECK(has_met && ended == failures[f].ends, "%s on rank %d: met %d, has ended %d comms",
-              failing, victim, has_met, ended);
-    }
-}
-
-/* The same where ranks share the GPU: of the leader, and of another rank. What fails before the
- * ranks have agreed lets them use host memory. */
-static void try_shared_errors(void)
-{
-    static const failure failures[] = {
-        {"cuDeviceGetUuid", VICTIM, 1, false},   {"cuIpcGetMemHandle", VICTIM, 1, false},
-        {"cuIpcGetMemHandle", VICTIM, 2, false}, /* of the buffer: it is copied */
-        {"cuIpcOpenMemHandle", 0, 2, false},     /* as where containers forbid it */
-        {"cuIpcOpenMemHandle", 0, 3, true},      {"cuStreamCreate", 0, 4, false},
-        {"cuDeviceGetAttribute", 0, 1, false},   {"cuModuleLoadData", 0, 1, false},
-        {"cuModuleLoadData", 0, 2, true},        {"cuModuleGetFunction", 0, 1, false},
-        {"cuModuleGetFunction", 0, 2, true},     {"cuLaunchKernel", 0, 1, true},
-        {"cuLaunchKernel", 0, 2, true},          {"cuLaunchHostFunc", 0, 2, true}};
-    try_failures(failures, sizeof failures / sizeof *failures, 1);
-}
-
-/* The same with two GPUs, which try to access each other. Rank 2 does not lead. */
-static void try_peer_errors(void)
-{
-    static const failure failures[] = {{"cuLaunchKernel", 0, 1, false},
-                                       {"cuIpcOpenMemHandle", VICTIM, 1, false},
-                                       {"cuStreamCreate", 2, 4, false},
-                                       {"cuMemcpyDtoHAsync", 2, 1, false},
-                                       {"cuLaunchKernel", VICTIM, 2, true}};
-    try_failures(failures, sizeof failures / sizeof *failures, 2);
+    victim = VICTIM;
+    int ended = try_driver_error("cuDeviceGetUuid", 1);
+    CHECK(has_met && !ended, "met %d, has ended %d comms", has_met, ended);
 }
 
 int main(int argc, char **argv)
 {
     static const process_test tests[] = {{"death", death, 1 << VICTIM, false},
                                          {"early_death", early_death, 1 << VICTIM, false},
-                                         {"late_leader", late_leader, 0, false},
                                          {"limit", limit, 0, false},
                                          {"destroyed", destroyed, 0, false}};
-    /* By host, on one GPU, and on two, where the victim leads. */
-    setenv("DDL_GPU_NCCL", "0", 1);
-    for (int gpus = 0; gpus < 3; gpus++) {
-        device_gpus = gpus > 1 ? 2 : 1;
-        setenv("DDL_GPU_DIRECT_BYTES", gpus ? "1" : "0", 1);
-        setenv("DDL_STANDIN_DEVICES", gpus > 1 ? "2" : "1", 1);
+    for (int finds_way = 0; finds_way < 2; finds_way++) {
+        setenv("DDL_GPU_DIRECT_BYTES", finds_way ? "1" : "0", 1);
         run_process_tests(tests, sizeof tests / sizeof *tests, SIZE, argc, argv);
     }
-    device_gpus = 1;
-    setenv("DDL_STANDIN_DEVICES", "1", 1);
     if (argc > 3 && !strcmp(argv[1], "driver"))
         try_driver_error(argv[2], atoi(argv[3]));
     else if (argc < 2 || !strcmp(argv[1], "driver"))
         try_driver_errors();
-    if (argc < 2 || !strcmp(argv[1], "shared driver"))
-        try_shared_errors();
-    if (argc < 2 || !strcmp(argv[1], "peer driver"))
-        try_peer_errors();
+    if (argc < 2 || !strcmp(argv[1], "identity"))
+        try_identity_error();
     return 0;
 }

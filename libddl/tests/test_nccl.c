@@ -96,7 +96,7 @@ static void compare_reduction(ddl_comm *comm, reduction r, int64_t count, bool i
     free(seen);
 }
 
-/* What NCCL has; and what it has not, which goes from buffer to buffer on one host. */
+/* What NCCL has; and what it has not, which passes through host memory. */
 static void compare_reductions(ddl_comm *comm, int64_t count)
 {
     static const reduction all[] = {
@@ -107,14 +107,11 @@ static void compare_reductions(ddl_comm *comm, int64_t count)
         {DDL_I16, DDL_SUM, false, false},    {DDL_U8, DDL_BIT_XOR, false, false}};
     bool several = getenv("DDL_OPTIONS");
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-        unsigned long long before = nccl_operations(), launches = device_launches()();
+        unsigned long long before = nccl_operations();
         compare_reduction(comm, all[i], count, i % 2);
         bool expected = several ? all[i].by_nccl : all[i].on_one_host;
         CHECK(expected == (nccl_operations() > before), "dtype %d, op %d: NCCL had %llu more",
               all[i].dtype, all[i].op, nccl_operations() - before);
-        CHECK(expected || several == (device_launches()() == launches),
-              "dtype %d, op %d: %llu kernels were launched", all[i].dtype, all[i].op,
-              device_launches()() - launches);
     }
 }
 

@@ -69,8 +69,6 @@ def test_operations(
 ) -> None:
     size = 3
     env = {**env, "DDL_LINKS": links, "DDL_TORCH_NATIVE": "0" if part == "python" else "1"}
-    if links == "tcp":  # else long tensors go from buffer to buffer
-        env["DDL_GPU_DIRECT_BYTES"] = "0"
     ended = ddlrun(size, PROGRAM, str(extension), part, env=env, limit=120).expect_success()
     for rank in range(size):
         expected = 11 + size + (1 + size) * (rank == 0)

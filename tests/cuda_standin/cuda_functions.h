@@ -72,17 +72,6 @@ CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleUnload(CUmodule module);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                        CUstream stream, void **parameters, void **extra);
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address);
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr address);
-
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
                                        CUmemAllocationGranularity_flags option);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -96,14 +85,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
                         size_t count);
-CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long flags);
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
-                                        CUmemAllocationHandleType type);
 
-/* Of the stand-in alone: the kernels, and the host functions, that were launched so far; and the
- * calls that DDL_STANDIN_FAIL has let fail. */
-unsigned long long standin_launches(void);
+/* Of the stand-in alone: the host functions that were launched so far, and the calls that
+ * DDL_STANDIN_FAIL has let fail. */
 unsigned long long standin_host_functions(void);
 unsigned long long standin_failures(void);
 
@@ -164,13 +148,6 @@ unsigned long long standin_failures(void);
     X(cuEventRecord, cuEventRecord, 2000)                                                          \
     X(cuEventQuery, cuEventQuery, 2000)                                                            \
     X(cuEventSynchronize, cuEventSynchronize, 2000)                                                \
-    X(cuModuleLoadData, cuModuleLoadData, 2000)                                                    \
-    X(cuModuleUnload, cuModuleUnload, 2000)                                                        \
-    X(cuModuleGetFunction, cuModuleGetFunction, 2000)                                              \
-    X(cuLaunchKernel, cuLaunchKernel, 4000)                                                        \
-    X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010)                                                  \
-    X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000)                                            \
-    X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010)                                              \
     X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020)                         \
     X(cuMemCreate, cuMemCreate, 10020)                                                             \
     X(cuMemRelease, cuMemRelease, 10020)                                                           \
@@ -178,8 +155,6 @@ unsigned long long standin_failures(void);
     X(cuMemAddressFree, cuMemAddressFree, 10020)                                                   \
     X(cuMemMap, cuMemMap, 10020)                                                                   \
     X(cuMemUnmap, cuMemUnmap, 10020)                                                               \
-    X(cuMemSetAccess, cuMemSetAccess, 10020)                                                       \
-    X(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020)                           \
-    X(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020)
+    X(cuMemSetAccess, cuMemSetAccess, 10020)
 
 #endif

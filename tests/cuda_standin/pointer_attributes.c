@@ -28,9 +28,6 @@ static bool write_attribute(void *data, CUpointer_attribute attribute, const ran
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = r ? r->id : 0; return true;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = 0; return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = r ? r->device : NO_DEVICE; return true;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(unsigned *)data = r && r->kind == DEVICE_ALLOCATED;
-        return true;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)data = r ? r->start : 0;
         return true;

@@ -65,7 +65,7 @@ void standin_range_remove(range *r)
     while (*link != r)
         link = &(*link)->next;
     *link = r->next;
-    if (r->kind == DEVICE_ALLOCATED || r->kind == OPENED)
+    if (r->kind == DEVICE_ALLOCATED)
         munmap((void *)r->start, round_up(r->bytes));
     standin_memory_release(r->memory);
     free(r);
@@ -95,19 +95,8 @@ CUresult standin_range_free(uintptr_t start, range_kind kind, CUresult otherwise
     r = standin_range_of(start, kind); /* another thread may have freed it meanwhile */
     if (!r)
         return otherwise;
-    if (r->opened > 1) /* ... or have opened it again */
-        r->opened--;
-    else
-        standin_range_remove(r);
+    standin_range_remove(r);
     return CUDA_SUCCESS;
-}
-
-range *standin_range_opened(const memory *m, const context *owner)
-{
-    range *r = ranges;
-    while (r && (r->kind != OPENED || r->memory != m || r->context != owner))
-        r = r->next;
-    return r;
 }
 
 range *standin_range_within(uintptr_t address, size_t bytes)
@@ -120,13 +109,12 @@ range *standin_range_within(uintptr_t address, size_t bytes)
     return first;
 }
 
-/* A mapping is accessible to the devices that cuMemSetAccess has named, memory of another process
- * to the one that has opened it, other memory of a device to that alone. */
+/* A mapping is accessible to the devices that cuMemSetAccess has named, other memory of a device to
+ * that alone. */
 static bool is_accessible(const range *r, int device, CUmemAccess_flags wanted)
 {
     switch (r->kind) {
     case MAPPED: return (r->access[device] & wanted) == wanted;
-    case OPENED: return r->context->device == device;
     case DEVICE_ALLOCATED: return r->device == device;
     case HOST_ALLOCATED:
     case HOST_REGISTERED: break;

@@ -94,20 +94,6 @@ static bool parse_failures(const char *text)
     return false;
 }
 
-static peers read_peers(void)
-{
-    const char *text = getenv("DDL_STANDIN_PEERS");
-    if (text && !strcmp(text, "none"))
-        return PEERS_NONE;
-    if (text && !strcmp(text, "broken"))
-        return PEERS_BROKEN;
-    if (text && *text) {
-        standin_say("DDL_STANDIN_PEERS=%s is neither none nor broken", text);
-        values.valid = false;
-    }
-    return PEERS_GOOD;
-}
-
 const settings *standin_settings(void)
 {
     if (are_read)
@@ -117,10 +103,8 @@ const settings *standin_settings(void)
     values.devices = (int)read_number("DDL_STANDIN_DEVICES", 1, STANDIN_DEVICES_MAX);
     values.delay_us = (unsigned)read_number("DDL_STANDIN_DELAY_US", 50, 10000000);
     values.seed = read_number("DDL_STANDIN_SEED", 1, ULLONG_MAX);
-    values.no_fd = read_number("DDL_STANDIN_NO_FD", 0, 1) == 1;
     values.one_queue = read_number("DDL_STANDIN_ONE_QUEUE", 0, 1) == 1;
     values.no_wait_value = read_number("DDL_STANDIN_NO_WAIT_VALUE", 0, 1) == 1;
-    values.peers = read_peers();
     const char *text = getenv("DDL_STANDIN_FAIL");
     if (text && *text && !parse_failures(text)) {
         standin_say("DDL_STANDIN_FAIL=%s is no list of at most %d function:call", text,

@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "cuda_functions.h"
 #include "edges.h"
@@ -27,16 +26,12 @@ enum {
 
 /* ------------------------------------------------------------------------- settings, settings.c */
 
-/* What the devices can do with each other's memory. `broken`: accesses seem to succeed. */
-typedef enum peers { PEERS_GOOD, PEERS_NONE, PEERS_BROKEN } peers;
-
 typedef struct settings {
     bool valid;
     int devices;
     unsigned delay_us;
     uint64_t seed;
-    bool no_fd, no_wait_value, one_queue;
-    peers peers;
+    bool no_wait_value, one_queue;
 } settings;
 
 /* Reads the environment in the first call. */
@@ -90,29 +85,22 @@ bool standin_is_forked(void);
 /* Without the lock: whether this thread runs a host function, which must not call CUDA. */
 void standin_in_host_function(bool runs);
 
-/* ----------------------------------------------------------------- memory files, memory_files.c */
+/* ----------------------------------------------------------------------------- memory, memory.c */
 
-/* Memory, and where the stand-in itself accesses it. Device memory is a memory file, whose pages
- * are mapped once for the stand-in. Each of the program's ranges holds a reference, and so does
- * each access by a stream. */
+/* Memory, and where the stand-in itself accesses it. Each of the program's ranges holds a
+ * reference, and so does each access by a stream. */
 typedef struct memory {
     struct memory *next;
-    int fd; /* or -1: host memory */
-    dev_t file_device;
-    ino_t inode;
     unsigned char *base;
     size_t bytes;
     int device;
     unsigned references;
-    unsigned handles; /* of cuMemCreate and cuMemImportFromShareableHandle */
-    bool exportable;
-    void *owned; /* host memory to free */
+    bool has_handle; /* of cuMemCreate */
+    void *owned;     /* memory to free */
 } memory;
 
 /* NULL without memory. The result has one reference. */
 memory *standin_memory_create(int device, size_t bytes);
-/* The memory of this descriptor, which stays the caller's. NULL if it is no file of a stand-in. */
-memory *standin_memory_open(int fd);
 /* Memory of the program; `owned` is freed with it. */
 memory *standin_memory_host(void *base, size_t bytes, int device, void *owned);
 memory *standin_memory_of_handle(CUmemGenericAllocationHandle handle);
@@ -121,13 +109,7 @@ void standin_memory_release(memory *m);
 
 /* --------------------------------------------------------------------- address ranges, ranges.c */
 
-typedef enum range_kind {
-    DEVICE_ALLOCATED,
-    HOST_ALLOCATED,
-    HOST_REGISTERED,
-    OPENED,
-    MAPPED
-} range_kind;
+typedef enum range_kind { DEVICE_ALLOCATED, HOST_ALLOCATED, HOST_REGISTERED, MAPPED } range_kind;
 
 /* Addresses that the program got, or registered. */
 typedef struct range {
@@ -139,7 +121,6 @@ typedef struct range {
     context *context; /* NULL: MAPPED */
     int device;
     unsigned long long id;
-    unsigned opened;                           /* how often: OPENED */
     unsigned char access[STANDIN_DEVICES_MAX]; /* CUmemAccess_flags: MAPPED */
 } range;
 
@@ -154,8 +135,6 @@ void standin_range_remove(range *r);
 range *standin_range_at(uintptr_t address);
 /* The range of this kind that starts here, or NULL. */
 range *standin_range_of(uintptr_t start, range_kind kind);
-/* The range by which the context has opened this memory of another process, or NULL. */
-range *standin_range_opened(const memory *m, const context *owner);
 /* The first range with any of these addresses, or NULL. */
 range *standin_range_within(uintptr_t address, size_t bytes);
 
@@ -199,18 +178,6 @@ typedef struct points {
     size_t count;
 } points;
 
-typedef struct launch_shape {
-    unsigned blocks, parts, threads; /* of the grid, in x and y; of a block */
-} launch_shape;
-
-typedef struct kernel {
-    const char *name;
-    unsigned count; /* of parameters */
-    unsigned char bytes[4];
-    /* Without the lock: `arguments` are pointers to the parameters. */
-    void (*run)(const struct kernel *k, void *const *arguments, int device, launch_shape shape);
-} kernel;
-
 typedef struct work work;
 
 /* An item of a stream's queue. */
@@ -246,12 +213,6 @@ struct work {
             void (*run)(void *argument, int device);
             void *argument;
         } function;
-        struct {
-            const kernel *kernel;
-            launch_shape shape;
-            void *arguments[4];
-            uint64_t values[4];
-        } launch;
     } with;
 };
 
@@ -300,20 +261,5 @@ void standin_point_await(point *p, bool ordered);
 bool standin_work_wait_for(work *w, point *p);
 /* Wait for all streams of the context as they are now; false without memory. */
 bool standin_drain(context *owner, bool ordered);
-
-/* --------------------------------------------------------------------------- kernels, kernels.c */
-
-/* The kernel of this name, or NULL. Without the lock, too. */
-const kernel *standin_kernel(const char *name, size_t length);
-/* The kernel of this handle, or NULL. */
-const kernel *standin_kernel_of(CUfunction function);
-
-/* -------------------------------------------------------------------------- compiled.c */
-
-/* Whether the stand-in for NVRTC has made this image; its kernel, or NULL. */
-bool standin_is_compiled(const void *image);
-const kernel *standin_compiled_load(const void *image);
-void standin_compiled_unload(const kernel *k);
-const kernel *standin_compiled_of(CUfunction function);
 
 #endif

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Items of the stand-in's streams: words in memory, host functions and kernels. */
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-
+/* Items of the stand-in's streams: words in memory and host functions. */
 #include "test_standin.h"
 
 enum { ROUNDS = 100 };
@@ -64,7 +60,7 @@ static void no_wait_value(void)
     CU_IS(CUDA_ERROR_NOT_SUPPORTED, cu.cuStreamWriteValue32_v2(NULL, address_of(word), 0, 0));
 }
 
-/* ---------------------------------------------------------------------- host functions, kernels */
+/* ------------------------------------------------------------------------------- host functions */
 
 static int steps[ROUNDS], n_steps;
 static CUresult called;
@@ -91,69 +87,9 @@ static void host_functions(void)
         CHECK(steps[i] == i, "step %d is %d", i, steps[i]);
 }
 
-static void kernels(void)
-{
-    CUmodule module;
-    CUfunction function;
-    start_driver();
-    CUdeviceptr a = device_words(), b = device_words();
-    float values[WORDS], result[WORDS];
-    unsigned long long count = WORDS;
-    void *parameters[] = {&a, &b, &count};
-    for (int i = 0; i < WORDS; i++)
-        values[i] = (float)i;
-    CU(cu.cuMemcpyHtoD_v2(a, values, BYTES));
-    CU(cu.cuMemcpyHtoD_v2(b, values, BYTES));
-    CUfunction add = new_kernel("standin_add_f32");
-    for (int i = 0; i < 2; i++)
-        CU(cu.cuLaunchKernel(add, 1, 1, 1, 1024, 1, 1, 0, NULL, parameters, NULL));
-    CU(cu.cuMemcpyDtoH_v2(result, a, BYTES));
-    for (int i = 0; i < WORDS; i++)
-        CHECK(result[i] == 3 * values[i], "%d: %g", i, (double)result[i]);
-    CU_IS(CUDA_ERROR_INVALID_VALUE,
-          cu.cuLaunchKernel(add, 1, 1, 1, 2048, 1, 1, 0, NULL, parameters, NULL));
-    CU_IS(CUDA_ERROR_INVALID_IMAGE, cu.cuModuleLoadData(&module, ".version 8.0"));
-    CU(cu.cuModuleLoadData(&module, "ddl standin other standin_busy"));
-    CU(cu.cuModuleGetFunction(&function, module, "standin_busy"));
-    CU_IS(CUDA_ERROR_NOT_FOUND, cu.cuModuleGetFunction(&function, module, "standin_fill_u32"));
-    CU_IS(CUDA_ERROR_NOT_FOUND, cu.cuModuleGetFunction(&function, module, "other"));
-    CU(cu.cuModuleUnload(module));
-    CU_IS(CUDA_ERROR_INVALID_HANDLE, cu.cuModuleUnload(module));
-}
-
-/* A kernel gets memory that was freed; the message goes to the descriptor. */
-static void use_freed(int messages)
-{
-    CHECK(dup2(messages, STDERR_FILENO) >= 0, "dup2: %m");
-    start_driver();
-    CUdeviceptr words = device_words();
-    CU(cu.cuMemFree_v2(words));
-    fill_words(words, 1, NULL);
-    cu.cuCtxSynchronize();
-    _exit(0);
-}
-
-static void freed(void)
-{
-    int pipes[2], status;
-    char text[512] = "";
-    CHECK(!pipe(pipes), "pipe: %m");
-    pid_t child = fork();
-    CHECK(child >= 0, "fork: %m");
-    if (!child)
-        use_freed(pipes[1]);
-    close(pipes[1]);
-    CHECK(waitpid(child, &status, 0) == child, "waitpid: %m");
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "status %#x", status);
-    CHECK(read(pipes[0], text, sizeof text - 1) > 0, "read: %m");
-    CHECK(strstr(text, "stand-in") && strstr(text, "standin_fill_u32"), "%s", text);
-}
-
 const test_case item_cases[] = {
     {"wait_values", wait_values, {0}, false},
     {"no_wait_value", no_wait_value, {"DDL_STANDIN_NO_WAIT_VALUE=1"}, false},
     {"host_functions", host_functions, {0}, false},
-    {"kernels", kernels, {0}, false},
-    {"freed", freed, {0}, false},
     {NULL, NULL, {0}, false},
 };

@@ -30,8 +30,6 @@ extern driver cu;
 
 enum { WORDS = 1024, BYTES = WORDS * 4 };
 
-static const char image[] = "ddl standin\nstandin_fill_u32 standin_busy\nstandin_add_f32\n";
-
 /* Open the library, without cuInit. */
 void open_driver(void);
 /* Open it, and make device 0's context current. */
@@ -41,7 +39,6 @@ CUdeviceptr device_words(void);
 uint32_t *pinned_words(uint32_t value);
 CUstream new_stream(unsigned flags);
 CUevent new_event(void);
-CUfunction new_kernel(const char *name);
 /* The device address of pinned memory. */
 CUdeviceptr address_of(const void *pinned);
 void fill_words(CUdeviceptr to, uint32_t value, CUstream stream);
@@ -58,7 +55,6 @@ typedef struct test_case {
     bool races; /* passes all the same, but ThreadSanitizer must report it */
 } test_case;
 
-extern const test_case memory_cases[], mapping_cases[], stream_cases[], item_cases[],
-    sharing_cases[], race_cases[];
+extern const test_case memory_cases[], mapping_cases[], stream_cases[], item_cases[], race_cases[];
 
 #endif

@@ -199,6 +199,12 @@ static void per_thread(void)
     check_device_words(words, 6, "the legacy stream's");
 }
 
+static void be_busy(void *unused)
+{
+    (void)unused;
+    usleep(BUSY_US);
+}
+
 /* Memory is freed after what uses it, and a destroyed stream still does what is queued. */
 static void ends(void)
 {
@@ -206,9 +212,7 @@ static void ends(void)
     CUstream a = new_stream(CU_STREAM_NON_BLOCKING), b = new_stream(CU_STREAM_NON_BLOCKING);
     CUdeviceptr words = device_words();
     uint32_t *gate = pinned_words(0);
-    unsigned us = BUSY_US;
-    void *parameters[] = {&us};
-    CU(cu.cuLaunchKernel(new_kernel("standin_busy"), 1, 1, 1, 32, 1, 1, 0, a, parameters, NULL));
+    CU(cu.cuLaunchHostFunc(a, be_busy, NULL));
     CU(cu.cuMemsetD32Async(words, 1, WORDS, a));
     CU(cu.cuLaunchHostFunc(a, store_first, NULL));
     CU(cu.cuMemFree_v2(words));

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The virtual memory functions: addresses and memory apart. A mapping is a range of the kind
  * MAPPED. Reserved addresses without a mapping belong to no range. */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -33,11 +32,7 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
         return CUDA_ERROR_NOT_SUPPORTED; /* the real driver may have memory of the host */
     if (prop->location.id < 0 || prop->location.id >= standin_settings()->devices)
         return CUDA_ERROR_INVALID_DEVICE;
-    unsigned types = (unsigned)prop->requestedHandleTypes;
-    if (types & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        (types && standin_settings()->no_fd))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    return CUDA_SUCCESS;
+    return prop->requestedHandleTypes ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
@@ -69,8 +64,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     memory *m = standin_memory_create(prop->location.id, bytes);
     if (!m)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    m->handles = 1;
-    m->exportable = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    m->has_handle = true;
     *handle = (uintptr_t)m;
     return standin_leave(CUDA_SUCCESS);
 }
@@ -83,47 +77,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     memory *m = standin_memory_of_handle(handle);
     if (!m)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    m->handles--;
+    m->has_handle = false;
     standin_memory_release(m);
-    return standin_leave(CUDA_SUCCESS);
-}
-
-CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long flags)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    const memory *m = standin_memory_of_handle(handle);
-    if (standin_settings()->no_fd)
-        return standin_leave(CUDA_ERROR_NOT_SUPPORTED);
-    if (!shareable || !m || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        !m->exportable)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return standin_leave(CUDA_ERROR_OPERATING_SYSTEM);
-    *(int *)shareable = fd;
-    return standin_leave(CUDA_SUCCESS);
-}
-
-/* The descriptor stays the caller's. */
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
-                                        CUmemAllocationHandleType type)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (standin_settings()->no_fd)
-        return standin_leave(CUDA_ERROR_NOT_SUPPORTED);
-    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    memory *m = standin_memory_open((int)(intptr_t)shareable);
-    if (!m)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    m->handles++;
-    m->exportable = true;
-    *handle = (uintptr_t)m;
     return standin_leave(CUDA_SUCCESS);
 }
 

@@ -191,7 +191,7 @@ static void find_extents(ddl__chunks *c, int rank)
 }
 
 /* The two buffers, which begin before their ranges, must not be one: that would mean in place. */
-size_t ddl__chunk_recv_offset(const ddl__chunks *c)
+static size_t recv_offset(const ddl__chunks *c)
 {
     if (c->is_one_range)
         return 0;
@@ -202,7 +202,7 @@ size_t ddl__chunk_recv_offset(const ddl__chunks *c)
 
 static size_t whole_bytes(const ddl__chunks *c)
 {
-    return ddl__chunk_recv_offset(c) + (size_t)c->received.count * c->element;
+    return recv_offset(c) + (size_t)c->received.count * c->element;
 }
 
 /* The buffer whose range begins here. */
@@ -233,7 +233,7 @@ static bool make_ordered(const ddl__chunks *c, unsigned char *memory, ddl__call 
         if (!made->parts)
             return false;
     }
-    made->recv = made->recv ? memory + ddl__chunk_recv_offset(c) : NULL;
+    made->recv = made->recv ? memory + recv_offset(c) : NULL;
     made->order = ddl__order_retain(c->call->order);
     return true;
 }
@@ -246,8 +246,7 @@ static bool make_uneven(const ddl__chunks *c, unsigned char *memory, ddl__call *
         return false;
     memcpy(made->blocks, c->call->blocks, bytes);
     made->send = made->send ? buffer_of(memory, &c->sent, c->element) : NULL;
-    made->recv =
-        made->recv ? buffer_of(memory + ddl__chunk_recv_offset(c), &c->received, c->element) : NULL;
+    made->recv = made->recv ? buffer_of(memory + recv_offset(c), &c->received, c->element) : NULL;
     return true;
 }
 
@@ -337,7 +336,7 @@ bool ddl__chunk_copy_out(const ddl__chunks *c, int64_t k, unsigned char *memory,
         return copy_packed(c, false, memory, copy, context);
     if (!c->is_whole)
         return copy_blocks(c, k, &c->out, call->recv, memory, copy, context);
-    unsigned char *received = memory + ddl__chunk_recv_offset(c);
+    unsigned char *received = memory + recv_offset(c);
     if (!call->order)
         return copy_shares(c, c->blocks_out, c->n_out, call->recv, &c->received, received, copy,
                            context);

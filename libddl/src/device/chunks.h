@@ -7,12 +7,6 @@
 
 #include "engine/work.h"
 
-typedef enum ddl__way {
-    DDL__BY_HOST,    /* it passes through host memory */
-    DDL__BY_LEADERS, /* from buffer to buffer, on one host: sharing.h */
-    DDL__BY_NCCL     /* the ranks of a host have a GPU each: nccl_ranks.h */
-} ddl__way;
-
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
  * on in the buffer, from `host` on in the memory; all but number `except` of these (-1: none). */
 typedef struct ddl__copied {
@@ -24,7 +18,7 @@ typedef struct ddl__chunks {
     int64_t n; /* how many; at least 1 */
     int size;  /* of the comm */
     size_t element;
-    ddl__way way;  /* for the caller: not set here, like: */
+    bool by_nccl;  /* it does not pass through host memory alone; set by the caller, like: */
     int64_t rest;  /* elements of the program's call behind `call` */
     bool is_whole; /* the one chunk has the layout of the caller's buffers */
 
@@ -53,9 +47,6 @@ int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 
 /* The bytes of memory that chunk k wants. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
-
-/* Of the one chunk of a whole call: where the receive buffer's range begins in the memory. */
-size_t ddl__chunk_recv_offset(const ddl__chunks *chunks);
 
 /* Make the operation of chunk k, in this memory. It has nothing of the caller's, and its bundle is
  * to be freed when it has ended. False when out of memory. */

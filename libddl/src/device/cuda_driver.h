@@ -15,26 +15,17 @@ typedef unsigned long long ddl__cuda_pointer; /* CUdeviceptr */
 typedef struct CUctx_st *ddl__cuda_context;
 typedef struct CUstream_st *ddl__cuda_stream;
 typedef struct CUevent_st *ddl__cuda_event;
-typedef struct CUmod_st *ddl__cuda_module;
-typedef struct CUfunc_st *ddl__cuda_function;
 
 typedef struct ddl__cuda_uuid {
     unsigned char bytes[16];
 } ddl__cuda_uuid;
-
-typedef struct ddl__cuda_ipc {
-    unsigned char bytes[64];
-} ddl__cuda_ipc;
 
 enum {
     DDL__CUDA_SUCCESS = 0,
     DDL__CUDA_NOT_READY = 600,
 
     DDL__CUDA_POINTER_MEMORY_TYPE = 2, /* CU_POINTER_ATTRIBUTE_... */
-    DDL__CUDA_POINTER_BUFFER_ID = 7,
     DDL__CUDA_POINTER_DEVICE_ORDINAL = 9,
-    DDL__CUDA_POINTER_RANGE_START = 11,
-    DDL__CUDA_POINTER_RANGE_SIZE = 12,
     DDL__CUDA_MEMORY_DEVICE = 2,
 
     DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister alike */
@@ -43,14 +34,7 @@ enum {
     DDL__CUDA_STREAM_PER_THREAD = 2, /* the highest handle of a default stream */
     DDL__CUDA_EVENT_DISABLE_TIMING = 2,
     DDL__CUDA_WAIT_VALUE_GEQ = 0,
-    DDL__CUDA_WAIT_VALUE_FLUSH = 1 << 30, /* what other devices have written before is visible */
-    DDL__CUDA_IPC_LAZY_PEER_ACCESS = 1,
-    DDL__CUDA_CAPTURE_RELAXED = 2,
-
-    DDL__CUDA_DEVICE_PROCESSORS = 16, /* CU_DEVICE_ATTRIBUTE_... */
-    DDL__CUDA_DEVICE_MAJOR = 75,
-    DDL__CUDA_DEVICE_MINOR = 76,
-    DDL__CUDA_DEVICE_FLUSHES_REMOTE_WRITES = 98
+    DDL__CUDA_CAPTURE_RELAXED = 2
 };
 
 /* X(function, symbol, parameters): each returns a ddl__cuda_result. */
@@ -58,11 +42,8 @@ enum {
     X(init, cuInit, (unsigned flags))                                                              \
     X(error_name, cuGetErrorName, (ddl__cuda_result error, const char **name))                     \
     X(error_text, cuGetErrorString, (ddl__cuda_result error, const char **text))                   \
-    X(driver_version, cuDriverGetVersion, (int *version))                                          \
     X(device_get, cuDeviceGet, (ddl__cuda_device * device, int ordinal))                           \
     X(device_uuid, cuDeviceGetUuid_v2, (ddl__cuda_uuid * uuid, ddl__cuda_device device))           \
-    X(device_attribute, cuDeviceGetAttribute,                                                      \
-      (int *value, int attribute, ddl__cuda_device device))                                        \
     X(context_retain, cuDevicePrimaryCtxRetain,                                                    \
       (ddl__cuda_context * context, ddl__cuda_device device))                                      \
     X(context_release, cuDevicePrimaryCtxRelease_v2, (ddl__cuda_device device))                    \
@@ -74,10 +55,6 @@ enum {
       (void *value, int attribute, ddl__cuda_pointer pointer))                                     \
     X(memory_alloc, cuMemAlloc_v2, (ddl__cuda_pointer * pointer, size_t bytes))                    \
     X(memory_free, cuMemFree_v2, (ddl__cuda_pointer pointer))                                      \
-    X(ipc_export, cuIpcGetMemHandle, (ddl__cuda_ipc * handle, ddl__cuda_pointer pointer))          \
-    X(ipc_open, cuIpcOpenMemHandle_v2,                                                             \
-      (ddl__cuda_pointer * pointer, ddl__cuda_ipc handle, unsigned flags))                         \
-    X(ipc_close, cuIpcCloseMemHandle, (ddl__cuda_pointer pointer))                                 \
     X(host_alloc, cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                  \
     X(host_free, cuMemFreeHost, (void *pointer))                                                   \
     X(host_register, cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned flags))          \
@@ -100,14 +77,6 @@ enum {
     X(stream_wait_value, cuStreamWaitValue32_v2,                                                   \
       (ddl__cuda_stream stream, ddl__cuda_pointer word, uint32_t value, unsigned flags))           \
     X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *mode))                                \
-    X(module_load, cuModuleLoadData, (ddl__cuda_module * module, const void *image))               \
-    X(module_unload, cuModuleUnload, (ddl__cuda_module module))                                    \
-    X(module_function, cuModuleGetFunction,                                                        \
-      (ddl__cuda_function * function, ddl__cuda_module module, const char *name))                  \
-    X(launch_kernel, cuLaunchKernel,                                                               \
-      (ddl__cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,             \
-       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
-       ddl__cuda_stream stream, void **parameters, void **extra))                                  \
     X(launch_host, cuLaunchHostFunc,                                                               \
       (ddl__cuda_stream stream, void (*function)(void *argument), void *argument))                 \
     X(event_create, cuEventCreate, (ddl__cuda_event * event, unsigned flags))                      \

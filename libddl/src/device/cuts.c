@@ -6,8 +6,6 @@
 #include <stdlib.h>
 
 #include "device/nccl_ranks.h"
-#include "device/peers.h"
-#include "device/sharing.h"
 #include "engine/group.h"
 
 enum { SMALL = 128 << 10 /* bytes */ };
@@ -16,21 +14,17 @@ enum { SMALL = 128 << 10 /* bytes */ };
 typedef struct plan {
     const ddl__call *calls;
     uint32_t n;
-    ddl__way *ways; /* by call, as: */
-    bool *taken;    /* it goes another way, or is packed already */
+    bool *by_nccl; /* by call, as: */
+    bool *taken;   /* it goes by NCCL, or is packed already */
 } plan;
 
-static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__way way, ddl__cuts *cuts)
+static ddl_status cut_one(ddl__device *d, const ddl__call *call, ddl__cuts *cuts)
 {
     ddl__chunks *chunks = &cuts->chunks[cuts->n];
-    if (!ddl__chunks_of(call, d->config.rank, d->config.size,
-                        way == DDL__BY_LEADERS ? DDL__SHARED_CHUNK : DDL__SLOT_BYTES, chunks))
+    if (!ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, chunks))
         return ddl__fail(DDL_EUNSUPPORTED,
                          "%d ranks are too many for an operation on buffers of a GPU",
                          d->config.size);
-    chunks->way = way;
-    if (way == DDL__BY_LEADERS && call->kind == DDL__ALLTOALL)
-        chunks->is_one_range = false; /* copies of what is replaced */
     cuts->n_chunks += cuts->chunks[cuts->n++].n;
     return DDL_OK;
 }
@@ -40,7 +34,7 @@ static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, ddl__cuts 
     ddl__call *main = &cuts->made[cuts->n], *rest = main + 1;
     ddl__nccl_cut(d, call, main, rest, &cuts->chunks[cuts->n]);
     cuts->n_chunks += cuts->chunks[cuts->n++].n;
-    return rest->count ? cut_one(d, rest, DDL__BY_HOST, cuts) : DDL_OK;
+    return rest->count ? cut_one(d, rest, cuts) : DDL_OK;
 }
 
 /* Of call i, and all later ones that are packed with it. */
@@ -51,13 +45,13 @@ static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cut
     const ddl__call **packed = &cuts->packed[cuts->n_packed];
     uint32_t n = ddl__calls_pack(p->calls, p->n, i, SMALL, DDL__SLOT_BYTES, p->taken, packed);
     if (n < 2)
-        return cut_one(d, &p->calls[i], DDL__BY_HOST, cuts);
+        return cut_one(d, &p->calls[i], cuts);
     *made = p->calls[i];
     made->count = 0;
     for (uint32_t k = 0; k < n; k++)
         made->count += packed[k]->count;
     cuts->n_packed += n;
-    ddl_status status = cut_one(d, made, DDL__BY_HOST, cuts);
+    ddl_status status = cut_one(d, made, cuts);
     chunks->packed = packed;
     chunks->n_packed = (int)n;
     return status;
@@ -65,11 +59,8 @@ static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cut
 
 static ddl_status cut(ddl__device *d, const plan *p, uint32_t i, ddl__cuts *cuts)
 {
-    switch (p->ways[i]) {
-    case DDL__BY_NCCL: return cut_for_nccl(d, &p->calls[i], cuts);
-    case DDL__BY_LEADERS: return cut_one(d, &p->calls[i], DDL__BY_LEADERS, cuts);
-    case DDL__BY_HOST: break;
-    }
+    if (p->by_nccl[i])
+        return cut_for_nccl(d, &p->calls[i], cuts);
     return p->taken[i] ? DDL_OK : pack(d, p, i, cuts);
 }
 
@@ -77,9 +68,9 @@ static ddl_status cut_all(ddl__device *d, const plan *p, ddl__cuts *cuts)
 {
     ddl_status status = DDL_OK;
     for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
-        status = ddl__way_of(d, &p->calls[i], &p->ways[i]);
+        status = ddl__nccl_find_way(d, &p->calls[i], &p->by_nccl[i]);
     for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
-        p->taken[i] = p->ways[i] != DDL__BY_HOST;
+        p->taken[i] = p->by_nccl[i];
     for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
         status = cut(d, p, i, cuts);
     return status;
@@ -91,16 +82,16 @@ ddl_status ddl__cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, dd
     size_t room = 2 * (size_t)n + 1;
     const plan p = {.calls = calls,
                     .n = n,
-                    .ways = malloc(room * sizeof *p.ways),
+                    .by_nccl = calloc(room, sizeof *p.by_nccl),
                     .taken = calloc(room, sizeof *p.taken)};
     *cuts = (ddl__cuts){.chunks = malloc(room * sizeof *cuts->chunks),
                         .made = malloc(room * sizeof *cuts->made),
                         .packed = malloc(room * sizeof(const ddl__call *))};
     ddl_status status =
-        p.ways && p.taken && cuts->chunks && cuts->made && cuts->packed
+        p.by_nccl && p.taken && cuts->chunks && cuts->made && cuts->packed
             ? cut_all(d, &p, cuts)
             : ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
-    free(p.ways);
+    free(p.by_nccl);
     free(p.taken);
     return status;
 }

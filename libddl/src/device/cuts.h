@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuts.h - how the calls of a submission are cut into chunks. Each goes its own way (peers.h). */
+/* cuts.h - how the calls of a submission are cut into chunks. */
 #ifndef DDL_DEVICE_CUTS_H
 #define DDL_DEVICE_CUTS_H
 
@@ -14,7 +14,7 @@ typedef struct ddl__cuts {
 } ddl__cuts;
 
 /* Cut them; the calls outlive the cuts. Under `order`, in the device's context: ranks may wait for
- * each other to find a way. Free the cuts in any case. */
+ * each other to start NCCL. Free the cuts in any case. */
 ddl_status ddl__cuts_make(ddl__device *device, const ddl__call *calls, uint32_t n, ddl__cuts *cuts);
 void ddl__cuts_free(ddl__cuts *cuts);
 

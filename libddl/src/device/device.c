@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "device/cuts.h"
 #include "device/nccl_ranks.h"
-#include "device/sharing.h"
 #include "engine/ordered.h"
 
 typedef ddl__device_operation operation;
@@ -43,16 +42,9 @@ static void end_operation(void *argument)
     if (d->engine)
         ddl__engine_release_group(d->engine, o->group, DDL_OK);
     o->ended = true;
-    ddl__device_called(d, o);
-    pthread_mutex_unlock(&d->lock);
-}
-
-void ddl__device_called(ddl__device *d, operation *o)
-{
-    if (--o->left)
-        return;
     d->under_way--;
     pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* --------------------------------------------------------------------------- making and freeing */
@@ -69,15 +61,8 @@ static void operation_free(operation *o)
         o->pinned = p->next;
         ddl__pinned_give_back(d, p);
     }
-    for (int64_t k = 0; k < o->n_chunks; k++) {
+    for (int64_t k = 0; k < o->n_chunks; k++)
         free(o->chunks[k].bundle);
-        if (o->chunks[k].shared) {
-            ddl__order_release(o->chunks[k].shared->call.order);
-            free(o->chunks[k].shared->own);
-            free(o->chunks[k].shared->all);
-            free(o->chunks[k].shared);
-        }
-    }
     free(o);
 }
 
@@ -94,7 +79,7 @@ static bool is_agreed(const operation *o)
 void ddl__device_free_ended(ddl__device *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (operation *o; (o = d->operations) && !o->left && is_agreed(o);) {
+    for (operation *o; (o = d->operations) && o->ended && is_agreed(o);) {
         d->operations = o->next;
         if (!o->next)
             d->last = &d->operations;
@@ -128,9 +113,9 @@ void ddl__device_place_in_slot(ddl__device *d, chunk *c)
 }
 
 /* Memory of the operation's own, for this chunk. */
-static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes, size_t words)
+static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes)
 {
-    ddl__pinned *pinned = c->apart = ddl__pinned_take(d, bytes, words);
+    ddl__pinned *pinned = ddl__pinned_take(d, bytes, 1);
     if (!pinned)
         return DDL_ESYSTEM;
     pinned->next = o->pinned;
@@ -162,16 +147,12 @@ static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chu
 {
     ddl_status status = DDL_OK;
     c->operation = o;
-    if (chunks->way == DDL__BY_NCCL)
+    if (chunks->by_nccl)
         return ddl__nccl_add(d, chunks, k, c);
-    if (chunks->way == DDL__BY_LEADERS) {
-        status = place_apart(d, o, c, ddl__leader_table_bytes(d, chunks->call->kind), 2);
-        return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
-    }
     if (fits_slots(chunks))
         ddl__device_place_in_slot(d, c);
     else
-        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k), 1);
+        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k));
     return status == DDL_OK ? add_call(o, chunks, k, c) : status;
 }
 
@@ -227,21 +208,6 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
 }
 
-/* The same where the memory is on the device, too. */
-static bool copy_to_scratch(void *context, const void *device, void *scratch, size_t bytes)
-{
-    const ddl__device *d = context;
-    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(scratch), ddl__cuda_address(device),
-                     bytes, d->from);
-}
-
-static bool copy_from_scratch(void *context, const void *device, void *scratch, size_t bytes)
-{
-    const ddl__device *d = context;
-    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(device), ddl__cuda_address(scratch),
-                     bytes, d->to);
-}
-
 bool ddl__device_queue_start(ddl__device *d, chunk *c)
 {
     return DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
@@ -252,22 +218,17 @@ bool ddl__device_queue_start(ddl__device *d, chunk *c)
 /* Queue what the device does for a chunk. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
-    ddl__chunk_copy_fn *in = c->shared ? copy_to_scratch : copy_from_device;
-    ddl__chunk_copy_fn *out = c->shared ? copy_from_scratch : copy_to_device;
-    bool flushes = c->shared && d->sharing->flushes; /* what leaders on other GPUs have written */
-    unsigned wait = DDL__CUDA_WAIT_VALUE_GEQ | (flushes ? DDL__CUDA_WAIT_VALUE_FLUSH : 0u);
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
-           (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
+           ddl__chunk_copy_in(chunks, k, c->memory, copy_from_device, d) &&
            ddl__device_queue_start(d, c) &&
-           (!c->shared || !d->sharing->leads || ddl__leader_queue(d, c->shared)) &&
-           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, wait) &&
-           (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
+           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
+           ddl__chunk_copy_out(chunks, k, c->memory, copy_to_device, d) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
 }
 
 static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
 {
-    if (chunks->way == DDL__BY_NCCL)
+    if (chunks->by_nccl)
         return ddl__nccl_queue(d, chunks, first);
     bool good = true;
     for (int64_t k = 0; good && k < chunks->n; k++)
@@ -295,12 +256,6 @@ static void list_append(ddl__device *d, operation *o)
     *d->last = o;
     d->last = &o->next;
     d->under_way++;
-    o->left = 1; /* end_operation */
-    for (int64_t k = 0; k < o->n_chunks; k++)
-        if (o->chunks[k].shared && d->sharing->leads) {
-            o->left++;
-            ddl__leader_take(d, o->chunks[k].shared);
-        }
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }

@@ -9,7 +9,6 @@
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "device/nccl_ranks.h"
-#include "device/sharing.h"
 
 /* -------------------------------------------------------------------------------------- driver */
 
@@ -323,8 +322,6 @@ static void close_all(ddl__device *d)
 {
     ddl__device_free_ended(d);
     ddl__nccl_destroy(d, d->nccl);
-    ddl__sharing_destroy(d, d->sharing);
-    free(d->peers);
     for (int i = 0; i < DDL__SLOTS; i++)
         if (d->freed[i])
             d->cuda.event_destroy(d->freed[i]);
@@ -347,11 +344,10 @@ void ddl__device_destroy(ddl__device *d)
 {
     if (!d)
         return;
-    bool drained = drain(d) && ddl__sharing_settle_probes(d);
+    bool drained = drain(d);
     if (d->started)
         pthread_join(d->watcher, NULL);
     if (!drained) {
-        ddl__leader_stop(d, false);
         ddl__log(DDL__WARN,
                  "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
                  "is not freed",
@@ -359,7 +355,6 @@ void ddl__device_destroy(ddl__device *d)
         return;
     }
     if (d->context && ddl__device_enter(d)) {
-        ddl__leader_stop(d, true);
         close_all(d);
         ddl__device_leave(d);
         d->cuda.context_release(d->number);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_state.h - the internals of a device, for the files of this folder that make it up:
  * device.c (operations), pinned.c (host memory that the device copies to and from), device_open.c
- * (creation and end, and how a failure of the GPU is found), peers.c (which way operations go),
- * sharing_start.c, sharing.c and leader.c (from buffer to buffer on one host; sharing.h),
- * nccl_ranks.c and nccl_operations.c (ranks with a GPU each; nccl_ranks.h).
+ * (creation and end, and how a failure of the GPU is found), nccl_ranks.c and nccl_operations.c
+ * (ranks with a GPU each; nccl_ranks.h).
  *
  * Design notes.
  *
@@ -66,27 +65,19 @@ typedef struct ddl__pinned {
     uint32_t uses;           /* of the words of an operation: their value */
 } ddl__pinned;
 
-typedef struct ddl__shared_chunk ddl__shared_chunk; /* sharing.h */
-typedef struct ddl__device_sharing ddl__device_sharing;
 typedef struct ddl__device_nccl ddl__device_nccl; /* nccl_ranks.h */
-typedef struct ddl__peer ddl__peer;               /* peers.h */
-
-/* Whether long operations can go a way. */
-typedef enum ddl__possible { DDL__NOT_KNOWN, DDL__IMPOSSIBLE, DDL__POSSIBLE } ddl__possible;
 
 typedef struct ddl__device_chunk {
     ddl__hold hold;
     struct ddl__device_operation *operation;
-    unsigned char *memory;  /* to which it is copied; NULL: it is not */
+    unsigned char *memory;  /* to which it is copied; NULL: NCCL carries it out on one host */
     ddl__cuda_pointer word; /* that tells when the results can be copied back, ... */
     uint32_t value;         /* ... with at least this */
-    ddl__pinned *apart;     /* memory and words of its own; or NULL */
     ddl__bundle *bundle;    /* of packed calls; or NULL */
     ddl__cuda_event filled;
-    ddl__cuda_event freed;     /* the last copies from this memory are made; NULL: used once */
-    ddl__shared_chunk *shared; /* from buffer to buffer; NULL: it does not go that way */
-    ddl__hold agreement;       /* of an operation that no stream waits for, ... */
-    atomic_uint agreed;        /* ... and its word */
+    ddl__cuda_event freed; /* the last copies from this memory are made; NULL: used once */
+    ddl__hold agreement;   /* of an operation that no stream waits for, ... */
+    atomic_uint agreed;    /* ... and its word */
 } ddl__device_chunk;
 
 typedef struct ddl__device_operation {
@@ -97,7 +88,6 @@ typedef struct ddl__device_operation {
     int64_t deadline;
     ddl__cuda_event start, end; /* in the caller's stream; after the last copy */
     bool ended;                 /* the last copy was made */
-    unsigned left;              /* what is still to be called for it: 0 when it can be freed */
     int64_t n_chunks;
     ddl__device_chunk chunks[];
 } ddl__device_operation;
@@ -115,16 +105,13 @@ struct ddl__device {
     pthread_mutex_t order; /* and what follows, up to `lock` */
     uint64_t n_uses;       /* of slots, ever */
     ddl__pinned *unused;
-    ddl__peer *peers; /* by rank; NULL: they have not told each other yet */
-    ddl__possible by_leaders, by_nccl;
-    ddl__device_sharing *sharing; /* NULL as long as `peers` is; as: */
-    ddl__device_nccl *nccl;
+    ddl__device_nccl *nccl; /* NULL before the first long operation */
 
     pthread_mutex_t lock; /* and all that follows */
     pthread_cond_t changed;
     ddl__engine *engine;                       /* NULL: detached */
     ddl__device_operation *operations, **last; /* oldest first */
-    unsigned under_way;                        /* operations with something left */
+    unsigned under_way;                        /* operations that have not ended */
     bool stop, started;
     bool failed; /* the comm was ended */
     bool broken; /* some host functions will never be called */
@@ -156,9 +143,6 @@ bool ddl__device_is_alive(const ddl__device *device);
 
 /* Under `lock`: the GPU does not copy, or not in time. End the comm, once. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
-
-/* Under `lock`: something that was left of the operation was called. */
-void ddl__device_called(ddl__device *device, ddl__device_operation *operation);
 
 /* Under `order`: free the operations that have ended. */
 void ddl__device_free_ended(ddl__device *device);

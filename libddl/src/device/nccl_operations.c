@@ -62,7 +62,7 @@ void ddl__nccl_cut(const ddl__device *d, const ddl__call *call, ddl__call *main,
                             .n = 1,
                             .size = d->config.size,
                             .element = element,
-                            .way = DDL__BY_NCCL,
+                            .by_nccl = true,
                             .elements = call->count};
     if (n->between.n == 1)
         return;

@@ -2,18 +2,20 @@
 /* NCCL's communicator of the ranks of a host: nccl_ranks.h has the design notes. */
 #include "device/nccl_ranks.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
 #include "device/nccl_end.h"
-#include "device/sharing.h"
 
-bool ddl__nccl_create(ddl__device *d)
+/* Make the device's part, which is empty. False: no memory. */
+static bool create(ddl__device *d)
 {
     ddl__device_nccl *n = d->nccl ? NULL : calloc(1, sizeof *n);
     size_t size = (size_t)d->config.size;
@@ -29,6 +31,33 @@ bool ddl__nccl_create(ddl__device *d)
     d->nccl = n;
     pthread_mutex_unlock(&d->lock);
     return true;
+}
+
+/* Runs an operation of the library on host memory, in the order of the calls. */
+static ddl_status exchange(const ddl__device *d, ddl__call call, int64_t timeout_ms)
+{
+    call.dtype = DDL_U8;
+    call.timeout_ms = timeout_ms;
+    call.uncounted = true;
+    return ddl__engine_submit(d->config.engine, &call, NULL);
+}
+
+static ddl_status gather(const ddl__device *d, const void *own, void *all, size_t bytes,
+                         int64_t timeout_ms)
+{
+    ddl__call call = {.kind = DDL__ALLGATHER, .count = (int64_t)bytes, .send = own, .recv = all};
+    return exchange(d, call, timeout_ms);
+}
+
+/* Whether it is so on all ranks; they go on together. */
+static ddl_status find_all(const ddl__device *d, bool is_so, int64_t timeout_ms, bool *all)
+{
+    unsigned char are = is_so;
+    ddl__call call = {
+        .kind = DDL__ALLREDUCE, .op = DDL_MIN, .count = 1, .send = &are, .recv = &are};
+    ddl_status status = exchange(d, call, timeout_ms);
+    *all = status == DDL_OK && are;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------ the hosts */
@@ -82,16 +111,15 @@ static bool have_equal_hosts(const ddl__device *d, char *why)
 
 static bool suit_each_other(const ddl__device *d, int a, int b, char *why)
 {
-    const ddl__peer *all = d->peers;
-    const int *gpus = d->sharing->gpus;
+    const ddl__nccl_peer *all = d->nccl->peers;
     if (host_of(d, a) != host_of(d, b))
         return true;
-    if (gpus[a] == gpus[b])
-        snprintf(why, DDL__MESSAGE_MAX, "%s and %s share a GPU, but not all ranks do",
-                 d->config.names[a], d->config.names[b]);
-    else if (all[a].nccl != all[b].nccl)
+    if (!memcmp(&all[a].uuid, &all[b].uuid, sizeof all->uuid))
+        snprintf(why, DDL__MESSAGE_MAX, "%s and %s share a GPU", d->config.names[a],
+                 d->config.names[b]);
+    else if (all[a].version != all[b].version)
         snprintf(why, DDL__MESSAGE_MAX, "%s and %s have different versions of NCCL, %d and %d",
-                 d->config.names[a], d->config.names[b], (int)all[a].nccl, (int)all[b].nccl);
+                 d->config.names[a], d->config.names[b], (int)all[a].version, (int)all[b].version);
     else
         return true;
     return false;
@@ -99,9 +127,9 @@ static bool suit_each_other(const ddl__device *d, int a, int b, char *why)
 
 static bool suits(const ddl__device *d, char *why)
 {
-    const ddl__peer *all = d->peers;
+    const ddl__nccl_peer *all = d->nccl->peers;
     for (int r = 0; r < d->config.size; r++)
-        if (!all[r].nccl) {
+        if (!all[r].version) {
             if (d->config.uses_nccl)
                 snprintf(why, DDL__MESSAGE_MAX, "%s has no NCCL of version 2.27 or later",
                          d->config.names[r]);
@@ -118,7 +146,8 @@ static bool suits(const ddl__device *d, char *why)
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-int ddl__nccl_find(const ddl__device *d)
+/* The version of this rank's NCCL; 0: none that it may use. */
+static int find_library(const ddl__device *d)
 {
     ddl__nccl *library = &d->nccl->library;
     if (d->config.uses_nccl && ddl__nccl_open(library) == DDL_OK)
@@ -128,7 +157,35 @@ int ddl__nccl_find(const ddl__device *d)
     return 0;
 }
 
+static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
+{
+    ddl__nccl_peer own = {.version = 0}, *all = calloc((size_t)d->config.size, sizeof *all);
+    if (!all || !create(d)) {
+        free(all);
+        return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks report of their GPUs",
+                         d->config.size);
+    }
+    if (DDL__GOOD(d, device_uuid, &own.uuid, d->number))
+        own.version = find_library(d);
+    ddl_status status = gather(d, &own, all, sizeof own, timeout_ms);
+    if (status == DDL_OK)
+        d->nccl->peers = all;
+    else
+        free(all);
+    return status;
+}
+
 static const char init_symbol[] = "ncclCommInitRankConfig";
+
+/* Give way to what is waited for, after so many tries: it is soon there, or late. */
+static void pause_after(int tries)
+{
+    const struct timespec time = {0, 20000};
+    if (tries < 200)
+        sched_yield();
+    else
+        nanosleep(&time, NULL);
+}
 
 /* Ask until the communicator's last call is done; its result. It may wait for all ranks of the
  * host: NCCL connects them when they first need a connection. */
@@ -144,7 +201,7 @@ static int await_call(ddl__device *d, ddl__nccl_comm *comm, int64_t limit)
         pthread_mutex_unlock(&d->lock);
         if (!goes_on)
             return DDL__NCCL_IN_PROGRESS;
-        ddl__device_pause(tries);
+        pause_after(tries);
     }
 }
 
@@ -180,7 +237,7 @@ static ddl_status exchange_ids(const ddl__device *d, int64_t timeout_ms, offer *
     offer own = {.is_good = true};
     int result = n->self ? DDL__NCCL_SUCCESS : n->library.new_id(&own.id);
     own.is_good = is_good(d, "ncclGetUniqueId", NULL, result);
-    return ddl__device_exchange(d, DDL__ALLGATHER, &own, all, sizeof own, timeout_ms);
+    return gather(d, &own, all, sizeof own, timeout_ms);
 }
 
 /* The call does not block. NCCL's thread writes to `created` later in some versions. */
@@ -232,7 +289,7 @@ static bool open_stream(ddl__device *d)
 }
 
 /* Whether all ranks have a communicator. */
-static ddl_status start(ddl__device *d, int64_t timeout_ms, bool *is_possible, bool *is_here)
+static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, bool *is_here)
 {
     offer *all = calloc((size_t)d->config.size, sizeof *all);
     *is_here = all && open_stream(d);
@@ -242,20 +299,22 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms, bool *is_possible, b
     *is_here = status == DDL_OK && *is_here && begin(d, &all[d->nccl->ranks[0]]);
     free(all);
     if (status == DDL_OK)
-        status = ddl__device_find_all(d, *is_here, timeout_ms, is_possible);
+        status = find_all(d, *is_here, timeout_ms, is_possible);
     if (!*is_possible)
         return status;
     *is_here = connect(d);
-    return ddl__device_find_all(d, *is_here, timeout_ms, is_possible);
+    return find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-ddl_status ddl__nccl_start(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
+/* Find out, in operations of all ranks, whether NCCL can work for all of them, and begin. If not,
+ * `why` says it. */
+static ddl_status begin_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
     if (!suits(d, why))
         return DDL_OK;
     find_ranks(d);
-    ddl_status status = start(d, timeout_ms, is_possible, &is_here);
+    ddl_status status = start_all(d, timeout_ms, is_possible, &is_here);
     if (*is_possible)
         return DDL_OK;
     snprintf(why, DDL__MESSAGE_MAX, "%s",
@@ -263,6 +322,56 @@ ddl_status ddl__nccl_start(ddl__device *d, int64_t timeout_ms, bool *is_possible
     if (!is_here && d->config.rank)
         ddl__log(DDL__INFO, "%s", why);
     ddl__nccl_abort(d);
+    return status;
+}
+
+static ddl_status start(ddl__device *d, int64_t timeout_ms)
+{
+    char why[DDL__MESSAGE_MAX] = "";
+    ddl__device_nccl *n = d->nccl;
+    bool is_possible = false;
+    n->use = DDL__NCCL_UNUSED; /* even if it cannot be found out: the comm ends */
+    ddl_status status = begin_all(d, timeout_ms, &is_possible, why);
+    if (status != DDL_OK)
+        return status;
+    n->use = is_possible ? DDL__NCCL_USED : DDL__NCCL_UNUSED;
+    const char *own = d->config.names[d->config.rank];
+    if (d->config.rank == 0 && is_possible)
+        ddl__log(DDL__INFO,
+                 "%s: each rank has a GPU of its own: NCCL %d carries out operations of %llu bytes "
+                 "and more within %s",
+                 own, n->library.number, (unsigned long long)d->config.direct_bytes,
+                 n->between.n > 1 ? "each host" : "the host");
+    else if (d->config.rank == 0)
+        ddl__log(DDL__INFO, "%s: long operations on a GPU pass through host memory, too: %s", own,
+                 why);
+    return DDL_OK;
+}
+
+/* All ranks find the same, so it does not depend on what only some know, like scales. */
+static bool is_long(const ddl__device *d, const ddl__call *call)
+{
+    ddl__chunks chunks;
+    int size = d->config.size;
+    if (!d->config.direct_bytes || size < 2 || call->by != DDL__ALGORITHM_NONE ||
+        call->kind == DDL__BARRIER || call->blocks || call->order || !call->count ||
+        !ddl__chunks_of(call, d->config.rank, size, DDL__SLOT_BYTES, &chunks))
+        return false;
+    return (uint64_t)(call->count * chunks.blocks) >= d->config.direct_bytes / chunks.element;
+}
+
+ddl_status ddl__nccl_find_way(ddl__device *d, const ddl__call *call, bool *by_nccl)
+{
+    *by_nccl = false;
+    pthread_mutex_lock(&d->lock);
+    bool is_alive = ddl__device_is_alive(d); /* else the engine refuses the call */
+    pthread_mutex_unlock(&d->lock);
+    if (!is_alive || !is_long(d, call))
+        return DDL_OK;
+    ddl_status status = d->nccl && d->nccl->peers ? DDL_OK : exchange_peers(d, call->timeout_ms);
+    if (status == DDL_OK && d->nccl->use == DDL__NCCL_UNKNOWN)
+        status = start(d, call->timeout_ms);
+    *by_nccl = status == DDL_OK && d->nccl->use == DDL__NCCL_USED && ddl__nccl_takes(d, call);
     return status;
 }
 
@@ -359,5 +468,6 @@ void ddl__nccl_destroy(ddl__device *d, ddl__device_nccl *n)
         d->cuda.memory_free(n->parts);
     free(n->between_ranks);
     free(n->ranks);
+    free(n->peers);
     free(n);
 }

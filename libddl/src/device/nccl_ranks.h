@@ -35,11 +35,23 @@
 #ifndef DDL_DEVICE_NCCL_RANKS_H
 #define DDL_DEVICE_NCCL_RANKS_H
 
-#include "device/peers.h"
+#include "device/device_state.h"
+#include "device/nccl.h"
 
 enum { DDL__NCCL_SCRATCHES = 40 }; /* of which each has twice the bytes of the one before */
 
+/* What a rank reports to the others, to see whether NCCL can work for them. */
+typedef struct ddl__nccl_peer {
+    ddl__cuda_uuid uuid; /* of its GPU */
+    int64_t version;     /* of its NCCL; 0: none that it may use */
+} ddl__nccl_peer;
+
+/* Whether NCCL works for the comm. */
+typedef enum ddl__nccl_use { DDL__NCCL_UNKNOWN, DDL__NCCL_UNUSED, DDL__NCCL_USED } ddl__nccl_use;
+
 struct ddl__device_nccl {
+    ddl__nccl_use use;
+    ddl__nccl_peer *peers; /* by rank; NULL: they have not reported yet */
     ddl__nccl library;
     int *ranks, n, self; /* of this host; how many; which of them this one is */
     ddl__among between;  /* the ranks with this place on their hosts; n is 1 on one host */
@@ -59,15 +71,10 @@ struct ddl__device_nccl {
 
 /* ---- nccl_ranks.c ---- */
 
-/* Make the device's part, which is empty. False: no memory. */
-bool ddl__nccl_create(ddl__device *device);
-
-/* The version of this rank's NCCL; 0: none that it may use. */
-int ddl__nccl_find(const ddl__device *device);
-
-/* Find out, in operations of all ranks, whether NCCL can work for all of them, and begin. If not,
- * `why` says it. */
-ddl_status ddl__nccl_start(ddl__device *device, int64_t timeout_ms, bool *is_possible, char *why);
+/* Find whether NCCL carries out this call, equally on all ranks. The first call that is long enough
+ * waits until all ranks have called it, and starts NCCL. Under `order`, in the device's context.
+ * Not DDL_OK: the ranks could not find it out, and the comm ends. */
+ddl_status ddl__nccl_find_way(ddl__device *device, const ddl__call *call, bool *by_nccl);
 
 /* Call NCCL between the two, with the communicator of the first; NULL: there is none any more. The
  * second takes the result, waits until the call is done, and says whether it has succeeded; else
