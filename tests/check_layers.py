@@ -30,6 +30,12 @@ LAYERS = {
     "base": set(),
 }
 
+# The rooms of a layer, from top to bottom; "" has the layer's own files. A file includes no header
+# of a room above its own.
+ROOMS = {
+    "device": ("", "nccl", "core"),
+}
+
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
 PURE = {"plan", "topo", "reduce"}
 PURE_SYSTEM = {
@@ -124,9 +130,13 @@ def check_c(root: Path) -> Iterator[str]:
         if layer not in LAYERS:
             yield f"{where}: not in a layer; there are {', '.join(LAYERS)}"
             continue
+        room = "/".join(path.relative_to(src).parts[1:-1])
+        if room not in ROOMS.get(layer, ("",)):
+            yield f"{where}: {layer}/{room} is not a room; see ROOMS in check_layers.py"
+            continue
         text = strip_comments(path.read_text())
         for match in INCLUDE.finditer(text):
-            problem = check_include(path, layer, match[1] == "<", match[2])
+            problem = check_include(layer, room, match[1] == "<", match[2])
             if problem:
                 yield f"{where}:{line_of(text, match.start(1))}: {layer} {problem}"
         if layer != "api":
@@ -143,8 +153,8 @@ def check_c(root: Path) -> Iterator[str]:
                 yield f"{where}:{line}: {layer} is pure and may not call {match[1]}"
 
 
-def check_include(path: Path, layer: str, system: bool, name: str) -> str | None:
-    """What is wrong with this include of a file in `layer`, if anything."""
+def check_include(layer: str, room: str, system: bool, name: str) -> str | None:
+    """Return what is wrong with this include of a file in a room of `layer`, or None."""
     if system:
         if layer in PURE and name not in PURE_SYSTEM:
             return f"is pure and may not include <{name}>"
@@ -159,6 +169,10 @@ def check_include(path: Path, layer: str, system: bool, name: str) -> str | None
     if target != layer and target not in LAYERS[layer]:
         allowed = ", ".join(sorted(LAYERS[layer])) or "nothing"
         return f'may not include "{name}": below {layer} there is {allowed}'
+    rooms = ROOMS.get(target, ("",))
+    theirs = name.rpartition("/")[0].partition("/")[2]
+    if target == layer and theirs in rooms[: rooms.index(room)]:
+        return f'may not include "{name}": {theirs or target} is above {room}'
     return None
 
 

@@ -5,8 +5,8 @@
 
 Names (identifiers and file names) and text (comments, messages, documents) are checked apart: some
 words are ordinary English in a sentence, and private as a name. Prints what it finds; the exit code
-is 0 if that is nothing. The record of past releases in CHANGELOG.md, the table of renamed files in
-docs/ARCHITECTURE.md, ABI names and values on the wire are exempt.
+is 0 if that is nothing. The record of past releases in CHANGELOG.md, ABI names and values on the
+wire are exempt.
 """
 
 from __future__ import annotations
@@ -129,8 +129,6 @@ def without_record(where: Path, text: str) -> str:
     """The text without what tells of the past."""
     if where.name == "CHANGELOG.md":
         return re.split(r"^## (?=\d)", text, flags=re.MULTILINE)[0]
-    if where.name == "ARCHITECTURE.md":
-        return re.sub(r"^## Renamed files\n.*", "", text, flags=re.MULTILINE | re.DOTALL)
     return text
 
 

@@ -21,6 +21,7 @@ def tree(tmp_path: Path) -> Path:
         '#include "comm/comm.h"\nddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n',
     )
     write(tmp_path, "libddl/src/engine/run.c", '#include "plan/plan.h"\n#include "net/link.h"\n')
+    write(tmp_path, "libddl/src/device/device.c", '#include "device/core/chunks.h"\n')
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
     write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
@@ -55,6 +56,17 @@ def test_clean_tree(tree: Path) -> None:
         ("libddl/src/net/tcp.c", '#include "../comm/comm.h"\n', "write the path from src"),
         ("libddl/src/net/tcp.c", '#include "link.h"\n', "write the path from src"),
         ("libddl/src/misc/tcp.c", "", "not in a layer"),
+        ("libddl/src/net/attic/tcp.c", "", "net/attic is not a room"),
+        (
+            "libddl/src/device/core/pinned.c",
+            '#include "device/device.h"\n',
+            'may not include "device/device.h": device is above core',
+        ),
+        (
+            "libddl/src/device/core/pinned.c",
+            '#include "device/nccl/nccl.h"\n',
+            'may not include "device/nccl/nccl.h": nccl is above core',
+        ),
         ("libddl/src/plan/ring.c", "#include <unistd.h>\n", "pure and may not include <unistd.h>"),
         ("libddl/src/plan/ring.c", "#include <sys/socket.h>\n", "may not include <sys/socket.h>"),
         ("libddl/src/topo/hosts.c", "#include <pthread.h>\n", "may not include <pthread.h>"),

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "device/nccl_ranks.h"
+#include "device/nccl/nccl_ranks.h"
 #include "engine/group.h"
 
 enum { SMALL = 128 << 10 /* bytes */ };

@@ -3,7 +3,7 @@
 #ifndef DDL_DEVICE_CUTS_H
 #define DDL_DEVICE_CUTS_H
 
-#include "device/device_state.h"
+#include "device/core/device_state.h"
 
 typedef struct ddl__cuts {
     ddl__chunks *chunks; /* of each call that is carried out: those of the submission, ... */

@@ -5,7 +5,8 @@
 
 #include "base/clock.h"
 #include "device/cuts.h"
-#include "device/nccl_ranks.h"
+#include "device/device.h"
+#include "device/nccl/nccl_ranks.h"
 #include "engine/ordered.h"
 
 typedef ddl__device_operation operation;
@@ -19,20 +20,6 @@ typedef struct request {
 } request;
 
 /* ------------------------------------------------------------------------------- host functions */
-
-void ddl__device_open(ddl__device *d, ddl__hold *hold)
-{
-    pthread_mutex_lock(&d->lock);
-    if (d->engine)
-        ddl__engine_release_hold(d->engine, hold);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static void open_hold(void *argument)
-{
-    chunk *c = argument;
-    ddl__device_open(c->operation->device, &c->hold);
-}
 
 static void end_operation(void *argument)
 {
@@ -49,67 +36,10 @@ static void end_operation(void *argument)
 
 /* --------------------------------------------------------------------------- making and freeing */
 
-/* All that the operation has, when it was not submitted, or has ended. */
-static void operation_free(operation *o)
-{
-    ddl__device *d = o->device;
-    if (o->start)
-        d->cuda.event_destroy(o->start);
-    if (o->end)
-        d->cuda.event_destroy(o->end);
-    for (ddl__pinned *p; (p = o->pinned);) {
-        o->pinned = p->next;
-        ddl__pinned_give_back(d, p);
-    }
-    for (int64_t k = 0; k < o->n_chunks; k++)
-        free(o->chunks[k].bundle);
-    free(o);
-}
-
-/* Whether the engine has ended what no stream waits for. */
-static bool is_agreed(const operation *o)
-{
-    for (int64_t k = 0; k < o->n_chunks; k++)
-        if (o->chunks[k].agreement.word &&
-            !atomic_load_explicit(&o->chunks[k].agreed, memory_order_acquire))
-            return false;
-    return true;
-}
-
-void ddl__device_free_ended(ddl__device *d)
-{
-    pthread_mutex_lock(&d->lock);
-    for (operation *o; (o = d->operations) && o->ended && is_agreed(o);) {
-        d->operations = o->next;
-        if (!o->next)
-            d->last = &d->operations;
-        ddl__engine *engine = d->engine;
-        if (engine)
-            ddl__engine_drop_group(engine, o->group);
-        else
-            ddl__group_free(o->group);
-        pthread_mutex_unlock(&d->lock);
-        operation_free(o);
-        pthread_mutex_lock(&d->lock);
-    }
-    pthread_mutex_unlock(&d->lock);
-}
-
 /* Whether the chunks of this call pass through the slots. */
 static bool fits_slots(const ddl__chunks *chunks)
 {
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
-}
-
-void ddl__device_place_in_slot(ddl__device *d, chunk *c)
-{
-    size_t slot = d->n_uses % DDL__SLOTS;
-    c->memory = d->slots + slot * DDL__SLOT_BYTES;
-    c->freed = d->freed[slot];
-    c->word = ddl__pinned_device_word(d->slot_words, slot);
-    c->filled = d->slot_words->filled[slot];
-    c->hold.word = ddl__pinned_word(d->slot_words, slot);
-    c->hold.value = c->value = (uint32_t)(d->n_uses++ / DDL__SLOTS) + 1;
 }
 
 /* Memory of the operation's own, for this chunk. */
@@ -190,7 +120,7 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
         return DDL_OK;
     }
     ddl__group_free(o->group);
-    operation_free(o);
+    ddl__device_operation_free(o);
     return status;
 }
 
@@ -206,13 +136,6 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
 {
     const ddl__device *d = context;
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
-}
-
-bool ddl__device_queue_start(ddl__device *d, chunk *c)
-{
-    return DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
-           DDL__GOOD(d, event_record, c->filled, d->from) &&
-           DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0);
 }
 
 /* Queue what the device does for a chunk. */
@@ -273,7 +196,7 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     status = ddl__engine_submit_group(d->config.engine, o->group, &whole, work);
     if (status != DDL_OK) {
         ddl__group_free(o->group);
-        operation_free(o);
+        ddl__device_operation_free(o);
         return status;
     }
     list_append(d, o);

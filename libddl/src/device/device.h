@@ -5,19 +5,7 @@
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
 
-#include "engine/engine.h"
-
-typedef struct ddl__device ddl__device;
-
-typedef struct ddl__device_config {
-    ddl__engine *engine;
-    int rank, size;
-    char *const *names;            /* by rank: "rank 2 on host"; they outlive the device */
-    ddl__regions *regions;         /* of the endpoint */
-    const ddl__topology *topology; /* of the comm */
-    uint64_t direct_bytes;         /* operations of this size and more may go by NCCL; 0: none do */
-    bool uses_nccl;                /* this rank may use NCCL */
-} ddl__device_config;
+#include "device/core/device_config.h"
 
 /* ---- device_open.c ---- */
 

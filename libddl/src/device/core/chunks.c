@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/chunks.h"
+#include "device/core/chunks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
-#include "device/device_state.h"
+#include "device/core/device_state.h"
 
 /* A power of two, so that memory is used again although sizes differ. It is freed only with the
  * device: the driver may wait for the GPU then, and the GPU for this call. */

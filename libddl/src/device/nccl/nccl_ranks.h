@@ -32,11 +32,11 @@
  *
  * The bits of sums of floats are those of NCCL's order of additions, which depends on the machine.
  */
-#ifndef DDL_DEVICE_NCCL_RANKS_H
-#define DDL_DEVICE_NCCL_RANKS_H
+#ifndef DDL_DEVICE_NCCL_NCCL_RANKS_H
+#define DDL_DEVICE_NCCL_NCCL_RANKS_H
 
-#include "device/device_state.h"
-#include "device/nccl.h"
+#include "device/core/device_state.h"
+#include "device/nccl/nccl.h"
 
 enum { DDL__NCCL_SCRATCHES = 40 }; /* of which each has twice the bytes of the one before */
 

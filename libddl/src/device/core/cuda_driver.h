@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuda_driver.h - the CUDA driver, opened at run time: a build needs no toolkit, and where there is
  * no driver nothing changes. Names, values and types are those of its binary interface. */
-#ifndef DDL_DEVICE_CUDA_DRIVER_H
-#define DDL_DEVICE_CUDA_DRIVER_H
+#ifndef DDL_DEVICE_CORE_CUDA_DRIVER_H
+#define DDL_DEVICE_CORE_CUDA_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

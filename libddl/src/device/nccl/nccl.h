@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl.h - NVIDIA's collectives of GPUs, opened at run time: a program that uses several GPUs often
  * has it, as PyTorch and JAX do. Names, values and types are those of its binary interface. */
-#ifndef DDL_DEVICE_NCCL_H
-#define DDL_DEVICE_NCCL_H
+#ifndef DDL_DEVICE_NCCL_NCCL_H
+#define DDL_DEVICE_NCCL_NCCL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "device/cuda_driver.h"
+#include "device/core/cuda_driver.h"
 
 typedef struct ncclComm ddl__nccl_comm;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's communicator of the ranks of a host: nccl_ranks.h has the design notes. */
-#include "device/nccl_ranks.h"
+#include "device/nccl/nccl_ranks.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "device/nccl_end.h"
+#include "device/nccl/nccl_end.h"
 
 /* Make the device's part, which is empty. False: no memory. */
 static bool create(ddl__device *d)

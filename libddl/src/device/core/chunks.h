@@ -2,8 +2,8 @@
 /* chunks.h - how an operation on device buffers is cut into operations on host memory, equally on
  * all ranks. An operation on even blocks has many: each is the same range of elements of every
  * block. Operations on uneven blocks and ordered sums have one. */
-#ifndef DDL_DEVICE_CHUNKS_H
-#define DDL_DEVICE_CHUNKS_H
+#ifndef DDL_DEVICE_CORE_CHUNKS_H
+#define DDL_DEVICE_CORE_CHUNKS_H
 
 #include "engine/work.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/dtype.h"
-#include "device/nccl_ranks.h"
+#include "device/nccl/nccl_ranks.h"
 
 enum {
     AHEAD = 4,   /* chunks that are reduced within a host before the first is gathered */

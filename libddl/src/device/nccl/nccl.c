@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/nccl.h"
+#include "device/nccl/nccl.h"
 
 #include <dlfcn.h>
 #include <string.h>

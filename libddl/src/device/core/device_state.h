@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_state.h - the internals of a device, for the files of this folder that make it up:
- * device.c (operations), pinned.c (host memory that the device copies to and from), device_open.c
- * (creation and end, and how a failure of the GPU is found), nccl_ranks.c and nccl_operations.c
- * (ranks with a GPU each; nccl_ranks.h).
+/* device_state.h - the internals of a device, for the files that make it up: device.c (operations),
+ * device_open.c (creation and end, and how a failure of the GPU is found), core/pinned.c (host
+ * memory that the device copies to and from), nccl/nccl_ranks.c and nccl/nccl_operations.c (ranks
+ * with a GPU each; nccl_ranks.h).
  *
  * Design notes.
  *
@@ -39,14 +39,14 @@
  * streams go on, with undefined contents of the buffers. If the GPU itself fails, its host
  * functions are never called. A thread asks for that as long as operations are under way, and ends
  * the comm with the driver's error. What the driver may still use at the end is left to it. */
-#ifndef DDL_DEVICE_DEVICE_STATE_H
-#define DDL_DEVICE_DEVICE_STATE_H
+#ifndef DDL_DEVICE_CORE_DEVICE_STATE_H
+#define DDL_DEVICE_CORE_DEVICE_STATE_H
 
 #include <pthread.h>
 
-#include "device/chunks.h"
-#include "device/cuda_driver.h"
-#include "device/device.h"
+#include "device/core/chunks.h"
+#include "device/core/cuda_driver.h"
+#include "device/core/device_config.h"
 
 enum {
     DDL__SLOTS = 8,
@@ -133,6 +133,9 @@ static inline ddl__cuda_pointer ddl__cuda_address(const void *pointer)
     return (ddl__cuda_pointer)(uintptr_t)pointer;
 }
 
+/* The GPU of this address. */
+ddl_status ddl__device_find_gpu(const ddl__cuda *cuda, const void *address, int *number);
+
 /* Check that this is an address of the GPU; NULL is fine. */
 ddl_status ddl__device_check(const ddl__device *device, const void *address);
 
@@ -143,6 +146,9 @@ bool ddl__device_is_alive(const ddl__device *device);
 
 /* Under `lock`: the GPU does not copy, or not in time. End the comm, once. */
 void ddl__device_fail(ddl__device *device, ddl_status status, const char *why);
+
+/* Free all that the operation has, when it was not submitted or has ended. */
+void ddl__device_operation_free(ddl__device_operation *operation);
 
 /* Under `order`: free the operations that have ended. */
 void ddl__device_free_ended(ddl__device *device);

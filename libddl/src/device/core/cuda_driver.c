@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/cuda_driver.h"
+#include "device/core/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
