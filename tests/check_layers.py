@@ -34,6 +34,7 @@ LAYERS = {
 # of a room above its own.
 ROOMS = {
     "device": ("", "nccl", "core"),
+    "engine": ("", "executor", "messages", "named", "recorder", "calls"),
 }
 
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.

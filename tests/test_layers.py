@@ -20,7 +20,11 @@ def tree(tmp_path: Path) -> Path:
         "libddl/src/api/operations.c",
         '#include "comm/comm.h"\nddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n',
     )
-    write(tmp_path, "libddl/src/engine/run.c", '#include "plan/plan.h"\n#include "net/link.h"\n')
+    write(
+        tmp_path,
+        "libddl/src/engine/executor/run.c",
+        '#include "plan/plan.h"\n#include "net/link.h"\n',
+    )
     write(tmp_path, "libddl/src/device/device.c", '#include "device/core/chunks.h"\n')
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')

@@ -6,8 +6,8 @@
 
 #include "base/dtype.h"
 #include "check.h"
-#include "engine/frames.h"
-#include "engine/messages.h"
+#include "engine/calls/frames.h"
+#include "engine/messages/messages.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 

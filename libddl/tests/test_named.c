@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "engine/frames.h"
+#include "engine/calls/frames.h"
 #include "engine/state.h"
 #include "ranks.h"
 

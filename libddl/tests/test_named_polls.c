@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "check.h"
-#include "engine/messages.h"
+#include "engine/messages/messages.h"
 
 enum { SIZE = 40 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a wait continues: with a core of its own, interrupted, beside a thread that yields, and
  * beside a thread that computes. */
-#include "engine/wait_policy.h"
+#include "engine/executor/wait_policy.h"
 
 #include <pthread.h>
 #include <sched.h>

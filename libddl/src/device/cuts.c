@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "device/nccl/nccl_ranks.h"
-#include "engine/group.h"
+#include "engine/calls/group.h"
 
 enum { SMALL = 128 << 10 /* bytes */ };
 

@@ -7,7 +7,7 @@
 #include "device/cuts.h"
 #include "device/device.h"
 #include "device/nccl/nccl_ranks.h"
-#include "engine/ordered.h"
+#include "engine/calls/ordered.h"
 
 typedef ddl__device_operation operation;
 typedef ddl__device_chunk chunk;

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "engine/group.h"
-#include "engine/ordered.h"
+#include "engine/calls/group.h"
+#include "engine/calls/ordered.h"
 
 enum { ALIGNED = 64 }; /* bytes and elements: cache lines, whatever the dtype */
 

@@ -5,7 +5,7 @@
 #ifndef DDL_DEVICE_CORE_CHUNKS_H
 #define DDL_DEVICE_CORE_CHUNKS_H
 
-#include "engine/work.h"
+#include "engine/calls/work.h"
 
 /* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
  * on in the buffer, from `host` on in the memory; all but number `except` of these (-1: none). */
