@@ -30,7 +30,7 @@ from torch.utils.cpp_extension import load
 source, folder, standin = sys.argv[1:]
 load("cuda_device", [source], build_directory=folder, extra_cflags=["-O0"],
      extra_include_paths=["%s"], extra_ldflags=[f"-L{standin}", "-l:libcuda.so.1"])
-""" % (FOLDER.parent / "cuda_standin")
+""" % (FOLDER.parent.parent / "libddl" / "tests" / "cuda_standin")
 
 
 @pytest.fixture(scope="module")

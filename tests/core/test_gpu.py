@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on a GPU, which is the stand-in of tests/cuda_standin."""
+"""Arrays on a GPU, which is the stand-in of libddl/tests/cuda_standin."""
 
 from __future__ import annotations
 

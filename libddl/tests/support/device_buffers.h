@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (tests/cuda_standin),
+/* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (cuda_standin),
  * or for tests/real_gpu.py of this machine. */
 #ifndef DDL_TESTS_DEVICE_BUFFERS_H
 #define DDL_TESTS_DEVICE_BUFFERS_H

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "ddl/ddl.h"
 
-#include "../../adapters/ddl_jax/csrc/callers.h"
+#include "../../../adapters/ddl_jax/csrc/callers.h"
 
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
