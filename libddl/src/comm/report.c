@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "engine/calls/describe.h"
-#include "engine/recorder/trace.h"
+#include "engine/recorder/recorder.h"
 
 /* Add the operations that have started and not ended, oldest first. False if there are none. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "engine/calls/describe.h"
-#include "engine/executor/loans.h"
 #include "engine/state.h"
 #include "net/close_reason.h"
 

@@ -106,4 +106,15 @@ ddl_status ddl__nccl_open(ddl__nccl *nccl);
 ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype);
 ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
+/* ---- nccl_end.c ---- */
+
+/* How a communicator ends, in a thread of its own: NCCL may wait there without a limit, for the
+ * other ranks of the host and for the streams of the program. An abort lets kernels end at once. */
+typedef enum ddl__nccl_ending { DDL__NCCL_ABORTS, DDL__NCCL_DESTROYS } ddl__nccl_ending;
+
+/* Nobody uses the communicator any more. Returns whether it has ended by the time `limit`, which
+ * may be past. */
+bool ddl__nccl_end(const ddl__nccl *library, ddl__nccl_comm *comm, ddl__nccl_ending how,
+                   int64_t limit);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/nccl/nccl_end.h"
+#include "device/nccl/nccl.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

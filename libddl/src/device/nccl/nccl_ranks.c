@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "device/nccl/nccl_end.h"
 
 /* Make the device's part, which is empty. False: no memory. */
 static bool create(ddl__device *d)

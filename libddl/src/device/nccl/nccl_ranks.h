@@ -25,7 +25,7 @@
  * The communicator is of the kind whose calls do not block. A call may be under way when it
  * returns; the caller asks until it is done, or until the comm has ended. One thread at a time is
  * in NCCL with a communicator (`in_call`). The end of a communicator may wait for other ranks and
- * for the program's streams, so it has a thread of its own (nccl_end.h).
+ * for the program's streams, so it has a thread of its own (nccl_end.c).
  *
  * The driver may hold a lock while NCCL frees memory and waits for all kernels, those of other
  * comms as well. So the watcher does not call the driver for a comm that uses NCCL, but asks NCCL.

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/calls/hold.h"
 #include "net/link.h"
 #include "net/regions.h"
 #include "plan/plan.h"
@@ -16,6 +15,27 @@
 typedef struct ddl__engine ddl__engine;
 typedef struct ddl__bundle ddl__bundle; /* see group.h */
 typedef struct ddl_order ddl_order;     /* see ordered.h */
+
+/* Ties an operation to a device that copies its buffers: the operation starts when they are there,
+ * and a word tells the device when it has ended. */
+typedef struct ddl__hold {
+    atomic_bool ready;
+    atomic_uint *word; /* gets `value` when the operation has ended, or failed */
+    uint32_t value;
+} ddl__hold;
+
+/* The driver looks at it after it has announced its sleep, and whoever sets it looks for a sleeping
+ * driver afterwards. So both are sequentially consistent. */
+static inline bool ddl__hold_is_ready(const ddl__hold *hold)
+{
+    return atomic_load_explicit(&hold->ready, memory_order_seq_cst);
+}
+
+/* Its buffers are written by now. The hold may be gone when the word is set. */
+static inline void ddl__hold_end(const ddl__hold *hold)
+{
+    atomic_store_explicit(hold->word, hold->value, memory_order_release);
+}
 
 /* What the caller asked for, checked. */
 typedef struct ddl__call {
@@ -62,7 +82,7 @@ typedef struct ddl__transfer {
     size_t moved;             /* bytes sent or received in parts */
 } ddl__transfer;
 
-/* When the steps of a work run interleaved (interleave.h). */
+/* When the steps of a work run interleaved (interleave.c). */
 typedef enum ddl__interleaving {
     DDL__INTERLEAVE_NEVER,
     DDL__INTERLEAVE_UNDECIDED,   /* at first */
@@ -109,7 +129,7 @@ struct ddl_work {
     bool received;          /* the operands of this step are consumed */
     bool lost;              /* some were consumed, but one may have been overwritten: it is over */
     bool lands_far;         /* the receive buffer is too long for the caches */
-    bool lends;             /* some spans travel without a copy (loans.h); then: */
+    bool lends;             /* some spans travel without a copy (run.c); then: */
     ddl__region regions[2]; /* of the send buffer and the receive buffer; base NULL: none */
     ddl__interleaving interleaving;
 };

@@ -21,11 +21,9 @@
  *
  * Nothing here is timed. One of LEARN waves therefore runs step by step, which teaches the choice
  * of stores (stores.h). */
-#include "engine/executor/interleave.h"
 
 #include <string.h>
 
-#include "base/pause.h"
 #include "engine/executor/steps.h"
 #include "net/stores.h"
 

@@ -49,4 +49,10 @@ ddl__progress ddl__run(ddl__runner *runner, ddl_work *work);
 /* The link whose state blocks the work for ever, or NULL. */
 ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int *rank);
 
+/* Whether peers have read all that the stream has lent to them (net/lending.h). */
+bool ddl__loans_flush(const ddl__runner *runner);
+
+/* The caller gets its buffers back although peers may still use them. */
+void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work);
+
 #endif

@@ -146,4 +146,12 @@ static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, co
     return held || ddl__lose(work);
 }
 
+/* ---- interleave.c: several steps of a wave at once, a few cache lines of each in turn ---- */
+
+/* Run as many steps of the current wave as can run together, beginning with the current step, which
+ * must not have begun. Returns how many ran, with the last of them as the current step. Returns 0,
+ * with nothing done, if the steps have to run one after the other. The first call decides, in
+ * work->interleaving, whether the work is ever interleaved. */
+unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work);
+
 #endif

@@ -18,7 +18,16 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "base/pause.h"
+
+/* The CPU's hint for a spin loop. */
+static inline void ddl__pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
 
 enum {
     DDL__SPINS = 2000,  /* some tens of microseconds */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/messages/ids.h"
-
 #include <stdlib.h>
+
+#include "engine/messages/messages_state.h"
 
 static bool grow(ddl__ids *ids)
 {

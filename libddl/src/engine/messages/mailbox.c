@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/messages/queue.h"
-
 typedef struct box {
     ddl__queue receives;
     ddl__arrival *first, *last;

@@ -35,10 +35,27 @@
 
 #include "base/dtype.h"
 #include "engine/calls/frames.h"
-#include "engine/messages/ids.h"
 #include "engine/messages/mailbox.h"
 #include "engine/messages/messages.h"
-#include "engine/messages/queue.h"
+
+/* ---- ids.c: numbers by which a peer refers to works ---- */
+
+typedef struct ddl__ids {
+    ddl_work **works; /* by number; NULL where it is free */
+    uint32_t *after;  /* for a free number: the next free one */
+    uint32_t free, capacity;
+} ddl__ids;
+
+/* Give the work a unique number; false when out of memory. */
+bool ddl__ids_add(ddl__ids *ids, ddl_work *work, uint32_t *id);
+
+/* The work with this number, or NULL. A peer may send any number. */
+ddl_work *ddl__ids_get(const ddl__ids *ids, uint32_t id);
+void ddl__ids_remove(ddl__ids *ids, uint32_t id);
+
+void ddl__ids_clear(ddl__ids *ids);
+
+/* ---- the messages ---- */
 
 enum {
     DDL__EAGER_MAX = 8 * 1024,     /* bytes of the longest message that travels whole */

@@ -11,6 +11,7 @@
 #ifndef DDL_ENGINE_RECORDER_RECORDER_H
 #define DDL_ENGINE_RECORDER_RECORDER_H
 
+#include "base/text.h"
 #include "engine/calls/work.h"
 
 enum {
@@ -107,5 +108,14 @@ bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__recor
 /* The last operation by order that has started; the one of this sequence. */
 bool ddl__record_last(const ddl__recorder *recorder, ddl__record *to);
 bool ddl__record_find(const ddl__recorder *recorder, uint32_t sequence, ddl__record *to);
+
+/* ---- trace.c: the records in words and as a timeline ---- */
+
+/* "all-reduce(f32, 10, sum)", "send(f32, 10, to rank 3, tag 7)" */
+void ddl__describe_record(char *text, size_t size, const ddl__record *record);
+
+/* All records as Chrome trace events, with times in microseconds of the system clock, so that the
+ * files of several ranks can be shown together. Any thread. */
+void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
 #endif

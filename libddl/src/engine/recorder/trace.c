@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/recorder/trace.h"
+#include "engine/recorder/recorder.h"
 
 #include <time.h>
 
