@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links over shared memory that each side maps for itself, as two processes do. */
+/* Links over shared memory. With `shm` each side maps it for itself, as two processes do; with
+ * `inproc` it is mapped once, as between threads. */
+#include <string.h>
 #include <sys/socket.h>
 
 #include "link_conformance.h"
@@ -7,6 +9,8 @@
 #include "net/shm.h"
 
 enum { ARENA = 2 * LARGEST };
+
+static bool is_inproc;
 
 typedef struct memory {
     ddl__fences fences;
@@ -21,19 +25,24 @@ static void create(star *s)
     ddl__arena **arenas = m->arenas;
     s->own = m;
     arenas[0] = ddl__arena_create(s->leaves, ARENA, ARENA);
-    ddl__fences_start(&m->fences); /* test_link_inproc does without */
-    fences = &m->fences;
-    ddl__arena_fence(arenas[0], fences);
+    if (!is_inproc) {
+        ddl__fences_start(&m->fences);
+        fences = &m->fences;
+        ddl__arena_fence(arenas[0], fences);
+    }
     for (unsigned i = 0; i < s->leaves; i++) {
         arenas[1 + i] = ddl__arena_create(1, ARENA, ARENA);
-        ddl__arena_fence(arenas[1 + i], fences);
-        ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]), i);
-        ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
+        if (fences)
+            ddl__arena_fence(arenas[1 + i], fences);
+        ddl__arena *centre =
+            is_inproc ? ddl__arena_share(arenas[0]) : ddl__arena_open(ddl__arena_fd(arenas[0]), i);
+        ddl__arena *leaf = is_inproc ? ddl__arena_share(arenas[1 + i])
+                                     : ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
         int fds[2];
         CHECK(centre && leaf && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s",
               ddl__message());
-        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, fds[0], false);
-        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, fds[1], false);
+        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, fds[0], is_inproc);
+        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, fds[1], is_inproc);
         CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
     }
 }
@@ -59,7 +68,8 @@ static void destroy(star *s)
         link_destroy(&m->first[i]);
     for (unsigned i = 0; i < 1 + LEAVES; i++)
         ddl__arena_drop(m->arenas[i]);
-    ddl__fences_stop(&m->fences);
+    if (fences)
+        ddl__fences_stop(&m->fences);
     fences = NULL;
     free(m);
 }
@@ -345,10 +355,13 @@ static void test_ring_is_full(void)
     star_destroy(&factory, &s);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    is_inproc = argc > 1 && !strcmp(argv[1], "inproc");
     ddl__link_conformance(&(star_factory){create, destroy, NULL});
     ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
+    if (is_inproc) /* the rest is the same code */
+        return 0;
     test_short_spans(create);
     test_short_spans(create_beside);
     test_several_at_once(create);
