@@ -131,7 +131,7 @@ def run_job(folder: Path, nbytes: int) -> set[str]:
             name = file["file"].rpartition("/src/")[2]
             if name.endswith(".c") and any(line["count"] for line in file["lines"]):
                 met.add(name)
-    return {n for n in met if re.fullmatch(r"[\w/]+\.c", n) and not n.startswith("base/")}
+    return {n for n in met if re.fullmatch(r"\w+(/\w+)+\.c", n) and not n.startswith("base/")}
 
 
 def documented() -> dict[str, set[str]]:
