@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help explore bench bench-gpu test-gpu test-nvrtc test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
+.PHONY: help explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -94,10 +94,6 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 
 test-gpu: $(VENV)/test.stamp ## test on this machine's NVIDIA GPU, which all ranks share; TORCH=torch installs a PyTorch for it
 	@$(VENV)/bin/python tests/real_gpu.py
-
-test-nvrtc: $(VENV)/test.stamp ## compile the GPU's kernels with NVIDIA's compiler, which needs no GPU and has 90 MB
-	$(pip) install --target build/nvrtc nvidia-cuda-nvrtc-cu12==12.9.86
-	@PYTHONPATH=build/nvrtc $(VENV)/bin/python tests/compile_kernels.py
 
 test-nccl: $(VENV)/test.stamp ## compare libddl's use of NCCL with NVIDIA's header and library, which needs no GPU and has 320 MB
 	$(pip) install --no-deps --target build/nccl nvidia-nccl-cu12==2.27.3

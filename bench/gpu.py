@@ -23,8 +23,7 @@ from bench.cases import parse_sizes, show_bytes, show_seconds
 DESCRIPTION = """\
 Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.
 
-  ddl      torch.distributed with "cuda:ddl", in the stream: from buffer to buffer
-  host     the same through host memory, as with DDL_GPU_DIRECT_BYTES=0
+  ddl      torch.distributed with "cuda:ddl", in the stream, through host memory
   gloo     torch.distributed with "cuda:gloo"
   by hand  a copy to pinned memory, ddl_core's all-reduce there, and a copy back
   nccl     rank 0 alone, as it refuses several ranks on one GPU: a floor of the latency
@@ -39,7 +38,7 @@ the result. GB/s are the bytes of one rank's tensor over the time.
 """
 
 ROOT = Path(__file__).resolve().parent.parent
-WAYS = ("ddl", "host", "gloo", "by hand", "nccl", "copies", "device")
+WAYS = ("ddl", "gloo", "by hand", "nccl", "copies", "device")
 SIZES = "8,4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB,1GiB"
 
 

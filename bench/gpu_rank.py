@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ from bench.torch_device import backend_of_ddl, synchronize
 
 LEAST, MOST, WARM_UP = 5, 200, 3  # calls of a turn
 TURNS = 3
-OF_ALL = ("ddl", "host", "gloo")  # groups that all ranks are in
+OF_ALL = ("ddl", "gloo")  # groups that all ranks are in
 
 Way = Callable[[], object]
 
@@ -33,8 +32,6 @@ def main() -> None:
     device = torch.device(job.device)
     dist.init_process_group(backend_of_ddl(job.device))
     groups = {"ddl": dist.group.WORLD}
-    if "host" in job.ways:
-        groups["host"] = group_by_host(device)
     if "gloo" in job.ways:
         groups["gloo"] = dist.new_group(backend="gloo")
     if "nccl" in job.ways and device.type == "cuda":
@@ -58,17 +55,6 @@ def main() -> None:
         name = torch.cuda.get_device_name() if device.type == "cuda" else "no GPU"
         Path(job.result).write_text(json.dumps({"gpu": name, "medians": medians}))
     dist.destroy_process_group()
-
-
-def group_by_host(device: torch.device) -> dist.ProcessGroup | None:
-    """A group whose operations on a GPU pass through host memory: libddl reads the variable when
-    the group first uses one."""
-    os.environ["DDL_GPU_DIRECT_BYTES"] = "0"
-    group = dist.new_group(backend=backend_of_ddl(device.type))
-    dist.all_reduce(torch.ones(1, device=device), group=group)
-    synchronize()
-    del os.environ["DDL_GPU_DIRECT_BYTES"]
-    return group
 
 
 def ways_of(

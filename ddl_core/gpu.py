@@ -32,13 +32,12 @@ class Contents:
 
 @functools.cache
 def load_libraries() -> None:
-    """Load NVRTC and NCCL of Python packages for CUDA: libddl finds them by their names."""
+    """Load NCCL of Python packages for CUDA: libddl finds it by its name."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for name in ("libnvrtc.so.*[0-9]", "libnccl.so.2"):
-            for library in sorted(Path(folder).glob(f"*/lib/{name}")):
-                with contextlib.suppress(OSError):
-                    ctypes.CDLL(str(library))
+        for library in sorted(Path(folder).glob("*/lib/libnccl.so.2")):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(library))
 
 
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:

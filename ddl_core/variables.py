@@ -49,9 +49,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Algorithms": {
         "DDL_OPTIONS": "holds the options of IBM's DDL: `-mode`, `-dump_iter`, `-dbg_level`."
         " `-mode p:N` measures the algorithms for N ranks and takes the fastest.",
-        "DDL_GPU_DIRECT_BYTES": "is the size from which operations on GPUs do not pass through host"
-        " memory alone, where there is another way. Every rank must have the same. 0: never."
-        " Default: 262144.",
+        "DDL_GPU_DIRECT_BYTES": "is the size from which NCCL carries out operations on GPUs within"
+        " a host, where it can. Every rank must have the same. 0: never. Default: 262144.",
         "DDL_GPU_NCCL": "is 0 if NCCL shall not carry out operations within a host. Default: 1.",
         "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
         " written after measurement.",

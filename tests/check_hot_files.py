@@ -76,7 +76,7 @@ def build(folder: Path) -> None:
     x86 = os.uname().machine == "x86_64"
     others = ("neon.c",) if x86 else ("avx2.c", "avx512.c")
     (folder / "program.c").write_text(PROGRAM)
-    sources = [s for s in sorted(LIBRARY.glob("src/*/*.c")) if s.name not in others]
+    sources = [s for s in sorted(LIBRARY.glob("src/**/*.c")) if s.name not in others]
     common = ["-std=c11", "-D_GNU_SOURCE", "-O1", "--coverage", "-ffp-contract=off"]
     common += [f"-I{LIBRARY}/include", f"-I{LIBRARY}/src"]
 
@@ -99,7 +99,7 @@ def free_port() -> int:
 
 
 def run_job(folder: Path, nbytes: int) -> set[str]:
-    """The files that two ranks ran, as folder/file below libddl/src."""
+    """The files that two ranks ran, with their folders below libddl/src."""
     with tempfile.TemporaryDirectory(dir=folder) as counts:
         env = {
             **os.environ,
@@ -131,12 +131,12 @@ def run_job(folder: Path, nbytes: int) -> set[str]:
             name = file["file"].rpartition("/src/")[2]
             if name.endswith(".c") and any(line["count"] for line in file["lines"]):
                 met.add(name)
-    return {n for n in met if re.fullmatch(r"\w+/\w+\.c", n) and not n.startswith("base/")}
+    return {n for n in met if re.fullmatch(r"\w+(/\w+)+\.c", n) and not n.startswith("base/")}
 
 
 def documented() -> dict[str, set[str]]:
     """The table in docs/ARCHITECTURE.md: for each size, the files it lists."""
-    rows = re.findall(r"^\| `(\w+/\w+\.c)` \|.*\| ([^|]+) \|$", TABLE.read_text(), re.M)
+    rows = re.findall(r"^\| `([\w/]+\.c)` \|.*\| ([^|]+) \|$", TABLE.read_text(), re.M)
     return {size: {name for name, when in rows if when in (size, "both")} for size in SIZES}
 
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OURS = ROOT / "libddl/src/device/nccl.h"
+OURS = ROOT / "libddl/src/device/nccl/nccl.h"
 
 # The header wants two of CUDA's, of which it uses one type.
 CUDA = "#pragma once\ntypedef struct CUstream_st *cudaStream_t;\n"
@@ -24,7 +24,7 @@ CUDA = "#pragma once\ntypedef struct CUstream_st *cudaStream_t;\n"
 COMPARISON = """
 #include <stddef.h>
 #include <nccl.h>
-#include "device/nccl.h"
+#include "device/nccl/nccl.h"
 #define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #theirs)
 SAME(DDL__NCCL_SUCCESS, ncclSuccess);
 SAME(DDL__NCCL_IN_PROGRESS, ncclInProgress);

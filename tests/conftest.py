@@ -184,9 +184,9 @@ def run_program() -> Run:
 
 @pytest.fixture(scope="session")
 def cuda_standin(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> Path:
-    """The folder with the stand-in's libcuda.so.1 (tests/cuda_standin), built here."""
+    """The folder with the stand-in's libcuda.so.1 (libddl/tests/cuda_standin), built here."""
     folder = tmp_path_factory.mktemp("cuda_standin")
-    source = Path(__file__).parent / "cuda_standin"
+    source = Path(__file__).parent.parent / "libddl" / "tests" / "cuda_standin"
     for command in (["cmake", "-S", source, "-B", folder], ["cmake", "--build", folder, "-j2"]):
         run_program(command, cwd=folder, limit=300).expect_success()
     return folder

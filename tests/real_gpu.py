@@ -49,11 +49,10 @@ def driver_folder() -> str:
 
 
 def library_folders() -> list[str]:
-    """Where Python packages have NVRTC and NCCL, for the C programs."""
+    """Where Python packages have NCCL, for the C programs."""
     spec = importlib.util.find_spec("nvidia")
     roots = (spec.submodule_search_locations or []) if spec else []
-    names = ("libnvrtc.so.*", "libnccl.so.2")
-    found = [path for root in roots for name in names for path in Path(root).glob(f"*/lib/{name}")]
+    found = [path for root in roots for path in Path(root).glob("*/lib/libnccl.so.2")]
     return sorted({str(path.parent) for path in found})
 
 
@@ -104,27 +103,23 @@ class Checks:
 
 
 def check_c(checks: Checks) -> None:
-    """The C programs on 3 processes: by host memory, and from buffer to buffer."""
+    """The C programs on 3 processes."""
     tree = ROOT / "build/gpu"
     built = tree / "tests/test_device"
     configure = ["cmake", "-S", str(ROOT / "libddl"), "-B", str(tree), "-DDDL_TESTS=ON"]
     checks.run("cmake", [*configure, "-DCMAKE_BUILD_TYPE=Release", "--log-level=WARNING"])
     build = ["cmake", "--build", str(tree), "--parallel", str(os.cpu_count() or 1)]
-    programs = ("test_device", "test_device_blocks", "test_device_failures", "test_shared_gpu")
+    programs = ("test_device", "test_device_blocks", "test_device_failures")
     checks.run("cmake --build", [*build, "--target", *programs])
     for test in (
         *("operations", "many chunks", "packed", "contexts"),
         *("first barrier", "stream order", "group", "completion", "refusals"),
     ):
         checks.run(f"test_device {test}", [str(built), test, "1"])
-    for test in ("uneven", "ordered", "displaced", "mismatch", "nothing", "large"):
+    for test in ("uneven", "ordered", "displaced", "nothing", "large"):
         checks.run(f"test_device_blocks {test}", [f"{built}_blocks", test])
     for test in ("death", "limit", "destroyed"):
         checks.run(f"test_device_failures {test}", [f"{built}_failures", test])
-    shared = str(tree / "tests/test_shared_gpu")
-    checks.run("test_shared_gpu reductions", [shared, "reductions", "1"])
-    for test in ("chunks", "allocations", "freed", "peers", "other_count", "other_op"):
-        checks.run(f"test_shared_gpu {test}", [shared, test])
 
 
 def check_core(checks: Checks) -> None:
@@ -183,12 +178,10 @@ def check_kills(checks: Checks) -> None:
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(KILLS):
-            links, shared = ("shm", "tcp")[number % 2], ("0", "1")[number // 2 % 2]
-            env = {"DDL_LINKS": links, "DDL_GPU_DIRECT_BYTES": shared}
-            _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), **env)
+            links = ("shm", "tcp")[number % 2]
+            _, out = checks.execute(checks.ranks(4, program, f"{folder}/at"), DDL_LINKS=links)
             told = [float(each) for each in re.findall(r"told after ([\d.]+) s", out)]
-            way = "from buffer to buffer" if shared == "1" else "through host memory"
-            checks.count(f"kill {number + 1}, {way}, {links}: 3 go on", len(told) == 3, out)
+            checks.count(f"kill {number + 1}, {links}: 3 go on", len(told) == 3, out)
             times += told
     worst = max(times, default=float("inf"))
     text = f"told after {worst:.3f} s at most, median {statistics.median(times or [0]):.3f} s"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in the memory of a GPU, which is the stand-in of tests/cuda_standin: no framework can make
-any on it. The folder of its libcuda.so.1 must be in LD_LIBRARY_PATH."""
+"""Arrays in the memory of a GPU, which is the stand-in of libddl/tests/cuda_standin: no
+framework can make any on it. The folder of its libcuda.so.1 must be in LD_LIBRARY_PATH."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from check_layers import check
+from check_layers import check, long_files
 
 HEADER = "DDL_API ddl_status ddl_barrier(ddl_comm *comm);\n"
 
@@ -20,7 +20,12 @@ def tree(tmp_path: Path) -> Path:
         "libddl/src/api/operations.c",
         '#include "comm/comm.h"\nddl_status ddl_barrier(ddl_comm *comm)\n{\n}\n',
     )
-    write(tmp_path, "libddl/src/engine/run.c", '#include "plan/plan.h"\n#include "net/link.h"\n')
+    write(
+        tmp_path,
+        "libddl/src/engine/executor/run.c",
+        '#include "plan/plan.h"\n#include "net/link.h"\n',
+    )
+    write(tmp_path, "libddl/src/device/device.c", '#include "device/core/chunks.h"\n')
     write(tmp_path, "libddl/src/plan/ring.c", '#include "plan/plan.h"\n#include <stdlib.h>\n')
     write(tmp_path, "ddl_core/_build.py", 'ffi.set_source("ddl_core._bind", "")\n')
     write(tmp_path, "ddl_core/_lib.py", "from ddl_core._bind import ffi, lib\n")
@@ -44,6 +49,12 @@ def test_clean_tree(tree: Path) -> None:
     assert check(tree) == []
 
 
+def test_long_file_is_reported_and_no_violation(tree: Path) -> None:
+    write(tree, "tests/core/test_x.py", "\n" * 601)
+    assert check(tree) == []
+    assert long_files(tree) == ["warning: tests/core/test_x.py: 601 lines"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -55,6 +66,17 @@ def test_clean_tree(tree: Path) -> None:
         ("libddl/src/net/tcp.c", '#include "../comm/comm.h"\n', "write the path from src"),
         ("libddl/src/net/tcp.c", '#include "link.h"\n', "write the path from src"),
         ("libddl/src/misc/tcp.c", "", "not in a layer"),
+        ("libddl/src/net/attic/tcp.c", "", "net/attic is not a room"),
+        (
+            "libddl/src/device/core/pinned.c",
+            '#include "device/device.h"\n',
+            'may not include "device/device.h": device is above core',
+        ),
+        (
+            "libddl/src/device/core/pinned.c",
+            '#include "device/nccl/nccl.h"\n',
+            'may not include "device/nccl/nccl.h": nccl is above core',
+        ),
         ("libddl/src/plan/ring.c", "#include <unistd.h>\n", "pure and may not include <unistd.h>"),
         ("libddl/src/plan/ring.c", "#include <sys/socket.h>\n", "may not include <sys/socket.h>"),
         ("libddl/src/topo/hosts.c", "#include <pthread.h>\n", "may not include <pthread.h>"),
@@ -101,7 +123,6 @@ def test_clean_tree(tree: Path) -> None:
         ("ddl_launch/job.py", "import ddl_elastic\n", "ddl_launch does not import ddl_elastic"),
         ("ddl_elastic/job.py", "import ddl_scheduler\n", "does not import ddl_scheduler"),
         ("ddl_scheduler/web/app.py", "import os\nos.environ\n", "reads the environment"),
-        ("tests/core/test_x.py", "\n" * 801, "801 lines"),
         ("tests/tsan.supp", "race:everything\n", "must stay empty"),
     ],
 )

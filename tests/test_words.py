@@ -18,7 +18,6 @@ CASES = [
     ("docs/a.md", "The black\nbox has it.\n", "black box"),
     ("README.md", "Four hosts, to try\nthings on.\n", "try things on"),
     ("bench/a.py", 'TEXT = "the conductor waits"\n', "conductor"),
-    ("docs/ARCHITECTURE.md", "A stranger knocks.\n", "stranger"),
     ("CHANGELOG.md", "# Changes\n- a culprit\n\n## 0.1\n- a stranger\n", "culprit"),
 ]
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/dtype.h"
-#include "engine/frames.h"
-#include "engine/messages.h"
+#include "engine/calls/frames.h"
+#include "engine/messages/messages.h"
 #include "input.h"
 #include "net/shm.h"
 #include "net/tcp.h"

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 #include "input.h"
 #include "net/tcp.h"
 

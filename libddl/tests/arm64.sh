@@ -18,7 +18,7 @@ compile() { # file flags...
     file=$1
     shift
     "$cc" -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wswitch-enum -Werror \
-        -ffp-contract=off -I"$libddl/include" -I"$libddl/src" -I"$libddl/tests" "$@" \
+        -ffp-contract=off -I"$libddl/include" -I"$libddl/src" -I"$libddl/tests/support" "$@" \
         -c "$libddl/$file" -o "$build/$(basename "$file" .c).o"
 }
 compile src/base/dtype.c
@@ -28,8 +28,10 @@ compile src/reduce/fold.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3
 set -- "$build"/*.o
-for test in test_reduce test_reduce_small_floats test_fold test_reduce_scale test_fp_mode; do
-    compile "tests/$test.c"
+for file in reduce/test_reduce reduce/test_reduce_small_floats plan/test_fold \
+    reduce/test_reduce_scale base/test_fp_mode; do
+    compile "tests/$file.c"
+    test=$(basename "$file")
     "$cc" -static "$build/$test.o" "$@" -lm -o "$build/$test"
     "$qemu" "$build/$test"
 done

@@ -22,7 +22,9 @@
 enum {
     SMALL = 2,
     LARGE = 1 << 20,
-    VAST = 6 << 20, /* two ranks that share memory do its steps in turn, engine/interleave.c */
+    VAST =
+        6
+        << 20, /* two ranks that share memory do its steps in turn, engine/executor/interleave.c */
     MOST_RANKS = 8
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stand-in for PyTorch's device "cuda", in a build of PyTorch for CPUs, on the stand-in for the
-// CUDA driver (tests/cuda_standin): memory that the host cannot touch, streams and events.
+// CUDA driver (libddl/tests/cuda_standin): memory that the host cannot touch, streams and events.
 // Operators that it lacks run on the CPU, after what the current stream holds.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/EmptyTensor.h>

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "programs" / "jax_cuda.py"
-BUFFERS, HOST = "1", "0"  # from buffer to buffer; or through host memory
 
 LOWERED = """
 import jax
@@ -58,15 +57,10 @@ def frames(tmp_path_factory: pytest.TempPathFactory, run_program: Run) -> Path:
 
 @pytest.mark.usefixtures("jax_native")
 @pytest.mark.parametrize(
-    ("size", "shared"),
-    [(2, HOST), pytest.param(3, BUFFERS), pytest.param(1, HOST, marks=pytest.mark.slow)],
+    "size", [3, pytest.param(2, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)]
 )
-def test_operations(ddlrun: Run, cuda_standin: Path, frames: Path, size: int, shared: str) -> None:
-    env = {
-        **library_path(cuda_standin),
-        "PYTHONPATH": str(FOLDER.parent),
-        "DDL_GPU_DIRECT_BYTES": shared,
-    }
+def test_operations(ddlrun: Run, cuda_standin: Path, frames: Path, size: int) -> None:
+    env = {**library_path(cuda_standin), "PYTHONPATH": str(FOLDER.parent)}
     ended = ddlrun(size, PROGRAM, str(frames), env=env, limit=180).expect_success()
     for rank in range(size):
         assert ended.lines(rank) == ["compared"]

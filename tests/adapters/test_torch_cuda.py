@@ -30,7 +30,7 @@ from torch.utils.cpp_extension import load
 source, folder, standin = sys.argv[1:]
 load("cuda_device", [source], build_directory=folder, extra_cflags=["-O0"],
      extra_include_paths=["%s"], extra_ldflags=[f"-L{standin}", "-l:libcuda.so.1"])
-""" % (FOLDER.parent / "cuda_standin")
+""" % (FOLDER.parent.parent / "libddl" / "tests" / "cuda_standin")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,6 @@ def test_operations(
 ) -> None:
     size = 3
     env = {**env, "DDL_LINKS": links, "DDL_TORCH_NATIVE": "0" if part == "python" else "1"}
-    if links == "tcp":  # else long tensors go from buffer to buffer
-        env["DDL_GPU_DIRECT_BYTES"] = "0"
     ended = ddlrun(size, PROGRAM, str(extension), part, env=env, limit=120).expect_success()
     for rank in range(size):
         expected = 11 + size + (1 + size) * (rank == 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays on a GPU, which is the stand-in of tests/cuda_standin."""
+"""Arrays on a GPU, which is the stand-in of libddl/tests/cuda_standin."""
 
 from __future__ import annotations
 
@@ -93,26 +93,25 @@ def standin_env(cuda_standin: Path) -> dict[str, str]:
     return {**library_path(cuda_standin), "PYTHONPATH": str(ROOT / "tests")}
 
 
-# From buffer to buffer; or through host memory.
-BUFFERS, HOST = "1", "0"
+# By NCCL where it can be used; or through host memory.
+NCCL, HOST = "1", "0"
 
 
 @pytest.mark.parametrize(
-    "size, shared, gpus",
+    "size, direct, gpus",
     [
         pytest.param(1, HOST, 1, marks=pytest.mark.slow),
         (3, HOST, 1),
-        pytest.param(3, BUFFERS, 1, marks=pytest.mark.slow),
-        (3, BUFFERS, 3),
+        (3, NCCL, 3),
     ],
 )
 def test_operations(
-    ddlrun: Run, standin_env: dict[str, str], size: int, shared: str, gpus: int
+    ddlrun: Run, standin_env: dict[str, str], size: int, direct: str, gpus: int
 ) -> None:
     env = {
         **standin_env,
         "DDL_LINKS": "shm",
-        "DDL_GPU_DIRECT_BYTES": shared,
+        "DDL_GPU_DIRECT_BYTES": direct,
         "DDL_STANDIN_DEVICES": str(gpus),
         "DDL_LOG": "info",
     }
@@ -129,29 +128,21 @@ def results(rank: int, size: int) -> int:
     return runs * each + ordered
 
 
-@pytest.mark.parametrize(
-    "links, shared",
-    [("shm", HOST), pytest.param("tcp", HOST, marks=pytest.mark.slow), ("shm", BUFFERS)],
-)
-def test_a_kill(
-    ddlrun: Run, standin_env: dict[str, str], links: str, shared: str, tmp_path: Path
-) -> None:
-    env = {**standin_env, "DDL_LINKS": links, "DDL_GPU_DIRECT_BYTES": shared}
+@pytest.mark.parametrize("links", ["shm", pytest.param("tcp", marks=pytest.mark.slow)])
+def test_a_kill(ddlrun: Run, standin_env: dict[str, str], links: str, tmp_path: Path) -> None:
+    env = {**standin_env, "DDL_LINKS": links}
     ended = ddlrun(4, KILLS, str(tmp_path / "killed"), env=env)
     for rank in range(3):
         assert re.fullmatch(r"told after [\d.]+ s", "".join(ended.lines(rank))), ended.err
 
 
-@pytest.mark.parametrize(
-    "package, library", [("cuda_nvrtc", "libnvrtc.so.12"), ("nccl", "libnccl.so.2")]
-)
 def test_the_library_of_a_package_is_found(
-    run_program: Run, cuda_standin: Path, tmp_path: Path, package: str, library: str
+    run_program: Run, cuda_standin: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "nvidia" / package / "lib"
+    folder = tmp_path / "nvidia" / "nccl" / "lib"
     folder.mkdir(parents=True)
-    shutil.copy(cuda_standin / library, folder)
-    find = f"import ctypes, ddl_core.gpu as gpu; {{}} ctypes.CDLL('{library}')"
+    shutil.copy(cuda_standin / "libnccl.so.2", folder)
+    find = "import ctypes, ddl_core.gpu as gpu; {} ctypes.CDLL('libnccl.so.2')"
     env = {"PYTHONPATH": str(tmp_path)}
     for call, code in (("", 1), ("gpu.load_libraries();", 0)):
         ended = run_program([sys.executable, "-c", find.format(call)], cwd=tmp_path, env=env)

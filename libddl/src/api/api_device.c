@@ -35,17 +35,12 @@ static ddl_status find_device(ddl_comm *comm, const void *address, void *stream,
     *out = atomic_load_explicit(&comm->device, memory_order_acquire);
     if (*out)
         return DDL_OK;
-    ddl__device_config config = {
-        .engine = comm->engine,
-        .rank = comm->rank,
-        .size = comm->size,
-        .names = comm->names,
-        .topology = comm->topology,
-        .regions = ddl__endpoint_regions(comm->endpoint),
-        .images = ddl__endpoint_attach(comm->endpoint, DDL__ATTACHED_IMAGES, ddl__images_create,
-                                       NULL, ddl__images_destroy)};
-    if (!config.images)
-        return DDL_ENOMEM;
+    ddl__device_config config = {.engine = comm->engine,
+                                 .rank = comm->rank,
+                                 .size = comm->size,
+                                 .names = comm->names,
+                                 .topology = comm->topology,
+                                 .regions = ddl__endpoint_regions(comm->endpoint)};
     ddl_status status = ddl__environment_gpu(&config.direct_bytes, &config.uses_nccl);
     if (status == DDL_OK)
         status = ddl__device_create(&config, address, stream, &made);

@@ -4,7 +4,7 @@
 
 #include "api/check_object.h"
 #include "comm/report.h"
-#include "engine/trace.h"
+#include "engine/recorder/recorder.h"
 
 ddl_status ddl_comm_failed(ddl_comm *comm, int *ranks, int capacity, int *count)
 {

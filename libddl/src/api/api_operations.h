@@ -5,7 +5,7 @@
 #define DDL_API_OPERATIONS_H
 
 #include "comm/comm.h"
-#include "engine/ordered.h"
+#include "engine/calls/ordered.h"
 
 /* The caller's buffers. A buffer of no elements is ignored. If there are elements to send and send
  * is NULL, they are in recv. */

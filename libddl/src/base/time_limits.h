@@ -83,7 +83,6 @@
 /* ---- a GPU's buffers ---- */
 
 #define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a comm that is destroyed */
-#define DDL__DEVICE_PROBE_LIMIT (10 * DDL__S) /* for a GPU to access the memory of others */
 #define DDL__NCCL_START_LIMIT   (60 * DDL__S) /* for ranks of a host to find each other by NCCL */
 #define DDL__DEVICE_IDLE_TICK                                                                      \
     (1 * DDL__S) /* between looks whether a comm that uses NCCL has ended */

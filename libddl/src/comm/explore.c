@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "comm/plan_file.h"
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 
 enum {
     SAMPLES = 5,             /* of each candidate */

@@ -170,7 +170,6 @@ static ddl_status create(void *context, const int *ranks, int n, uint32_t attemp
     ddl__digest_add(&id, mark, sizeof mark);
     ddl_comm_config config = *next->config;
     config.tag = id.words[0] | 1;
-    ddl__device_settle(atomic_load_explicit(&next->parent->device, memory_order_acquire));
     return ddl__comm_subset(next->parent, ranks, n, &config, until, &next->comm);
 }
 

@@ -3,7 +3,7 @@
 #ifndef DDL_COMM_LAYOUT_H
 #define DDL_COMM_LAYOUT_H
 
-#include "engine/choices.h"
+#include "engine/executor/choices.h"
 #include "topo/topology.h"
 
 typedef struct ddl_comm ddl_comm;

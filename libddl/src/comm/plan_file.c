@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 
 enum { LINE = 256 };
 

@@ -7,7 +7,7 @@
 #define DDL_COMM_PLAN_FILE_H
 
 #include "base/status.h"
-#include "engine/choices.h"
+#include "engine/executor/choices.h"
 
 /* Read the choices for comms of `size` ranks; none if there is no file. DDL_EINVAL names an invalid
  * line. */

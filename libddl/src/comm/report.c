@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "engine/describe.h"
-#include "engine/trace.h"
+#include "engine/calls/describe.h"
+#include "engine/recorder/recorder.h"
 
 /* Add the operations that have started and not ended, oldest first. False if there are none. */
 static bool add_pending(const ddl__recorder *recorder, ddl__text *to)

@@ -77,11 +77,7 @@ bool ddl__endpoint_record_path(ddl_endpoint *endpoint, const ddl__address *their
                                bool answers);
 
 /* Objects of other layers that live as long as the endpoint. */
-typedef enum ddl__attached {
-    DDL__ATTACHED_DETECTOR,
-    DDL__ATTACHED_IMAGES,
-    DDL__N_ATTACHED
-} ddl__attached;
+typedef enum ddl__attached { DDL__ATTACHED_DETECTOR, DDL__N_ATTACHED } ddl__attached;
 
 /* The object of this kind; the first caller creates it. NULL with the message set. */
 void *ddl__endpoint_attach(ddl_endpoint *endpoint, ddl__attached kind,

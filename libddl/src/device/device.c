@@ -4,36 +4,132 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "device/cuts.h"
-#include "device/nccl_ranks.h"
-#include "device/sharing.h"
-#include "engine/ordered.h"
+#include "device/device.h"
+#include "device/nccl/nccl_ranks.h"
+#include "engine/calls/group.h"
+#include "engine/calls/ordered.h"
 
 typedef ddl__device_operation operation;
 typedef ddl__device_chunk chunk;
 
+/* ------------------------------------------------------------------------------------- cutting */
+
+/* How the calls of a submission are cut into chunks. */
+typedef struct cuts_of_calls {
+    ddl__chunks *chunks; /* of each call that is carried out: those of the submission, ... */
+    ddl__call *made;     /* ... or made of them */
+    const ddl__call **packed;
+    uint32_t n, n_packed; /* of these */
+    int64_t n_chunks;     /* of all calls */
+} cuts_of_calls;
+
+/* Small all-reduces of a submission that pass through host memory are packed: each costs a copy
+ * forth and back, but all of them only one start and one wait of the GPU. */
+enum { SMALL = 128 << 10 /* bytes */ };
+
+/* The calls of a submission. */
+typedef struct plan {
+    const ddl__call *calls;
+    uint32_t n;
+    bool *by_nccl; /* by call, as: */
+    bool *taken;   /* it goes by NCCL, or is packed already */
+} plan;
+
+static ddl_status cut_one(ddl__device *d, const ddl__call *call, cuts_of_calls *cuts)
+{
+    ddl__chunks *chunks = &cuts->chunks[cuts->n];
+    if (!ddl__chunks_of(call, d->config.rank, d->config.size, DDL__SLOT_BYTES, chunks))
+        return ddl__fail(DDL_EUNSUPPORTED,
+                         "%d ranks are too many for an operation on buffers of a GPU",
+                         d->config.size);
+    cuts->n_chunks += cuts->chunks[cuts->n++].n;
+    return DDL_OK;
+}
+
+static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, cuts_of_calls *cuts)
+{
+    ddl__call *main = &cuts->made[cuts->n], *rest = main + 1;
+    ddl__nccl_cut(d, call, main, rest, &cuts->chunks[cuts->n]);
+    cuts->n_chunks += cuts->chunks[cuts->n++].n;
+    return rest->count ? cut_one(d, rest, cuts) : DDL_OK;
+}
+
+/* Of call i, and all later ones that are packed with it. */
+static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, cuts_of_calls *cuts)
+{
+    ddl__call *made = &cuts->made[cuts->n];
+    ddl__chunks *chunks = &cuts->chunks[cuts->n];
+    const ddl__call **packed = &cuts->packed[cuts->n_packed];
+    uint32_t n = ddl__calls_pack(p->calls, p->n, i, SMALL, DDL__SLOT_BYTES, p->taken, packed);
+    if (n < 2)
+        return cut_one(d, &p->calls[i], cuts);
+    *made = p->calls[i];
+    made->count = 0;
+    for (uint32_t k = 0; k < n; k++)
+        made->count += packed[k]->count;
+    cuts->n_packed += n;
+    ddl_status status = cut_one(d, made, cuts);
+    chunks->packed = packed;
+    chunks->n_packed = (int)n;
+    return status;
+}
+
+static ddl_status cut(ddl__device *d, const plan *p, uint32_t i, cuts_of_calls *cuts)
+{
+    if (p->by_nccl[i])
+        return cut_for_nccl(d, &p->calls[i], cuts);
+    return p->taken[i] ? DDL_OK : pack(d, p, i, cuts);
+}
+
+static ddl_status cut_all(ddl__device *d, const plan *p, cuts_of_calls *cuts)
+{
+    ddl_status status = DDL_OK;
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        status = ddl__nccl_find_way(d, &p->calls[i], &p->by_nccl[i]);
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        p->taken[i] = p->by_nccl[i];
+    for (uint32_t i = 0; i < p->n && status == DDL_OK; i++)
+        status = cut(d, p, i, cuts);
+    return status;
+}
+
+/* Cut them; the calls outlive the cuts. Under `order`, in the device's context: ranks may wait for
+ * each other to start NCCL. Free the cuts in any case. NCCL leaves a rest of some calls, which is a
+ * call as well. */
+static ddl_status cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, cuts_of_calls *cuts)
+{
+    size_t room = 2 * (size_t)n + 1;
+    const plan p = {.calls = calls,
+                    .n = n,
+                    .by_nccl = calloc(room, sizeof *p.by_nccl),
+                    .taken = calloc(room, sizeof *p.taken)};
+    *cuts = (cuts_of_calls){.chunks = malloc(room * sizeof *cuts->chunks),
+                            .made = malloc(room * sizeof *cuts->made),
+                            .packed = malloc(room * sizeof(const ddl__call *))};
+    ddl_status status =
+        p.by_nccl && p.taken && cuts->chunks && cuts->made && cuts->packed
+            ? cut_all(d, &p, cuts)
+            : ddl__fail(DDL_ENOMEM, "no memory for %u operations on buffers of a GPU", n);
+    free(p.by_nccl);
+    free(p.taken);
+    return status;
+}
+
+static void cuts_free(cuts_of_calls *cuts)
+{
+    free(cuts->chunks);
+    free(cuts->made);
+    free(cuts->packed);
+}
+
 /* What is to be submitted as one operation: the calls, and how the whole is waited for. */
 typedef struct request {
     const ddl__call *whole;
-    ddl__cuts cuts;
+    cuts_of_calls cuts;
     ddl__cuda_stream stream;
 } request;
 
 /* ------------------------------------------------------------------------------- host functions */
-
-void ddl__device_open(ddl__device *d, ddl__hold *hold)
-{
-    pthread_mutex_lock(&d->lock);
-    if (d->engine)
-        ddl__engine_release_hold(d->engine, hold);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static void open_hold(void *argument)
-{
-    chunk *c = argument;
-    ddl__device_open(c->operation->device, &c->hold);
-}
 
 static void end_operation(void *argument)
 {
@@ -43,72 +139,12 @@ static void end_operation(void *argument)
     if (d->engine)
         ddl__engine_release_group(d->engine, o->group, DDL_OK);
     o->ended = true;
-    ddl__device_called(d, o);
-    pthread_mutex_unlock(&d->lock);
-}
-
-void ddl__device_called(ddl__device *d, operation *o)
-{
-    if (--o->left)
-        return;
     d->under_way--;
     pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* --------------------------------------------------------------------------- making and freeing */
-
-/* All that the operation has, when it was not submitted, or has ended. */
-static void operation_free(operation *o)
-{
-    ddl__device *d = o->device;
-    if (o->start)
-        d->cuda.event_destroy(o->start);
-    if (o->end)
-        d->cuda.event_destroy(o->end);
-    for (ddl__pinned *p; (p = o->pinned);) {
-        o->pinned = p->next;
-        ddl__pinned_give_back(d, p);
-    }
-    for (int64_t k = 0; k < o->n_chunks; k++) {
-        free(o->chunks[k].bundle);
-        if (o->chunks[k].shared) {
-            ddl__order_release(o->chunks[k].shared->call.order);
-            free(o->chunks[k].shared->own);
-            free(o->chunks[k].shared->all);
-            free(o->chunks[k].shared);
-        }
-    }
-    free(o);
-}
-
-/* Whether the engine has ended what no stream waits for. */
-static bool is_agreed(const operation *o)
-{
-    for (int64_t k = 0; k < o->n_chunks; k++)
-        if (o->chunks[k].agreement.word &&
-            !atomic_load_explicit(&o->chunks[k].agreed, memory_order_acquire))
-            return false;
-    return true;
-}
-
-void ddl__device_free_ended(ddl__device *d)
-{
-    pthread_mutex_lock(&d->lock);
-    for (operation *o; (o = d->operations) && !o->left && is_agreed(o);) {
-        d->operations = o->next;
-        if (!o->next)
-            d->last = &d->operations;
-        ddl__engine *engine = d->engine;
-        if (engine)
-            ddl__engine_drop_group(engine, o->group);
-        else
-            ddl__group_free(o->group);
-        pthread_mutex_unlock(&d->lock);
-        operation_free(o);
-        pthread_mutex_lock(&d->lock);
-    }
-    pthread_mutex_unlock(&d->lock);
-}
 
 /* Whether the chunks of this call pass through the slots. */
 static bool fits_slots(const ddl__chunks *chunks)
@@ -116,21 +152,10 @@ static bool fits_slots(const ddl__chunks *chunks)
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
-void ddl__device_place_in_slot(ddl__device *d, chunk *c)
-{
-    size_t slot = d->n_uses % DDL__SLOTS;
-    c->memory = d->slots + slot * DDL__SLOT_BYTES;
-    c->freed = d->freed[slot];
-    c->word = ddl__pinned_device_word(d->slot_words, slot);
-    c->filled = d->slot_words->filled[slot];
-    c->hold.word = ddl__pinned_word(d->slot_words, slot);
-    c->hold.value = c->value = (uint32_t)(d->n_uses++ / DDL__SLOTS) + 1;
-}
-
 /* Memory of the operation's own, for this chunk. */
-static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes, size_t words)
+static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes)
 {
-    ddl__pinned *pinned = c->apart = ddl__pinned_take(d, bytes, words);
+    ddl__pinned *pinned = ddl__pinned_take(d, bytes, 1);
     if (!pinned)
         return DDL_ESYSTEM;
     pinned->next = o->pinned;
@@ -162,16 +187,12 @@ static ddl_status add_chunk(ddl__device *d, operation *o, const ddl__chunks *chu
 {
     ddl_status status = DDL_OK;
     c->operation = o;
-    if (chunks->way == DDL__BY_NCCL)
+    if (chunks->by_nccl)
         return ddl__nccl_add(d, chunks, k, c);
-    if (chunks->way == DDL__BY_LEADERS) {
-        status = place_apart(d, o, c, ddl__leader_table_bytes(d, chunks->call->kind), 2);
-        return status == DDL_OK ? ddl__sharing_add(d, chunks, k, c) : status;
-    }
     if (fits_slots(chunks))
         ddl__device_place_in_slot(d, c);
     else
-        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k), 1);
+        status = place_apart(d, o, c, ddl__chunk_bytes(chunks, k));
     return status == DDL_OK ? add_call(o, chunks, k, c) : status;
 }
 
@@ -209,7 +230,7 @@ static ddl_status operation_create(ddl__device *d, const request *r, operation *
         return DDL_OK;
     }
     ddl__group_free(o->group);
-    operation_free(o);
+    ddl__device_operation_free(o);
     return status;
 }
 
@@ -227,47 +248,20 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
 }
 
-/* The same where the memory is on the device, too. */
-static bool copy_to_scratch(void *context, const void *device, void *scratch, size_t bytes)
-{
-    const ddl__device *d = context;
-    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(scratch), ddl__cuda_address(device),
-                     bytes, d->from);
-}
-
-static bool copy_from_scratch(void *context, const void *device, void *scratch, size_t bytes)
-{
-    const ddl__device *d = context;
-    return DDL__GOOD(d, copy_within_device, ddl__cuda_address(device), ddl__cuda_address(scratch),
-                     bytes, d->to);
-}
-
-bool ddl__device_queue_start(ddl__device *d, chunk *c)
-{
-    return DDL__GOOD(d, launch_host, d->from, open_hold, c) &&
-           DDL__GOOD(d, event_record, c->filled, d->from) &&
-           DDL__GOOD(d, stream_wait_event, d->to, c->filled, 0);
-}
-
 /* Queue what the device does for a chunk. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
-    ddl__chunk_copy_fn *in = c->shared ? copy_to_scratch : copy_from_device;
-    ddl__chunk_copy_fn *out = c->shared ? copy_from_scratch : copy_to_device;
-    bool flushes = c->shared && d->sharing->flushes; /* what leaders on other GPUs have written */
-    unsigned wait = DDL__CUDA_WAIT_VALUE_GEQ | (flushes ? DDL__CUDA_WAIT_VALUE_FLUSH : 0u);
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
-           (!c->memory || ddl__chunk_copy_in(chunks, k, c->memory, in, d)) &&
+           ddl__chunk_copy_in(chunks, k, c->memory, copy_from_device, d) &&
            ddl__device_queue_start(d, c) &&
-           (!c->shared || !d->sharing->leads || ddl__leader_queue(d, c->shared)) &&
-           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, wait) &&
-           (!c->memory || ddl__chunk_copy_out(chunks, k, c->memory, out, d)) &&
+           DDL__GOOD(d, stream_wait_value, d->to, c->word, c->value, DDL__CUDA_WAIT_VALUE_GEQ) &&
+           ddl__chunk_copy_out(chunks, k, c->memory, copy_to_device, d) &&
            (!c->freed || DDL__GOOD(d, event_record, c->freed, d->to));
 }
 
 static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
 {
-    if (chunks->way == DDL__BY_NCCL)
+    if (chunks->by_nccl)
         return ddl__nccl_queue(d, chunks, first);
     bool good = true;
     for (int64_t k = 0; good && k < chunks->n; k++)
@@ -295,12 +289,6 @@ static void list_append(ddl__device *d, operation *o)
     *d->last = o;
     d->last = &o->next;
     d->under_way++;
-    o->left = 1; /* end_operation */
-    for (int64_t k = 0; k < o->n_chunks; k++)
-        if (o->chunks[k].shared && d->sharing->leads) {
-            o->left++;
-            ddl__leader_take(d, o->chunks[k].shared);
-        }
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
@@ -318,7 +306,7 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     status = ddl__engine_submit_group(d->config.engine, o->group, &whole, work);
     if (status != DDL_OK) {
         ddl__group_free(o->group);
-        operation_free(o);
+        ddl__device_operation_free(o);
         return status;
     }
     list_append(d, o);
@@ -410,10 +398,10 @@ ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n
     int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->order);
-    ddl_status status = ddl__cuts_make(d, calls, n, &r.cuts);
+    ddl_status status = cuts_make(d, calls, n, &r.cuts);
     if (status == DDL_OK)
         status = submit(d, &r, whole->queued ? out : &work);
-    ddl__cuts_free(&r.cuts);
+    cuts_free(&r.cuts);
     pthread_mutex_unlock(&d->order);
     d->cuda.capture_mode(&mode);
     ddl__device_leave(d);

@@ -1,33 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.h - operations of one comm on buffers in the memory of a GPU. They pass through host
- * memory, where the engine runs them; copies and operations overlap. Long ones of ranks that share
- * one GPU go from buffer to buffer there; those of ranks with a GPU each go by NCCL within a host.
- */
+ * memory, where the engine runs them; copies and operations overlap. Long ones of ranks that have a
+ * GPU each go by NCCL within a host. */
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
 
-#include "engine/engine.h"
-
-typedef struct ddl__device ddl__device;
-typedef struct ddl__images ddl__images; /* images.h */
-
-typedef struct ddl__device_config {
-    ddl__engine *engine;
-    int rank, size;
-    char *const *names;    /* by rank: "rank 2 on host"; they outlive the device */
-    ddl__regions *regions; /* of the endpoint, as: */
-    ddl__images *images;
-    const ddl__topology *topology; /* of the comm */
-    uint64_t direct_bytes; /* from which operations do not pass through host memory alone, where
-                              there is another way; 0: all do */
-    bool uses_nccl;        /* that may be such a way */
-} ddl__device_config;
-
-/* ---- images.c: for ddl__endpoint_attach ---- */
-
-/* The kernels that comms of an endpoint have compiled. NULL with the message set. */
-void *ddl__images_create(const ddl__digest *endpoint, const void *unused);
-void ddl__images_destroy(void *images);
+#include "device/core/device_config.h"
 
 /* ---- device_open.c ---- */
 
@@ -43,12 +21,6 @@ void ddl__device_detach(ddl__device *device);
 /* After the engine was destroyed: wait until the GPU has come to the copies that were queued, and
  * free. NULL is fine. */
 void ddl__device_destroy(ddl__device *device);
-
-/* ---- leader.c ---- */
-
-/* Wait until this rank does not write to other ranks' buffers, which is soon after the comm has
- * ended. NULL is fine. */
-void ddl__device_settle(ddl__device *device);
 
 /* ---- device.c ---- */
 

@@ -8,84 +8,15 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/time_limits.h"
-#include "device/nccl_ranks.h"
-#include "device/sharing.h"
-
-/* -------------------------------------------------------------------------------------- driver */
+#include "device/device.h"
+#include "device/nccl/nccl_ranks.h"
 
 static const char *own_name(const ddl__device *d)
 {
     return d->config.names[d->config.rank];
 }
 
-bool ddl__device_is_good(const ddl__device *d, const char *call, ddl__cuda_result result)
-{
-    if (result == DDL__CUDA_SUCCESS)
-        return true;
-    char text[128];
-    ddl__cuda_describe(&d->cuda, result, text, sizeof text);
-    ddl__fail(DDL_ESYSTEM, "%s: the CUDA driver's %s fails on GPU %d: %s", own_name(d),
-              ddl__cuda_symbol(call), d->number, text);
-    return false;
-}
-
-bool ddl__device_enter(const ddl__device *d)
-{
-    return DDL__GOOD(d, context_push, d->context);
-}
-
-void ddl__device_leave(const ddl__device *d)
-{
-    ddl__cuda_context context;
-    d->cuda.context_pop(&context);
-}
-
-/* The GPU of this address. */
-static ddl_status find_gpu(const ddl__cuda *cuda, const void *address, int *number)
-{
-    unsigned type = 0;
-    ddl__cuda_pointer pointer = ddl__cuda_address(address);
-    if (cuda->pointer_attribute(&type, DDL__CUDA_POINTER_MEMORY_TYPE, pointer) ==
-            DDL__CUDA_SUCCESS &&
-        type == DDL__CUDA_MEMORY_DEVICE &&
-        cuda->pointer_attribute(number, DDL__CUDA_POINTER_DEVICE_ORDINAL, pointer) ==
-            DDL__CUDA_SUCCESS)
-        return DDL_OK;
-    return ddl__fail(DDL_EINVAL,
-                     "options.memory is DDL_MEMORY_CUDA, but the buffer at %p is not in the memory "
-                     "of a GPU",
-                     address);
-}
-
-ddl_status ddl__device_check(const ddl__device *d, const void *address)
-{
-    int number;
-    ddl_status status = address ? find_gpu(&d->cuda, address, &number) : DDL_OK;
-    if (status != DDL_OK || !address || number == d->number)
-        return status;
-    return ddl__fail(DDL_EINVAL,
-                     "the buffer at %p is on GPU %d, but this comm's are on GPU %d: duplicate the "
-                     "comm for another GPU",
-                     address, number, d->number);
-}
-
 /* ------------------------------------------------------------------------------------- failures */
-
-bool ddl__device_is_alive(const ddl__device *d)
-{
-    return d->engine && !d->failed && ddl__engine_status(d->engine) == DDL_OK;
-}
-
-void ddl__device_fail(ddl__device *d, ddl_status status, const char *why)
-{
-    if (d->failed || !d->engine)
-        return;
-    d->failed = true;
-    ddl__engine_fail(d->engine, status, why);
-    for (ddl__device_operation *o = d->operations; o; o = o->next)
-        if (!o->ended)
-            ddl__engine_release_group(d->engine, o->group, status);
-}
 
 /* Under `lock`: end the comm if copies take too long. The engine checks the limit of what it runs.
  */
@@ -189,7 +120,8 @@ static ddl_status find_gpu_of_stream(ddl__device *d, ddl__cuda_stream stream, in
 static ddl_status find_gpu_of_call(ddl__device *d, const void *address, ddl__cuda_stream stream,
                                    int *number)
 {
-    return address ? find_gpu(&d->cuda, address, number) : find_gpu_of_stream(d, stream, number);
+    return address ? ddl__device_find_gpu(&d->cuda, address, number)
+                   : find_gpu_of_stream(d, stream, number);
 }
 
 /* A thread that has no context may not ask; GPU 0's does for it. */
@@ -323,8 +255,6 @@ static void close_all(ddl__device *d)
 {
     ddl__device_free_ended(d);
     ddl__nccl_destroy(d, d->nccl);
-    ddl__sharing_destroy(d, d->sharing);
-    free(d->peers);
     for (int i = 0; i < DDL__SLOTS; i++)
         if (d->freed[i])
             d->cuda.event_destroy(d->freed[i]);
@@ -347,11 +277,10 @@ void ddl__device_destroy(ddl__device *d)
 {
     if (!d)
         return;
-    bool drained = drain(d) && ddl__sharing_settle_probes(d);
+    bool drained = drain(d);
     if (d->started)
         pthread_join(d->watcher, NULL);
     if (!drained) {
-        ddl__leader_stop(d, false);
         ddl__log(DDL__WARN,
                  "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
                  "is not freed",
@@ -359,7 +288,6 @@ void ddl__device_destroy(ddl__device *d)
         return;
     }
     if (d->context && ddl__device_enter(d)) {
-        ddl__leader_stop(d, true);
         close_all(d);
         ddl__device_leave(d);
         d->cuda.context_release(d->number);

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/forks.h"
-#include "engine/ordered.h"
-#include "engine/staging.h"
+#include "engine/calls/ordered.h"
+#include "engine/executor/staging.h"
 #include "engine/state.h"
 
 /* ---------------------------------------------------------------------------- the driver's part */

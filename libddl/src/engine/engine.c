@@ -10,7 +10,7 @@
 #include "base/forks.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "engine/frames.h"
+#include "engine/calls/frames.h"
 #include "engine/state.h"
 
 static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)

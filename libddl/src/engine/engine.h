@@ -4,10 +4,10 @@
 #define DDL_ENGINE_ENGINE_H
 
 #include "base/fences.h"
-#include "engine/choices.h"
-#include "engine/group.h"
-#include "engine/meter.h"
-#include "engine/recorder.h"
+#include "engine/calls/group.h"
+#include "engine/executor/choices.h"
+#include "engine/executor/meter.h"
+#include "engine/recorder/recorder.h"
 #include "net/regions.h"
 
 /* How soon the thread of the endpoint is to drive. */

@@ -9,8 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "engine/describe.h"
-#include "engine/loans.h"
+#include "engine/calls/describe.h"
 #include "engine/state.h"
 #include "net/close_reason.h"
 

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/describe.h"
-#include "engine/frames.h"
+#include "engine/calls/describe.h"
+#include "engine/calls/frames.h"
 #include "engine/state.h"
 
 /* What a rank sends to rank 0. */

@@ -3,8 +3,8 @@
 #ifndef DDL_ENGINE_NAMED_H
 #define DDL_ENGINE_NAMED_H
 
-#include "engine/names.h"
-#include "engine/stream.h"
+#include "engine/executor/stream.h"
+#include "engine/named/names.h"
 
 typedef struct ddl__named {
     /* Under the engine's lock. */

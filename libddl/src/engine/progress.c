@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 #include "engine/state.h"
 
 void ddl__settle_messages(ddl__engine *engine)

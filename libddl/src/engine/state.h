@@ -44,11 +44,11 @@
 
 #include "base/fp_mode.h"
 #include "engine/engine.h"
-#include "engine/messages.h"
+#include "engine/executor/stream.h"
+#include "engine/executor/wait_policy.h"
+#include "engine/messages/messages.h"
 #include "engine/named.h"
-#include "engine/recorder.h"
-#include "engine/stream.h"
-#include "engine/wait_policy.h"
+#include "engine/recorder/recorder.h"
 
 /* What is known of the death of a member. */
 typedef struct ddl__loss {

@@ -6,7 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/forks.h"
-#include "engine/ordered.h"
+#include "engine/calls/ordered.h"
 #include "engine/state.h"
 
 /* Initialise a work, except for its name. */

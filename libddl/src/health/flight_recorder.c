@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "engine/trace.h"
+#include "engine/recorder/recorder.h"
 #include "health/health_state.h"
 
 static void *write_flight_record(void *argument)

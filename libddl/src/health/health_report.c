@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "base/text.h"
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 #include "health/health_state.h"
 
 static const char *member_state(const ddl__health *h, int rank)

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 #include "health/health_state.h"
 
 /* After this many rounds without progress, when all others have ended the operation, no data will

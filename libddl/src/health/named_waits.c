@@ -10,7 +10,7 @@
 #include "base/time_limits.h"
 #include "connect/hello.h"
 #include "connect/neighbours.h"
-#include "engine/describe.h"
+#include "engine/calls/describe.h"
 #include "health/health_state.h"
 
 /* Rank 0 is asked about an operation so long before its limit: the answer takes two heartbeats. */

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* describe.h - operations in words, for messages to users. */
+#ifndef DDL_ENGINE_CALLS_DESCRIBE_H
+#define DDL_ENGINE_CALLS_DESCRIBE_H
+
+#include "engine/calls/work.h"
+
+enum { DDL__CALL_MAX = 128, DDL__COUNT_BITS = 48, DDL__UNEVEN = 1 << 24 };
+
+/* What two ranks compare: sequence, kind, dtype, op, even or uneven blocks, root and count. */
+static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
+{
+    uint64_t root = (uint64_t)call->root + call->counts_digest;
+    return (ddl__signature){{(uint64_t)sequence << 32 | (call->blocks ? (uint64_t)DDL__UNEVEN : 0) |
+                                 (uint64_t)call->kind << 16 | (uint64_t)call->dtype << 8 |
+                                 (uint64_t)call->op,
+                             root << DDL__COUNT_BITS | (uint64_t)call->count}};
+}
+
+/* The signature of a group: the number of calls and a digest of them. */
+ddl__signature ddl__signature_of_group(const ddl_group *group);
+
+/* Make it the signature of the spans of one block of an operation on uneven blocks: the count is
+ * that of the block, since two ranks need not know the other counts. */
+void ddl__sign_block(ddl__signature *signature, int64_t count);
+
+/* "all-reduce"; and the kind with this name, 0 if there is none. */
+const char *ddl__kind_name(ddl__kind kind);
+ddl__kind ddl__kind_named(const char *name);
+
+/* "all-reduce(f32, 100, sum)" */
+void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
+
+/* Whether two ranks have called the same, as far as signatures tell: counts of uneven blocks differ
+ * between ranks. */
+bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other);
+
+/* The same for an operation as one rank has called it: without a count if it is uneven. */
+void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature);
+
+/* "all-reduce(f32, 100, sum) as operation 57" */
+void ddl__describe_signature(char *text, size_t size, const ddl__signature *signature);
+
+/* The call that a signature describes: kind, dtype, count, op and root. */
+ddl__call ddl__call_of(const ddl__signature *signature);
+
+/* "receive(f32, 100, from any rank, tag 7)": a message. */
+void ddl__describe_call(char *text, size_t size, const ddl__call *call);
+
+#endif

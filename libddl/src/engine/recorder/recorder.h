@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recorder.h - the flight recorder: the last operations of a comm, and when they ran.
+ *
+ * Design notes. Only the driver writes: a few plain stores per operation, with no clock of its own.
+ * Any thread may read at any time without a lock. The stamp of a record is 0 while it is rewritten;
+ * a reader copies the record and then checks that the stamp is unchanged. Later changes, the end
+ * and the status, are one store each.
+ *
+ * Reading a clock takes a large part of the time of the shortest operations. Their end is therefore
+ * not measured, except for one of DDL__MEASURED; the others carry DDL__SHORT instead. */
+#ifndef DDL_ENGINE_RECORDER_RECORDER_H
+#define DDL_ENGINE_RECORDER_RECORDER_H
+
+#include "base/text.h"
+#include "engine/calls/work.h"
+
+enum {
+    DDL__RECORDS = 1024,
+    DDL__MEASURED = 64,
+    DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
+};
+
+typedef enum ddl__matching {
+    DDL__MATCH_ORDER,
+    DDL__MATCH_NAME,
+    DDL__MATCH_MESSAGE,
+    DDL__MATCHINGS
+} ddl__matching;
+
+/* A copy of a record, for readers. */
+typedef struct ddl__record {
+    uint64_t number; /* of the operation, in the order of starts */
+    ddl__signature signature;
+    int64_t submitted, started, ended; /* as of ddl__now; ended 0: under way */
+    ddl__matching matching;
+    ddl_status status; /* DDL_INPROGRESS: under way */
+    int tag;           /* messages */
+} ddl__record;
+
+typedef struct ddl__slot {
+    atomic_ullong stamp; /* number + 1 */
+    atomic_ullong words[2];
+    atomic_llong submitted, started, ended;
+    atomic_int status;
+    atomic_llong matching_tag; /* matching in the lowest two bits */
+} ddl__slot;
+
+typedef struct ddl__recorder {
+    ddl__slot *slots;
+    atomic_ullong next;         /* number of the next operation */
+    atomic_ullong last_ordered; /* number + 1 of the last ordered operation; 0: none */
+    atomic_ullong ended;        /* operations with DDL_OK, and the bytes of their calls */
+    atomic_llong bytes;
+} ddl__recorder;
+
+/* False when out of memory. */
+bool ddl__recorder_open(ddl__recorder *recorder);
+void ddl__recorder_close(ddl__recorder *recorder);
+
+/* How the driver stores, after the first stamp and before the last one, and how it loads its own.
+ * Fences would do, but the thread sanitizer does not know them. */
+#define DDL__RECORD_SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
+#define DDL__RECORD_OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
+
+/* The driver's: the work begins, with this signature. */
+static inline void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matching matching,
+                                     const ddl__signature *signature, int64_t started)
+{
+    uint64_t number = DDL__RECORD_OWN(r->next);
+    ddl__slot *slot = &r->slots[number % DDL__RECORDS];
+    work->record = number + 1;
+    DDL__RECORD_SET(slot->stamp, 0);
+    DDL__RECORD_SET(slot->words[0], signature->words[0]);
+    DDL__RECORD_SET(slot->words[1], signature->words[1]);
+    DDL__RECORD_SET(slot->submitted, work->submitted);
+    DDL__RECORD_SET(slot->started, started);
+    DDL__RECORD_SET(slot->ended, 0);
+    DDL__RECORD_SET(slot->status, DDL_INPROGRESS);
+    DDL__RECORD_SET(slot->matching_tag, (long long)work->call.tag * 4 + matching);
+    DDL__RECORD_SET(slot->stamp, number + 1);
+    DDL__RECORD_SET(r->next, number + 1);
+    if (matching == DDL__MATCH_ORDER)
+        DDL__RECORD_SET(r->last_ordered, number + 1);
+}
+
+/* The driver's: it has ended; `ended` may be DDL__SHORT. */
+static inline void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status,
+                                   int64_t ended)
+{
+    ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
+    if (!work->record || DDL__RECORD_OWN(slot->stamp) != work->record)
+        return; /* never started, or overwritten by later ones */
+    DDL__RECORD_SET(slot->status, status);
+    DDL__RECORD_SET(slot->ended, ended);
+    if (status != DDL_OK)
+        return;
+    DDL__RECORD_SET(r->ended, DDL__RECORD_OWN(r->ended) + 1);
+    DDL__RECORD_SET(r->bytes,
+                    DDL__RECORD_OWN(r->bytes) + work->call.count * (int64_t)work->element);
+}
+
+/* How many have begun so far: the number of the next. Any thread, as the next three. */
+uint64_t ddl__record_count(const ddl__recorder *recorder);
+
+/* The record of this number; false when it is none, or overwritten. */
+bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__record *to);
+
+/* The last operation by order that has started; the one of this sequence. */
+bool ddl__record_last(const ddl__recorder *recorder, ddl__record *to);
+bool ddl__record_find(const ddl__recorder *recorder, uint32_t sequence, ddl__record *to);
+
+/* ---- trace.c: the records in words and as a timeline ---- */
+
+/* "all-reduce(f32, 10, sum)", "send(f32, 10, to rank 3, tag 7)" */
+void ddl__describe_record(char *text, size_t size, const ddl__record *record);
+
+/* All records as Chrome trace events, with times in microseconds of the system clock, so that the
+ * files of several ranks can be shown together. Any thread. */
+void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long the JAX adapter waits for calls before it aborts them does not depend on the time of
+ * day, which may be set back by an hour meanwhile. */
+#include <unistd.h>
+
+#include "check.h"
+#include "ddl/ddl.h"
+
+#include "../../../adapters/ddl_jax/csrc/callers.h"
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+
+/* The time of day as it was before it was set back. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int result = __real_clock_gettime(clock, t);
+    if (clock == CLOCK_REALTIME)
+        t->tv_sec += 3600;
+    return result;
+}
+
+static void abort_all(ddl_comm *comm, const char *reason)
+{
+    (void)comm, (void)reason;
+    inside = 0; /* the call ends */
+}
+
+int main(void)
+{
+    static char object;
+    alarm(30); /* formerly after an hour */
+    open_world((ddl_comm *)(void *)&object);
+    CHECK(enter(), "closed");
+    CHECK(close_world(abort_all), "somebody is inside");
+    CHECK(!enter(), "open");
+    return 0;
+}

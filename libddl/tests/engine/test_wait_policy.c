@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a wait continues: with a core of its own, interrupted, beside a thread that yields, and
+ * beside a thread that computes. */
+#include "engine/executor/wait_policy.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "check.h"
+
+enum { ATTEMPTS = 2000, BEFORE_SLEEP = DDL__SPINS + DDL__YIELDS };
+
+static atomic_bool over;
+static atomic_int interrupts;
+
+static void spin(int64_t ns)
+{
+    for (int64_t end = ddl__now() + ns; ddl__now() < end;)
+        ;
+}
+
+static void interrupt(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&interrupts, 1);
+    spin(20000);
+}
+
+/* How often other threads had this core so far. */
+static long switches(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nivcsw;
+}
+
+/* Wait until it is time to sleep. Returns the number of turns. */
+static uint32_t wait_in_vain(ddl__wait_policy *p)
+{
+    uint32_t turns = 0;
+    while (ddl__wait_policy_turn(p))
+        turns++;
+    ddl__wait_policy_reset(p);
+    return turns;
+}
+
+/* Interrupts make yields late, but are no reason to give up a core. False if other threads had the
+ * core all the time; they cannot if this user may run at real-time priority. */
+static bool check_interrupted(void)
+{
+    struct sched_param first = {sched_get_priority_min(SCHED_FIFO)}, usual = {0};
+    bool alone = !sched_setscheduler(0, SCHED_FIFO, &first);
+    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    int undisturbed = 0;
+    for (int i = 0; i < ATTEMPTS && undisturbed < 3; i++) {
+        ddl__wait_policy p = {0};
+        int met = atomic_load(&interrupts);
+        long before = switches();
+        uint32_t turns = wait_in_vain(&p);
+        if (switches() != before || atomic_load(&interrupts) - met < 4)
+            continue; /* others did run, or there were no interrupts */
+        undisturbed++;
+        CHECK(!p.oversubscribed.length && !p.core_taken.length && turns == BEFORE_SLEEP,
+              "taken for oversubscribed: oversubscribed %u, core_taken %u, %u turns",
+              p.oversubscribed.length, p.core_taken.length, turns);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    CHECK(!alone || !sched_setscheduler(0, SCHED_OTHER, &usual), "cannot go back");
+    CHECK(undisturbed || !alone, "none of %d waits had its core for itself", ATTEMPTS);
+    return undisturbed;
+}
+
+/* Take the core for so many nanoseconds at a time. */
+static void *share(void *ns)
+{
+    while (!atomic_load_explicit(&over, memory_order_relaxed)) {
+        spin(*(int64_t *)ns);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static pthread_t begin_sharing(int64_t *ns)
+{
+    pthread_t other;
+    atomic_store(&over, false);
+    CHECK(!pthread_create(&other, NULL, share, ns), "no thread");
+    spin(10000000); /* it runs now */
+    return other;
+}
+
+static void end_sharing(pthread_t other)
+{
+    atomic_store(&over, true);
+    pthread_join(other, NULL);
+}
+
+/* Beside a thread that yields: spin at first only, and again soon after it has gone. */
+static void check_oversubscribed(void)
+{
+    int64_t ns = 20000;
+    ddl__wait_policy p = {0};
+    pthread_t other = begin_sharing(&ns);
+    uint32_t first = 0, spun = 0;
+    for (int i = 0; i < 400; i++) {
+        spun += !p.oversubscribed.left && !p.core_taken.left;
+        for (int turn = 0; turn < DDL__SPINS + 20 && ddl__wait_policy_turn(&p); turn++)
+            ;
+        ddl__wait_policy_reset(&p);
+        first = first ? first : p.oversubscribed.length;
+    }
+    end_sharing(other);
+    CHECK(first && first < 8, "%u waits without spinning for the first late yield", first);
+    CHECK(spun < 100, "spun in %u of 400 waits while oversubscribed", spun);
+    for (int i = 0; i < 10000 && p.oversubscribed.length; i++) {
+        ddl__wait_policy_turn(&p);
+        ddl__wait_policy_reset(&p);
+    }
+    CHECK(!p.oversubscribed.length, "still %u waits without spinning", p.oversubscribed.length);
+}
+
+/* Beside a thread that computes: sleep at once, also the next times. */
+static void check_core_taken(void)
+{
+    int64_t ns = 50000000;
+    ddl__wait_policy p = {0};
+    pthread_t other = begin_sharing(&ns);
+    wait_in_vain(&p);
+    uint32_t core_taken = p.core_taken.left, turns = core_taken ? wait_in_vain(&p) : 0;
+    end_sharing(other);
+    CHECK(core_taken, "a core that another keeps was not noticed");
+    CHECK(turns == 0, "yielded %u times to one who computes", turns);
+}
+
+int main(void)
+{
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(sched_getcpu(), &here);
+    CHECK(!sched_setaffinity(0, sizeof here, &here), "cannot stay on one core");
+    usleep(1); /* a first switch, so that the kernel has a count */
+    bool seen = check_interrupted();
+    check_oversubscribed();
+    check_core_taken();
+    if (!seen)
+        printf("others ran all the time: not seen how a wait goes on that is only interrupted\n");
+    return seen ? 0 : 77;
+}

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links over shared memory. With `shm` each side maps it for itself, as two processes do; with
+ * `inproc` it is mapped once, as between threads. */
+#include <string.h>
+#include <sys/socket.h>
+
+#include "link_conformance.h"
+#include "net/regions.h"
+#include "net/shm.h"
+
+enum { ARENA = 2 * LARGEST };
+
+static bool is_inproc;
+
+typedef struct memory {
+    ddl__fences fences;
+    ddl__arena *arenas[1 + LEAVES];
+    ddl__link *first[2 * LEAVES]; /* those that have links beside them */
+} memory;
+
+/* Arena 0 is the centre's, with a reader for each leaf. */
+static void create(star *s)
+{
+    memory *m = calloc(1, sizeof *m);
+    ddl__arena **arenas = m->arenas;
+    s->own = m;
+    arenas[0] = ddl__arena_create(s->leaves, ARENA, ARENA);
+    if (!is_inproc) {
+        ddl__fences_start(&m->fences);
+        fences = &m->fences;
+        ddl__arena_fence(arenas[0], fences);
+    }
+    for (unsigned i = 0; i < s->leaves; i++) {
+        arenas[1 + i] = ddl__arena_create(1, ARENA, ARENA);
+        if (fences)
+            ddl__arena_fence(arenas[1 + i], fences);
+        ddl__arena *centre =
+            is_inproc ? ddl__arena_share(arenas[0]) : ddl__arena_open(ddl__arena_fd(arenas[0]), i);
+        ddl__arena *leaf = is_inproc ? ddl__arena_share(arenas[1 + i])
+                                     : ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
+        int fds[2];
+        CHECK(centre && leaf && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s",
+              ddl__message());
+        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, fds[0], is_inproc);
+        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, fds[1], is_inproc);
+        CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
+    }
+}
+
+/* All the same, and a link beside each. */
+static void create_beside(star *s)
+{
+    create(s);
+    memory *m = s->own;
+    for (unsigned i = 0; i < s->leaves; i++) {
+        m->first[2 * i] = s->centre[i];
+        m->first[2 * i + 1] = s->leaf[i];
+        s->centre[i] = ddl__shm_link_beside(s->centre[i]);
+        s->leaf[i] = ddl__shm_link_beside(s->leaf[i]);
+        CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
+    }
+}
+
+static void destroy(star *s)
+{
+    memory *m = s->own;
+    for (unsigned i = 0; i < 2 * LEAVES; i++)
+        link_destroy(&m->first[i]);
+    for (unsigned i = 0; i < 1 + LEAVES; i++)
+        ddl__arena_drop(m->arenas[i]);
+    if (fences)
+        ddl__fences_stop(&m->fences);
+    fences = NULL;
+    free(m);
+}
+
+/* Two links of one pair, and those of two pairs, hold up each other no more than their ends do. */
+static void test_beside_is_apart(void)
+{
+    star_factory factory = {create_beside, destroy, NULL};
+    star s = star_create(&factory, LEAVES);
+    memory *m = s.own;
+    uint64_t sent = 0;
+    while (publish_span(&s.centre[0], 1, sent, 1000)) /* which nobody reads */
+        sent++;
+    for (uint64_t k = 0; k < 500; k++) {
+        CHECK(publish_span(&m->first[0], 1, k, 30000), "held up by the link beside");
+        read_soon(NULL, m->first[1], k, 30000);
+        CHECK(publish_span(&s.centre[1], 1, k, 30000), "held up by another pair");
+        read_soon(NULL, s.leaf[1], k, 30000);
+    }
+    for (uint64_t k = 0; k < sent; k++)
+        read_soon(NULL, s.leaf[0], k, 1000);
+    star_destroy(&factory, &s);
+}
+
+/* Lengths that just travel inside an entry, to one reader and to several, and just do not; of both
+ * links. */
+static void test_short_spans(void (*make)(star *s))
+{
+    static const size_t lengths[] = {0, 95, 96, 97, 607, 608, 609};
+    star_factory factory = {make, destroy, NULL};
+    star s = star_create(&factory, LEAVES);
+    for (uint64_t k = 0; k < 1000; k++) {
+        unsigned readers = 1 + k % (make == create ? LEAVES : 1);
+        size_t bytes = lengths[k % 7];
+        CHECK(publish_span(s.centre, readers, k, bytes), "full at %zu bytes", bytes);
+        for (unsigned i = 0; i < readers; i++)
+            read_soon(NULL, s.leaf[i], k, bytes);
+    }
+    star_destroy(&factory, &s);
+}
+
+/* A link beside learns how the peer is from the first, after all that was sent. */
+static void test_beside_ends(void)
+{
+    for (ddl__link_state state = DDL__LINK_LEFT; state <= DDL__LINK_LOST; state++) {
+        star_factory factory = {create_beside, destroy, NULL};
+        star s = star_create(&factory, 1);
+        memory *m = s.own;
+        ddl__link *leaf = s.leaf[0], *centre = m->first[0];
+        CHECK(publish_span(&s.centre[0], 1, 0, 1000), "full");
+        if (state == DDL__LINK_LOST)
+            pull_plug(&factory, &s, centre);
+        else
+            centre->ops->close(centre, state == DDL__LINK_LEFT ? NULL : "enough");
+        check_becomes(m->first[1], state);
+        read_soon(NULL, leaf, 0, 1000);
+        CHECK(!span_is_next(leaf, 1, 0) && leaf->state == state, "state %d, not %d", leaf->state,
+              state);
+        CHECK(state == DDL__LINK_LEFT || leaf->reason[0], "no reason");
+        star_destroy(&factory, &s);
+    }
+}
+
+/* Two spans reserved before either is published, the second read before the first is released, once
+ * around the ring and more. */
+static void test_several_at_once(void (*make)(star *s))
+{
+    enum { SPAN = ARENA / 5 };
+    star_factory factory = {make, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *from = s.leaf[0], *const *to = &s.centre[0];
+    const ddl__link_ops *ops = from->ops;
+    for (uint64_t k = 0; k < 100; k += 2) {
+        size_t bytes[] = {SPAN, SPAN / 2 + 64 * (k % 7)};
+        void *spans[2];
+        for (unsigned i = 0; i < 2; i++) {
+            spans[i] = ops->reserve(to, 1, bytes[i]);
+            CHECK(spans[i], "no room for span %ju", (uintmax_t)k + i);
+        }
+        for (unsigned i = 0; i < 2; i++)
+            fill(spans[i], bytes[i], k + i);
+        for (unsigned i = 0; i < 2; i++) {
+            ddl__signature signature = signature_of(k + i);
+            ops->publish(to, 1, spans[i], bytes[i], &signature);
+        }
+        const void *come[2];
+        for (unsigned i = 0; i < 2; i++) {
+            ddl__signature signature = signature_of(k + i);
+            come[i] = ops->peek(from, i, NULL, bytes[i], &signature);
+            CHECK(come[i], "span %ju has not come", (uintmax_t)k + i);
+        }
+        ddl__signature third = signature_of(k + 2);
+        CHECK(!ops->peek(from, 2, NULL, 64, &third), "a third span");
+        for (unsigned i = 0; i < 2; i++) {
+            check_filled(come[i], bytes[i], k + i);
+            CHECK(ops->flush(*to) == DDL__LINK_UNREAD, "released before it was");
+            ops->release(from);
+        }
+        CHECK(ops->flush(*to) == DDL__LINK_DRAINED, "not released");
+    }
+    star_destroy(&factory, &s);
+}
+
+/* A span that no ring has room for spoils none that comes after it; short ones have places of their
+ * own as well. */
+static void test_room(void)
+{
+    enum { SHORT = 100 };
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *const *to = &s.centre[0];
+    CHECK(!to[0]->ops->reserve(to, 1, ARENA + 64), "more than there is");
+    CHECK(publish_span(to, 1, 0, 1000), "no room for a span");
+    read_soon(NULL, s.leaf[0], 0, 1000);
+    void *spans[] = {to[0]->ops->reserve(to, 1, SHORT), to[0]->ops->reserve(to, 1, SHORT)};
+    for (unsigned i = 0; i < 2; i++)
+        fill(spans[i], SHORT, 1 + i);
+    for (unsigned i = 0; i < 2; i++) {
+        ddl__signature signature = signature_of(1 + i);
+        to[0]->ops->publish(to, 1, spans[i], SHORT, &signature);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        read_soon(NULL, s.leaf[0], 1 + i, SHORT);
+    star_destroy(&factory, &s);
+}
+
+/* Send span k from a region: lent if the peer maps it. */
+static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64_t k)
+{
+    ddl__region region = ddl__regions_find(regions, buffer);
+    ddl__signature signature = signature_of(k);
+    fill(buffer, DDL__LEND_LEAST, k);
+    bool lent = to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, false);
+    CHECK(lent || publish_span(&to, 1, k, DDL__LEND_LEAST), "full");
+    return lent;
+}
+
+/* A span of a region is copied until the peer maps the region. From then on it is read in place,
+ * until it is released. A region that has the number of an earlier one is mapped anew. */
+static void test_lent(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0];
+    ddl__regions *regions = ddl__regions_create();
+    uint64_t k = 0;
+    for (unsigned round = 0; round < 3; round++) {
+        char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+        CHECK(!send_from(to, regions, buffer, k), "the peer cannot know region %u", round);
+        read_soon(NULL, s.leaf[0], k++, DDL__LEND_LEAST);
+        CHECK(to->ops->flush(to) == DDL__LINK_DRAINED, "user memory was copied");
+        for (size_t at = 0; at < 3; at++) {
+            CHECK(send_from(to, regions, buffer + at * 1000, k), "region %u is copied", round);
+            CHECK(to->ops->flush(to) == DDL__LINK_SENDING, "the peer has yet to read");
+            read_soon(NULL, s.leaf[0], k++, DDL__LEND_LEAST);
+            CHECK(to->ops->flush(to) == DDL__LINK_DRAINED, "released");
+        }
+        ddl__memory_free(buffer);
+    }
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* What was lent by a link that is closed before it is released is nothing to go by, and nothing
+ * comes after it. What was copied still counts. */
+static void test_lent_and_closed(bool lent)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+    send_from(to, regions, buffer, 0);
+    read_soon(NULL, from, 0, DDL__LEND_LEAST);
+    for (uint64_t k = 1; k < 3; k++)
+        CHECK(lent ? send_from(to, regions, buffer, k) : publish_span(&to, 1, k, DDL__LEND_LEAST),
+              "span %d", (int)k);
+    for (uint64_t k = 1; k < 3; k++) {
+        ddl__signature signature = signature_of(k);
+        const void *span = ddl__link_peek(from, DDL__LEND_LEAST, &signature);
+        CHECK(!span == (lent && k == 2), "span %d", (int)k);
+        if (!span)
+            break;
+        to->ops->close(to, "enough");
+        CHECK(from->ops->release(from) == !lent, "span %d", (int)k);
+    }
+    check_becomes(from, DDL__LINK_ABORTED);
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* Lend span k, whose result is wanted in its place; the peer stores it there. */
+static void lend_and_return(ddl__link *to, ddl__link *from, ddl__regions *regions, char *buffer,
+                            uint64_t k)
+{
+    ddl__region region = ddl__regions_find(regions, buffer);
+    ddl__signature signature = signature_of(k);
+    fill(buffer, DDL__LEND_LEAST, k);
+    CHECK(to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, true),
+          "span %d is copied", (int)k);
+    const void *span = ddl__link_peek(from, DDL__LEND_LEAST, &signature);
+    check_filled(span, DDL__LEND_LEAST, k);
+    void *result = from->ops->borrow(from);
+    CHECK(result == span && from->borrowed, "the result is not wanted");
+    fill(result, DDL__LEND_LEAST, k + 1);
+    from->ops->release(from);
+    CHECK(from->ops->give_back(from, DDL__LEND_LEAST, &signature) && !from->borrowed, "full");
+}
+
+/* A result that is stored where the owner wants it is found there, also after the owner has
+ * detached the region. It is found nowhere else, nor where nothing was lent, and not without being
+ * wanted. */
+static void test_returned(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+    ddl__region region;
+    uint64_t k = 0;
+    send_from(to, regions, buffer, k);
+    read_soon(NULL, from, k++, DDL__LEND_LEAST);
+    CHECK(send_from(to, regions, buffer, k), "copied");
+    ddl__signature signature = signature_of(k);
+    CHECK(ddl__link_peek(from, DDL__LEND_LEAST, &signature) && !from->ops->borrow(from),
+          "a result that is not wanted");
+    read_soon(NULL, from, k++, DDL__LEND_LEAST);
+    for (int detached = 0; detached < 2; detached++, k++) {
+        char *at = buffer + (3 * k % 5) * DDL__LEND_LEAST;
+        region = ddl__regions_find(regions, buffer);
+        lend_and_return(to, from, regions, at, k);
+        signature = signature_of(k);
+        if (detached) {
+            ddl__region_detach(regions, &region, at, DDL__LEND_LEAST);
+            memset(at, 0, DDL__LEND_LEAST); /* as the caller of another operation beside it may */
+        }
+        CHECK(to->ops->peek(to, 0, at, DDL__LEND_LEAST, &signature) == at, "not returned");
+        check_filled(at, DDL__LEND_LEAST, k + 1);
+        to->ops->release(to);
+    }
+    CHECK(!ddl__regions_find(regions, buffer).base, "lent from detached memory");
+    CHECK(!to->ops->lend(to, &region, buffer, DDL__LEND_LEAST, &signature, false), "lent");
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* A peer that returns what it was not lent, or somewhere else, is lost. */
+static void test_returned_elsewhere(bool elsewhere)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    ddl__link *to = s.centre[0], *from = s.leaf[0];
+    ddl__regions *regions = ddl__regions_create();
+    char *buffer = ddl__memory_alloc(regions, DDL__REGION_LEAST);
+    ddl__signature signature = signature_of(1);
+    if (elsewhere) {
+        send_from(to, regions, buffer, 0);
+        read_soon(NULL, from, 0, DDL__LEND_LEAST);
+        lend_and_return(to, from, regions, buffer, 1);
+    } else {
+        from->ops->give_back(from, DDL__LEND_LEAST, &signature);
+    }
+    CHECK(!to->ops->peek(to, 0, buffer + elsewhere, DDL__LEND_LEAST, &signature), "found");
+    CHECK(to->state == DDL__LINK_LOST && strstr(to->reason, "corrupt"), "%d %s", to->state,
+          to->reason);
+    ddl__memory_free(buffer);
+    ddl__regions_release(regions);
+    star_destroy(&factory, &s);
+}
+
+/* No more spans are reserved than a ring has entries for. */
+static void test_ring_is_full(void)
+{
+    star_factory factory = {create, destroy, NULL};
+    star s = star_create(&factory, 1);
+    unsigned n = 0;
+    while (n < 1000 && s.centre[0]->ops->reserve(&s.centre[0], 1, 1000))
+        n++;
+    CHECK(n == 64, "%u spans", n);
+    star_destroy(&factory, &s);
+}
+
+int main(int argc, char **argv)
+{
+    is_inproc = argc > 1 && !strcmp(argv[1], "inproc");
+    ddl__link_conformance(&(star_factory){create, destroy, NULL});
+    ddl__link_conformance_beside(&(star_factory){create_beside, destroy, NULL});
+    if (is_inproc) /* the rest is the same code */
+        return 0;
+    test_short_spans(create);
+    test_short_spans(create_beside);
+    test_several_at_once(create);
+    test_several_at_once(create_beside);
+    test_room();
+    test_ring_is_full();
+    test_lent();
+    test_lent_and_closed(true);
+    test_lent_and_closed(false);
+    test_returned();
+    test_returned_elsewhere(true);
+    test_returned_elsewhere(false);
+    test_beside_is_apart();
+    test_beside_ends();
+    return 0;
+}
