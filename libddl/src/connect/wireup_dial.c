@@ -15,8 +15,21 @@
 
 int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit)
 {
-    int64_t end = ddl__now() + limit;
-    return end < w->deadline ? end : w->deadline;
+    int64_t now = ddl__now();
+    return limit < w->deadline - now ? now + limit : w->deadline;
+}
+
+static ddl_status check_and_answer(void *wireup)
+{
+    ddl__wireup_accept_waiting(wireup);
+    return ddl__wireup_check_members(wireup);
+}
+
+ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit)
+{
+    return (ddl__until){.deadline = ddl__wireup_within(w, limit),
+                        .check = w->links ? check_and_answer : NULL,
+                        .context = (ddl__wireup *)w};
 }
 
 ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind)
@@ -60,12 +73,15 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
 
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
-    bool handed_over;
+    bool handed_over = true; /* or it will be */
+    ddl__until until = ddl__wireup_until(w, DDL__ADDRESS_LIMIT);
+    ddl_status status;
     if (w->has_cores)
         ddl__await_awake(d->fd, POLLIN);
-    ddl_status status =
-        ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
-                              ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session, &handed_over);
+    ddl__await_until(d->fd, POLLIN, &until, &status);
+    if (status == DDL_OK)
+        status = ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd, until.deadline,
+                                       &d->session, &handed_over);
     if (status == DDL_OK)
         return status;
     if (d->hello.kind == DDL__CONN_INPROC && !handed_over)
@@ -222,15 +238,12 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
  * answered meanwhile: they would else count this rank as the one that does not come. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
+    ddl__until until = ddl__wireup_until(w, DDL__NEVER);
     ddl_status status;
     if (w->has_cores)
         ddl__await_awake(fd, POLLIN);
-    do {
-        if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
-            return DDL_OK;
-        ddl__wireup_accept_waiting(w);
-        status = ddl__wireup_check_members(w);
-    } while (status == DDL_OK && ddl__now() < w->deadline);
+    if (!ddl__await_until(fd, POLLIN, &until, &status) && status == DDL_OK)
+        status = check_and_answer(until.context); /* the time is up */
     return status;
 }
 

@@ -371,6 +371,22 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
+/* No address of a survivor answers here: one of the two cannot be in the next list. Unless silence
+ * proves nothing. */
+static void creation_unreachable(void *context, int rank)
+{
+    const creation *c = context;
+    ddl__health *h = c->health;
+    int lost = h->survivors[rank];
+    pthread_mutex_lock(&h->detector->lock);
+    if (h->members[lost].fate == DDL__ALIVE && h->limits.dead != DDL__NEVER) {
+        ddl__member_mark_dead(h, lost, DDL__SILENT, "%s cannot connect to it", h->names[h->rank]);
+        ddl__gossip_lost(h, lost);
+        ddl__member_expel(h, lost);
+    }
+    pthread_mutex_unlock(&h->detector->lock);
+}
+
 /* Create the next comm of the survivors. */
 static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *next,
                               const unsigned char *live, uint32_t attempt, int64_t deadline)
@@ -380,7 +396,7 @@ static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *nex
         if (set_has(live, rank))
             h->survivors[n++] = rank;
     creation c = {h, live, attempt};
-    ddl__until until = {deadline, creation_check, &c};
+    ddl__until until = {deadline, creation_check, &c, creation_unreachable};
     return next->create(next->context, h->survivors, n, attempt, &until);
 }
 
