@@ -18,9 +18,10 @@ from pathlib import Path
 # Each layer of libddl/src, and the other layers whose headers it may include.
 LAYERS = {
     "api": {"comm", "health", "connect", "device", "engine", "base"},
-    "comm": {"health", "connect", "device", "engine", "topo", "net", "base"},
-    "health": {"connect", "engine", "net", "base"},
-    "connect": {"topo", "net", "base"},
+    "comm": {"health", "connect", "membership", "device", "engine", "topo", "net", "base"},
+    "health": {"connect", "engine", "membership", "net", "base"},
+    "connect": {"topo", "membership", "net", "base"},
+    "membership": {"base"},
     "device": {"engine", "net", "base"},
     "engine": {"plan", "topo", "reduce", "net", "base"},
     "plan": {"topo", "base"},
@@ -31,7 +32,11 @@ LAYERS = {
 }
 
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
-PURE = {"plan", "topo", "reduce"}
+PURE = {"plan", "topo", "reduce", "membership"}
+# These also have no memory but what they are given, so that a state is copied by memcpy.
+WITHOUT_MEMORY = {"membership"}
+MEMORY_HEADERS = {"errno.h", "stdatomic.h", "stdlib.h"}
+MEMORY_CALLS = re.compile(r"\b(malloc|calloc|realloc|free|strdup|ddl__now)\s*\(")
 PURE_SYSTEM = {
     *("assert.h", "errno.h", "float.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h"),
@@ -137,6 +142,10 @@ def check_c(root: Path) -> Iterator[str]:
             for match in GETENV.finditer(text):
                 line = line_of(text, match.start())
                 yield f"{where}:{line}: only {' and '.join(ENVIRONMENT)} read the environment"
+        if layer in WITHOUT_MEMORY:
+            for match in MEMORY_CALLS.finditer(text):
+                line = line_of(text, match.start())
+                yield f"{where}:{line}: {layer} has no memory and no clock: {match[1]}"
         if layer in PURE:
             for match in IMPURE_CALLS.finditer(text):
                 line = line_of(text, match.start())
@@ -148,6 +157,8 @@ def check_include(path: Path, layer: str, system: bool, name: str) -> str | None
     if system:
         if layer in PURE and name not in PURE_SYSTEM:
             return f"is pure and may not include <{name}>"
+        if layer in WITHOUT_MEMORY and name in MEMORY_HEADERS:
+            return f"has no memory of its own and may not include <{name}>"
         return None
     if name == "ddl/ddl.h":
         return None

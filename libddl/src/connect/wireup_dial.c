@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
+#include "membership/creation.h"
 #include "net/socket.h"
 
 int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit)
@@ -155,22 +156,25 @@ static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t lat
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
 
-/* Fail if waiting is in vain (until.h), or if a member has sent a create-failure notice. */
+/* Fail if waiting is in vain: see until.h. */
+static ddl_status check_vain(const ddl__wireup *w)
+{
+    ddl_status status = ddl__until_check(w->until);
+    if (status != DDL_OK)
+        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
+    return status;
+}
+
+/* Fail if a member has sent a create-failure notice. */
 static ddl_status check_notices(const ddl__wireup *w)
 {
     ddl__create_failure failure;
-    ddl_status status = ddl__until_check(w->until);
-    if (status != DDL_OK) {
-        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
-        return status;
-    }
-    if (ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) &&
-        (unsigned)failure.from < (unsigned)w->size) {
-        *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
-        return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
-                         failure.from, w->addresses[failure.from].host, failure.text);
-    }
-    return DDL_OK;
+    if (!ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) ||
+        (unsigned)failure.from >= (unsigned)w->size)
+        return DDL_OK;
+    *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
+    return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s", failure.from,
+                     w->addresses[failure.from].host, failure.text);
 }
 
 /* The member has no link, or has closed it. */
@@ -212,26 +216,50 @@ static ddl_status check_aborted(const ddl__wireup *w)
     return DDL_OK;
 }
 
-ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+/* Fail if a member has closed its link, with or without a reason. */
+static ddl_status check_lost(const ddl__wireup *w)
 {
-    ddl_status status = check_notices(w);
-    if (status == DDL_OK)
-        status = check_aborted(w);
-    return status == DDL_OK ? check_superseded(w) : status;
-}
-
-ddl_status ddl__wireup_check_members(const ddl__wireup *w)
-{
-    warn_missing(w);
-    ddl_status status = ddl__wireup_check_reasons(w);
-    for (int i = 0; i < w->size && status == DDL_OK; i++) {
+    for (int i = 0; i < w->size; i++) {
         const ddl__link *link = w->links[i];
         if (link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i)))
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
                 w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
+    return DDL_OK;
+}
+
+static ddl_status check_cause(const ddl__wireup *w, ddl__creation_cause cause)
+{
+    switch (cause) {
+    case DDL__CREATION_IN_VAIN: return check_vain(w);
+    case DDL__CREATION_NOTICED: return check_notices(w);
+    case DDL__CREATION_ABORTED: return check_aborted(w);
+    case DDL__CREATION_OUTDATED: return check_superseded(w);
+    case DDL__CREATION_LOST: return check_lost(w);
+    case DDL__CREATION_CAUSES: break;
+    }
+    return DDL_OK;
+}
+
+/* In the order in which causes count, up to this one. */
+static ddl_status check_causes(const ddl__wireup *w, ddl__creation_cause last)
+{
+    ddl_status status = DDL_OK;
+    for (ddl__creation_cause cause = 0; cause <= last && status == DDL_OK; cause++)
+        status = check_cause(w, cause);
     return status;
+}
+
+ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+{
+    return check_causes(w, DDL__CREATION_OUTDATED);
+}
+
+ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+{
+    warn_missing(w);
+    return check_causes(w, DDL__CREATION_LOST);
 }
 
 /* Wait for the answer of the peer's comm while all members are still there. Higher ranks are
