@@ -21,7 +21,7 @@ import adapter_list
 # Each layer of libddl/src, and the other layers whose headers it may include.
 LAYERS = {
     "api": {"comm", "health", "connect", "device", "engine", "base"},
-    "comm": {"health", "connect", "device", "engine", "topo", "net", "base"},
+    "comm": {"health", "connect", "membership", "device", "engine", "topo", "net", "base"},
     "health": {"membership", "connect", "engine", "net", "base"},
     "connect": {"membership", "topo", "net", "base"},
     "device": {"engine", "net", "base"},
@@ -74,8 +74,10 @@ ROOMS = {
 
 # Functions of their arguments alone: no I/O, no clock, no threads, no environment.
 PURE = {"plan", "topo", "reduce", "membership"}
-NO_ALLOCATION = {"membership"}  # nothing in it can fail
-ALLOCATES = re.compile(r"\b(malloc|calloc|realloc|free)\s*\(")
+# These also have no memory but what they are given, so that a state is copied by memcpy.
+WITHOUT_MEMORY = {"membership"}
+MEMORY_HEADERS = {"errno.h", "stdatomic.h", "stdlib.h"}
+MEMORY_CALLS = re.compile(r"\b(malloc|calloc|realloc|free|strdup|ddl__now)\s*\(")
 PURE_SYSTEM = {
     *("assert.h", "errno.h", "float.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h"),
@@ -168,14 +170,14 @@ def check_c(root: Path) -> Iterator[str]:
             for match in GETENV.finditer(text):
                 line = line_of(text, match.start())
                 yield f"{where}:{line}: only {' and '.join(ENVIRONMENT)} read the environment"
+        if layer in WITHOUT_MEMORY:
+            for match in MEMORY_CALLS.finditer(text):
+                line = line_of(text, match.start())
+                yield f"{where}:{line}: {layer} has no memory and no clock: {match[1]}"
         if layer in PURE:
             for match in IMPURE_CALLS.finditer(text):
                 line = line_of(text, match.start())
                 yield f"{where}:{line}: {layer} is pure and may not call {match[1]}"
-        if layer in NO_ALLOCATION:
-            for match in ALLOCATES.finditer(text):
-                line = line_of(text, match.start())
-                yield f"{where}:{line}: {layer} may not call {match[1]}: its state is one block"
 
 
 def check_include(layer: str, room: str, system: bool, name: str) -> str | None:
@@ -183,6 +185,8 @@ def check_include(layer: str, room: str, system: bool, name: str) -> str | None:
     if system:
         if layer in PURE and name not in PURE_SYSTEM:
             return f"is pure and may not include <{name}>"
+        if layer in WITHOUT_MEMORY and name in MEMORY_HEADERS:
+            return f"has no memory of its own and may not include <{name}>"
         return None
     if name == "ddl/ddl.h":
         return None

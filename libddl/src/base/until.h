@@ -13,6 +13,8 @@ typedef struct ddl__until {
     /* Fails, with the message set, once waiting is in vain. NULL: only the deadline counts. */
     ddl_status (*check)(void *context);
     void *context;
+    /* Called when no address of this member of the comm answers in time. Or NULL. */
+    void (*unreachable)(void *context, int rank);
 } ddl__until;
 
 static inline ddl_status ddl__until_check(const ddl__until *until)

@@ -16,6 +16,7 @@
 #include "comm/settings.h"
 #include "connect/neighbours.h"
 #include "connect/wireup.h"
+#include "membership/creation.h"
 
 enum {
     /* Messages and named operations have a ring for each pair, half of which may be published. In
@@ -397,7 +398,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__a
         if (status == DDL__SUPERSEDED)
             ddl__log(DDL__INFO, "rank %d on %s begins the creation of a comm again: %s", rank,
                      addresses[rank].host, ddl__message());
-    } while (status == DDL__SUPERSEDED && ddl__now() < own.deadline);
+    } while (ddl__creation_begins_again(status, ddl__now(), own.deadline));
     if (status == DDL__SUPERSEDED)
         status = ddl__fail(DDL_ETIMEDOUT, "the members did not agree on a creation in time");
     if (status != DDL_OK)

@@ -89,7 +89,7 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
     child_members members = {parent, ranks, size};
     ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
     if (!own.check) /* a shrink has its own check: its parent is dead */
-        own = (ddl__until){own.deadline, check_parent, &members};
+        own = (ddl__until){own.deadline, check_parent, &members, NULL};
     return ddl__comm_join(parent->endpoint, parent, addresses, self, size, config, false, &own,
                           comm);
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "membership/creation.h"
+
 static bool is_known(const ddl__create_failures *failures, const ddl__create_failure *notice)
 {
     for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
@@ -46,7 +48,7 @@ const ddl__create_failure *ddl__create_failures_find(const ddl__create_failures 
     for (int i = 0; i < DDL__CREATE_FAILURES_MAX; i++) {
         const ddl__create_failure *entry = &failures->list[i];
         if (entry->status != DDL_OK && ddl__digest_equal(entry->family, family) &&
-            entry->creation >= creation)
+            ddl__creation_concerns(entry->creation, creation))
             return entry;
     }
     return NULL;

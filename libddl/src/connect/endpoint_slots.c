@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "connect/endpoint_state.h"
+#include "membership/creation.h"
 
 static ddl__counter *find_counter(const ddl_endpoint *endpoint, ddl__digest family)
 {
@@ -31,7 +32,7 @@ uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest fami
     }
     if (c) {
         uint32_t seen = ddl__pending_find_creation(endpoint, family, c->used);
-        c->used = seen ? seen : c->used + 1;
+        c->used = ddl__creation_propose(c->used, seen);
     }
     uint32_t number = c ? c->used : 0;
     pthread_mutex_unlock(&endpoint->lock);
@@ -42,8 +43,8 @@ void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, ui
 {
     pthread_mutex_lock(&endpoint->lock);
     ddl__counter *c = find_counter(endpoint, family);
-    if (c && c->used < number - 1)
-        c->used = number - 1;
+    if (c)
+        c->used = ddl__creation_raise(c->used, number);
     pthread_mutex_unlock(&endpoint->lock);
 }
 

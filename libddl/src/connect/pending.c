@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "connect/endpoint_state.h"
+#include "membership/creation.h"
 #include "net/shm.h"
 #include "net/socket.h"
 
@@ -452,14 +453,18 @@ uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
         const ddl__hello *hello = &conn->inbound.received.hello;
-        bool begins = begins_creation(endpoint, conn, slot->id.family);
-        if (begins && hello->creation < slot->id.number) {
+        ddl__creation_verdict verdict =
+            begins_creation(endpoint, conn, slot->id.family)
+                ? ddl__creation_judge(slot->id.number, hello->creation,
+                                      is_missing(context, (int)hello->from))
+                : DDL__CREATION_KEEP;
+        if (verdict == DDL__CREATION_REFUSE) {
             pending_refuse(endpoint, conn, DDL_EREFUSED, "a later creation has begun here",
                            slot->id.number);
             pending_drop(endpoint, at);
             continue;
         }
-        if (begins && hello->creation > later && is_missing(context, (int)hello->from)) {
+        if (verdict == DDL__CREATION_YIELD && hello->creation > later) {
             later = hello->creation;
             *member = (int)hello->from;
         }

@@ -178,8 +178,7 @@ void ddl__race_again(ddl__race *race)
     begin(race, race->peer, &left);
 }
 
-ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, int64_t deadline,
-                         ddl_status (*check)(const void *context), const void *context)
+ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, const ddl__until *until)
 {
     size_t n_paths = 0;
     for (int r = 0; r < n; r++)
@@ -192,12 +191,12 @@ ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, int64_
         left = 0;
         for (int r = 0; r < n; r++) {
             if (!races[r].ended)
-                advance(endpoint, &races[r], deadline);
+                advance(endpoint, &races[r], until->deadline);
             left += !races[r].ended;
         }
         await_events(races, n, polled);
-        if (check && ddl__now() >= check_at) {
-            status = check(context);
+        if (ddl__now() >= check_at) {
+            status = ddl__until_check(until);
             check_at = ddl__now() + DDL__MEMBERS_POLL;
         }
     }

@@ -5,6 +5,7 @@
 #ifndef DDL_CONNECT_RACE_H
 #define DDL_CONNECT_RACE_H
 
+#include "base/until.h"
 #include "connect/endpoint.h"
 
 typedef enum ddl__path_state {
@@ -39,10 +40,9 @@ void ddl__race_begin(ddl_endpoint *endpoint, const ddl__address *peer, ddl__race
 /* The connection over its first path was no good: begin again with the others. */
 void ddl__race_again(ddl__race *race);
 
-/* Run the races until each has a connection or has failed on all paths. `check` is called from time
- * to time, unless it is NULL; if it fails, all connections are closed and its status is returned.
+/* Run the races until each has a connection or has failed on all paths. If the check of `until`
+ * fails, which is called from time to time, all connections are closed and its status is returned.
  * The caller owns the descriptors. */
-ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, int64_t deadline,
-                         ddl_status (*check)(const void *context), const void *context);
+ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, const ddl__until *until);
 
 #endif

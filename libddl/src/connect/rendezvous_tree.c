@@ -220,10 +220,11 @@ static ddl_status ask(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *
     int fd =
         ddl__dial((struct sockaddr *)&to, length, limit < plan->deadline ? limit : plan->deadline);
     ddl_status status = ask_over(plan, giver, address, fd, &there);
+    ddl__until until = {.deadline = plan->deadline};
     ddl__race race;
     ddl__race_begin(plan->endpoint, address, &race);
     while (status != DDL_OK && !there && race.paths.n) {
-        status = ddl__race_run(plan->endpoint, &race, 1, plan->deadline, NULL, NULL);
+        status = ddl__race_run(plan->endpoint, &race, 1, &until);
         if (status != DDL_OK)
             return status;
         errno = race.error;

@@ -77,8 +77,11 @@ static ddl_status dial_local(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 static ddl_status peer_join_local(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     char why[DDL__MESSAGE_MAX - 128];
-    if (ddl__dial_await_admission(w, d) == DDL_OK)
+    ddl_status status = ddl__dial_await_admission(w, d);
+    if (status == DDL_OK)
         return ddl__dial_join(w, peer, d);
+    if (!ddl__is_path_failure(w, status))
+        return status;
     snprintf(why, sizeof why, "%s", ddl__message());
     return ddl__fail(DDL_EUNREACHABLE, "rank %d on %s does not share memory: %s", peer,
                      w->addresses[peer].host, why);
@@ -172,6 +175,7 @@ static ddl_status join_rest(const ddl__wireup *w, ddl__peer_dial *all, int first
     ddl__wireup later = *w;
     ddl__reason ignored = *w->peer_reason;
     later.deadline = ddl__now() + DDL__CREATE_FAILURE_EACH;
+    later.until = NULL; /* which is no evidence that a member is unreachable */
     later.peer_reason = &ignored;
     snprintf(why, sizeof why, "%s", ddl__message());
     for (int peer = first; peer < w->rank; peer++)
@@ -201,7 +205,8 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
         checked = true;
         all[peer].attempt = all[peer].messages;
         all[peer].messages.fd = -1;
-        ddl__wireup_dial_path(w, peer, &all[peer], DDL__CONN_MESSAGES);
+        if (status == DDL_OK)
+            status = ddl__wireup_dial_path(w, peer, &all[peer], DDL__CONN_MESSAGES);
     }
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
         if (all[peer].tcp && !all[peer].first_use)

@@ -11,12 +11,26 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
+#include "membership/creation.h"
 #include "net/socket.h"
 
 int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit)
 {
-    int64_t end = ddl__now() + limit;
-    return end < w->deadline ? end : w->deadline;
+    int64_t now = ddl__now();
+    return limit < w->deadline - now ? now + limit : w->deadline;
+}
+
+static ddl_status check_and_answer(void *wireup)
+{
+    ddl__wireup_accept_waiting(wireup);
+    return ddl__wireup_check_members(wireup);
+}
+
+ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit)
+{
+    return (ddl__until){.deadline = ddl__wireup_within(w, limit),
+                        .check = w->links ? check_and_answer : NULL,
+                        .context = (ddl__wireup *)w};
 }
 
 ddl__hello ddl__wireup_hello(const ddl__wireup *w, int peer, uint8_t kind)
@@ -60,12 +74,15 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
 
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
-    bool handed_over;
+    bool handed_over = true; /* or it will be */
+    ddl__until until = ddl__wireup_until(w, DDL__ADDRESS_LIMIT);
+    ddl_status status;
     if (w->has_cores)
         ddl__await_awake(d->fd, POLLIN);
-    ddl_status status =
-        ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd,
-                              ddl__wireup_within(w, DDL__ADDRESS_LIMIT), &d->session, &handed_over);
+    ddl__await_until(d->fd, POLLIN, &until, &status);
+    if (status == DDL_OK)
+        status = ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd, until.deadline,
+                                       &d->session, &handed_over);
     if (status == DDL_OK)
         return status;
     if (d->hello.kind == DDL__CONN_INPROC && !handed_over)
@@ -139,22 +156,25 @@ static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t lat
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
 
-/* Fail if waiting is in vain (until.h), or if a member has sent a create-failure notice. */
+/* Fail if waiting is in vain: see until.h. */
+static ddl_status check_vain(const ddl__wireup *w)
+{
+    ddl_status status = ddl__until_check(w->until);
+    if (status != DDL_OK)
+        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
+    return status;
+}
+
+/* Fail if a member has sent a create-failure notice. */
 static ddl_status check_notices(const ddl__wireup *w)
 {
     ddl__create_failure failure;
-    ddl_status status = ddl__until_check(w->until);
-    if (status != DDL_OK) {
-        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
-        return status;
-    }
-    if (ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) &&
-        (unsigned)failure.from < (unsigned)w->size) {
-        *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
-        return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s",
-                         failure.from, w->addresses[failure.from].host, failure.text);
-    }
-    return DDL_OK;
+    if (!ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) ||
+        (unsigned)failure.from >= (unsigned)w->size)
+        return DDL_OK;
+    *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
+    return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s", failure.from,
+                     w->addresses[failure.from].host, failure.text);
 }
 
 /* The member has no link, or has closed it. */
@@ -196,41 +216,62 @@ static ddl_status check_aborted(const ddl__wireup *w)
     return DDL_OK;
 }
 
-ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+/* Fail if a member has closed its link, with or without a reason. */
+static ddl_status check_lost(const ddl__wireup *w)
 {
-    ddl_status status = check_notices(w);
-    if (status == DDL_OK)
-        status = check_aborted(w);
-    return status == DDL_OK ? check_superseded(w) : status;
-}
-
-ddl_status ddl__wireup_check_members(const ddl__wireup *w)
-{
-    warn_missing(w);
-    ddl_status status = ddl__wireup_check_reasons(w);
-    for (int i = 0; i < w->size && status == DDL_OK; i++) {
+    for (int i = 0; i < w->size; i++) {
         const ddl__link *link = w->links[i];
         if (link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i)))
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
                 w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
+    return DDL_OK;
+}
+
+static ddl_status check_cause(const ddl__wireup *w, ddl__creation_cause cause)
+{
+    switch (cause) {
+    case DDL__CREATION_IN_VAIN: return check_vain(w);
+    case DDL__CREATION_NOTICED: return check_notices(w);
+    case DDL__CREATION_ABORTED: return check_aborted(w);
+    case DDL__CREATION_OUTDATED: return check_superseded(w);
+    case DDL__CREATION_LOST: return check_lost(w);
+    case DDL__CREATION_CAUSES: break;
+    }
+    return DDL_OK;
+}
+
+/* In the order in which causes count, up to this one. */
+static ddl_status check_causes(const ddl__wireup *w, ddl__creation_cause last)
+{
+    ddl_status status = DDL_OK;
+    for (ddl__creation_cause cause = 0; cause <= last && status == DDL_OK; cause++)
+        status = check_cause(w, cause);
     return status;
+}
+
+ddl_status ddl__wireup_check_reasons(const ddl__wireup *w)
+{
+    return check_causes(w, DDL__CREATION_OUTDATED);
+}
+
+ddl_status ddl__wireup_check_members(const ddl__wireup *w)
+{
+    warn_missing(w);
+    return check_causes(w, DDL__CREATION_LOST);
 }
 
 /* Wait for the answer of the peer's comm while all members are still there. Higher ranks are
  * answered meanwhile: they would else count this rank as the one that does not come. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
+    ddl__until until = ddl__wireup_until(w, DDL__NEVER);
     ddl_status status;
     if (w->has_cores)
         ddl__await_awake(fd, POLLIN);
-    do {
-        if (ddl__await(fd, POLLIN, ddl__wireup_within(w, DDL__MEMBERS_POLL)))
-            return DDL_OK;
-        ddl__wireup_accept_waiting(w);
-        status = ddl__wireup_check_members(w);
-    } while (status == DDL_OK && ddl__now() < w->deadline);
+    if (!ddl__await_until(fd, POLLIN, &until, &status) && status == DDL_OK)
+        status = check_and_answer(until.context); /* the time is up */
     return status;
 }
 

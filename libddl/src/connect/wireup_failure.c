@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "connect/wireup.h"
+#include "membership/creation.h"
 #include "net/socket.h"
 
 static bool send_notice_to(const ddl__wireup *w, int peer, const struct sockaddr *to,
@@ -61,11 +62,12 @@ void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
                              own ? whole : text};
     ddl__reason_write(&to_linked, encoded);
     for (int peer = 0; peer < w->size; peer++) {
-        ddl__link *link = w->links ? w->links[peer] : NULL;
-        if (link && link->fd >= 0)
+        ddl__link *link = w->links && peer != w->rank ? w->links[peer] : NULL;
+        ddl__creation_audience audience =
+            ddl__creation_audience_of(status, own, link && link->fd >= 0);
+        if (audience == DDL__CREATION_CLOSE_LINK)
             link->ops->close(link, encoded);
-        else if (peer != w->rank && own && status != DDL_ETIMEDOUT && status != DDL__SUPERSEDED &&
-                 ddl__now() < end)
+        else if (audience == DDL__CREATION_SEND_NOTICE && peer != w->rank && ddl__now() < end)
             send_notice(w, peer, &to_unlinked, end);
     }
     if (!w->slot)

@@ -69,6 +69,17 @@ void ddl__dial_cancel(ddl__dial_attempt *d);
 ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
                            const ddl__hello *hello);
 
+/* The limit of one step of a dial, `limit` from now, and the check of all that waits: higher ranks
+ * are answered, and the members are checked, unless the wireup dials a single link later. */
+ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit);
+
+/* Whether the status is the failure of one path: others may be tried. Else the creation fails. */
+static inline bool ddl__is_path_failure(const ddl__wireup *w, ddl_status status)
+{
+    bool is_told = w->peer_reason && w->peer_reason->status != DDL_OK;
+    return !is_told && (status == DDL_EUNREACHABLE || status == DDL_EREFUSED);
+}
+
 /* Wait for the answer of the peer's endpoint. */
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d);
 
@@ -106,12 +117,12 @@ typedef struct ddl__path_ends {
 
 ddl__path_ends ddl__wireup_path_ends(const ddl__wireup *w, int peer, ddl__path path);
 
-/* Start a handshake with the peer over a path. */
+/* Start a handshake with the peer over a path; see ddl__is_path_failure. */
 ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                      uint8_t kind, unsigned lane, ddl__path path);
 
-/* Dial over the paths that are left in turn until one connects. */
-void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);
+/* Dial over the paths that are left in turn until one connects. Not DDL_OK: a member has failed. */
+ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);
 
 /* Connect to those of the n ranks from `first` on that are to be dialed over TCP (a[i].tcp), all at
  * once, and start their handshakes. Not DDL_OK: a member has failed (ddl__wireup_check_members). */

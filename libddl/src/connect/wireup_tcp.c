@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "connect/race.h"
@@ -34,13 +36,14 @@ ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_a
                                      uint8_t kind, unsigned lane, ddl__path path)
 {
     ddl__path_ends ends = ddl__wireup_path_ends(w, peer, path);
-    int fd = ddl__dial_from(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
-                            (struct sockaddr *)&ends.to, ends.length,
-                            ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
+    ddl__until until = ddl__wireup_until(w, DDL__ADDRESS_LIMIT);
+    ddl_status status;
+    int fd = ddl__dial_until(ends.is_bound ? (struct sockaddr *)&ends.from : NULL,
+                             (struct sockaddr *)&ends.to, ends.length, &until, &status);
     if (fd >= 0)
         return start_on_socket(w, peer, d, kind, lane, fd);
     d->error = errno;
-    return ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+    return status != DDL_OK ? status : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
 }
 
 static ddl_status dial_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d, uint8_t kind,
@@ -71,30 +74,44 @@ static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_sta
     a->path++;
 }
 
-void ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
+ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     while (a->attempt.fd < 0 && a->path < a->paths.n) {
         ddl_status status =
             ddl__wireup_start_on_path(w, peer, &a->attempt, kind, 0, a->paths.path[a->path]);
+        if (status != DDL_OK && !ddl__is_path_failure(w, status))
+            return status;
         if (status != DDL_OK)
             next_path(w, peer, a, status);
     }
+    return DDL_OK;
 }
 
-/* Dial the connection for messages and the control connection as well. */
-static void start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
+/* Dial the connection for messages and the control connection as well. Those that fail are dialed
+ * again later. */
+static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl__path path = a->paths.path[a->path];
-    ddl__wireup_start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, path);
     ddl__dial_attempt control = {.fd = -1};
-    if (w->controls &&
-        ddl__wireup_start_on_path(w, peer, &control, DDL__CONN_CONTROL, 0, path) == DDL_OK)
+    ddl_status status =
+        ddl__wireup_start_on_path(w, peer, &a->messages, DDL__CONN_MESSAGES, 0, path);
+    if (w->controls && (status == DDL_OK || ddl__is_path_failure(w, status)))
+        status = ddl__wireup_start_on_path(w, peer, &control, DDL__CONN_CONTROL, 0, path);
+    if (control.fd >= 0)
         w->controls[peer] = (ddl__control_dial){.fd = control.fd, .session = control.session};
     ddl__session_end(&control.session);
+    return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* The race of connecting to a peer has ended. */
-static void use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const ddl__race *race)
+/* If the creation's time is up, the member's was too short. */
+static void report_unreachable(const ddl__wireup *w, int peer)
+{
+    if (w->until && w->until->unreachable && ddl__now() < w->deadline)
+        w->until->unreachable(w->until->context, peer);
+}
+
+/* The race of connecting to a peer has ended. Not DDL_OK: a member has failed. */
+static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const ddl__race *race)
 {
     bool lanes = race->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
     a->paths = race->paths;
@@ -104,21 +121,14 @@ static void use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const dd
              race->error ? strerror(race->error) : "it has no address that leads to it from here");
     if (race->fd < 0) {
         a->path = a->paths.n;
-        return;
+        report_unreachable(w, peer);
+        return DDL_OK;
     }
     uint8_t kind = a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP;
     ddl_status status = start_on_socket(w, peer, &a->attempt, kind, 0, race->fd);
     if (status != DDL_OK)
         next_path(w, peer, a, status);
-    else if (!lanes && !a->first_use)
-        start_others(w, peer, a);
-}
-
-/* Higher ranks are answered meanwhile, as in all that waits. */
-static ddl_status check_members(const void *wireup)
-{
-    ddl__wireup_accept_waiting(wireup);
-    return ddl__wireup_check_members(wireup);
+    return status == DDL_OK && !lanes && !a->first_use ? start_others(w, peer, a) : DDL_OK;
 }
 
 ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__peer_dial *a)
@@ -133,13 +143,15 @@ ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__pe
     for (int i = 0; i < n; i++)
         if (a[i].tcp)
             ddl__race_begin(w->endpoint, &w->addresses[first + i], race++);
-    ddl_status status =
-        n_races ? ddl__race_run(w->endpoint, races, n_races, w->deadline, check_members, w)
-                : DDL_OK;
+    ddl__until until = ddl__wireup_until(w, DDL__NEVER);
+    ddl_status status = n_races ? ddl__race_run(w->endpoint, races, n_races, &until) : DDL_OK;
+    bool connected = status == DDL_OK;
     race = races;
-    for (int i = 0; i < n && status == DDL_OK; i++)
-        if (a[i].tcp)
-            use_race(w, first + i, &a[i], race++);
+    for (int i = 0; i < n && connected; i++)
+        if (a[i].tcp && status == DDL_OK)
+            status = use_race(w, first + i, &a[i], race++);
+        else if (a[i].tcp && race++->fd >= 0)
+            close(race[-1].fd);
     free(races);
     return status;
 }
@@ -148,13 +160,19 @@ ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__pe
 static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     for (;;) {
-        ddl__wireup_dial_path(w, peer, a, kind);
+        ddl_status status = ddl__wireup_dial_path(w, peer, a, kind);
+        if (status != DDL_OK)
+            return status;
+        if (a->attempt.fd < 0 && a->status == DDL_EUNREACHABLE)
+            report_unreachable(w, peer);
         if (a->attempt.fd < 0)
             return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, w->addresses[peer].host,
                              w->addresses[peer].port, a->why);
-        ddl_status status = ddl__dial_await_admission(w, &a->attempt);
+        status = ddl__dial_await_admission(w, &a->attempt);
         if (status == DDL_OK)
             return ddl__dial_join(w, peer, &a->attempt);
+        if (!ddl__is_path_failure(w, status))
+            return status;
         next_path(w, peer, a, status);
     }
 }
@@ -167,7 +185,7 @@ static ddl_status dial_lanes(const ddl__wireup *w, int peer, ddl__peer_dial *a, 
     for (unsigned lane = 1; status == DDL_OK && lane <= a->lanes; lane++) {
         ddl__path *path = &a->paths.path[(lane - 1) % a->paths.at_once];
         status = dial_on_path(w, peer, &d, kind, lane, *path);
-        if (status != DDL_OK) {
+        if (status != DDL_OK && ddl__is_path_failure(w, status)) {
             warn_unused(w, peer, *path);
             *path = a->paths.path[a->path];
             status = dial_on_path(w, peer, &d, kind, lane, *path);

@@ -30,11 +30,20 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
+/* No address of a survivor answers here: one of the two cannot be in the next list. */
+static void creation_unreachable(void *context, int rank)
+{
+    ddl__health *h = context;
+    pthread_mutex_lock(&h->detector->lock);
+    ddl__member_cannot_connect(h->membership, h->survivors[rank], ddl__now());
+    pthread_mutex_unlock(&h->detector->lock);
+}
+
 /* Create the next comm of the survivors. Releases the lock meanwhile. */
 static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *next)
 {
     ddl__membership *m = h->membership;
-    ddl__until until = {m->deadline, creation_check, h};
+    ddl__until until = {m->deadline, creation_check, h, creation_unreachable};
     uint32_t attempt = m->attempt;
     int n = 0;
     for (int rank = 0; rank < h->size; rank++)

@@ -5,6 +5,7 @@
  * theirs. Until then the connection is parked at the peer's endpoint, and the peer's
  * ddl__wireup_run leaves it there. Members that share memory have got theirs with the link. */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +49,18 @@ static ddl_status check_members(ddl__health *h)
     return ddl__until_check(h->config.until);
 }
 
+static ddl_status check(void *health)
+{
+    return check_members(health);
+}
+
+/* The limit of one step of a dial, and the check of all that waits; join_lower repeats the check.
+ */
+static ddl__until step_until(ddl__health *h)
+{
+    return (ddl__until){limit_within(h, DDL__ADDRESS_LIMIT), check, h, NULL};
+}
+
 /* This is the member's control connection. */
 static void control_open(ddl__health *h, int rank, int fd, ddl__seal *seal)
 {
@@ -59,10 +72,14 @@ static void control_open(ddl__health *h, int rank, int fd, ddl__seal *seal)
 static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t length)
 {
     bool local = to->sa_family == AF_UNIX;
+    ddl__until until = step_until(h);
+    ddl_status status;
     int fd;
+    if (!local)
+        return ddl__dial_until(NULL, to, length, &until, &status);
     do
-        fd = ddl__dial(to, length, limit_within(h, local ? DDL__MEMBERS_POLL : DDL__ADDRESS_LIMIT));
-    while (fd < 0 && local && errno == ETIMEDOUT && ddl__now() < h->config.deadline &&
+        fd = ddl__dial(to, length, limit_within(h, DDL__MEMBERS_POLL));
+    while (fd < 0 && errno == ETIMEDOUT && ddl__now() < h->config.deadline &&
            check_members(h) == DDL_OK);
     return fd;
 }
@@ -111,12 +128,18 @@ static bool dial_peer(ddl__health *h, int peer)
 }
 
 /* Wait for the answer of the peer's endpoint; false with the message set. */
-static bool dial_await_admission(const ddl__health *h, ddl__control_dial *dial, ddl__seal **seal)
+static bool dial_await_admission(ddl__health *h, ddl__control_dial *dial, ddl__seal **seal)
 {
     const ddl__job *job = ddl__endpoint_job(h->config.endpoint);
+    ddl__until until = step_until(h);
+    ddl_status status;
     bool handed;
-    return ddl__handshake_finish(job, dial->fd, limit_within(h, DDL__ADDRESS_LIMIT), &dial->session,
-                                 &handed) == DDL_OK &&
+    if (!ddl__await_until(dial->fd, POLLIN, &until, &status)) {
+        ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
+        return false;
+    }
+    return ddl__handshake_finish(job, dial->fd, until.deadline, &dial->session, &handed) ==
+               DDL_OK &&
            ddl__session_seal(job, &dial->session, dial->fd, DDL__DIALER, seal) == DDL_OK;
 }
 

@@ -221,6 +221,16 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
+void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
+{
+    if (!ddl__is_alive(m, rank) || m->dead == INT64_MAX)
+        return;
+    ddl__cause cause = {.kind = DDL__CAUSE_LINK_UNREACHABLE};
+    ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
+    ddl__gossip_lost(m, rank);
+    ddl__member_give_up(m, rank);
+}
+
 /* ------------------------------------------------------------------------------------ witnesses */
 
 void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now)

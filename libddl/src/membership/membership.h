@@ -221,6 +221,10 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * opened. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
+/* No address of the member answers, although its heartbeats may arrive: they cannot both be in the
+ * next list. Ignored where silence proves nothing either. */
+void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now);
+
 /* The launcher has seen the member's process end, after it had created the comm of `attempt` (0:
  * none). A leave message may still be on its way. */
 void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now);

@@ -30,6 +30,22 @@ bool ddl__await(int fd, short events, int64_t deadline)
     }
 }
 
+bool ddl__await_until(int fd, short events, const ddl__until *until, ddl_status *status)
+{
+    *status = DDL_OK;
+    for (;;) {
+        int64_t now = ddl__now(), check_at = now + DDL__MEMBERS_POLL;
+        if (ddl__await(fd, events, check_at < until->deadline ? check_at : until->deadline))
+            return true;
+        if (errno != ETIMEDOUT || ddl__now() >= until->deadline)
+            return false;
+        if ((*status = ddl__until_check(until)) != DDL_OK) {
+            errno = ECANCELED;
+            return false;
+        }
+    }
+}
+
 void ddl__await_awake(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
@@ -132,9 +148,18 @@ int ddl__dial_begin(const struct sockaddr *from, const struct sockaddr *address,
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline)
 {
-    int error, fd = dial_begin(from, address, length, deadline, &error);
+    ddl__until until = {.deadline = deadline};
+    ddl_status status;
+    return ddl__dial_until(from, address, length, &until, &status);
+}
+
+int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                    const ddl__until *until, ddl_status *status)
+{
+    int error, fd = dial_begin(from, address, length, until->deadline, &error);
+    *status = DDL_OK;
     if (error == EINPROGRESS)
-        error = ddl__await(fd, POLLOUT, deadline) ? 0 : errno;
+        error = ddl__await_until(fd, POLLOUT, until, status) ? 0 : errno;
     if (error == 0)
         error = ddl__dial_error(fd);
     if (error == 0)

@@ -9,13 +9,18 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "base/status.h"
+#include "base/until.h"
 
 /* A connected stream socket, or -1 with errno; ETIMEDOUT at the deadline. From any local address,
  * or from one of the same family and length as that of the peer. */
 int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline);
 int ddl__dial_from(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                    int64_t deadline);
+
+/* As ddl__dial_from, for a TCP socket, until the deadline of `until` or while its check succeeds:
+ * ECANCELED with its *status, else that is DDL_OK. */
+int ddl__dial_until(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
+                    const ddl__until *until, ddl_status *status);
 
 /* Begin to connect a TCP socket. Returns it, or -1 with errno. An event POLLOUT tells the end;
  * ddl__dial_error then returns 0 or the error. */
@@ -40,6 +45,10 @@ void ddl__socket_ip(int fd, bool peer, char ip[INET6_ADDRSTRLEN]);
 
 /* Wait for `events` of poll; false at the deadline. */
 bool ddl__await(int fd, short events, int64_t deadline);
+
+/* The same, with a check every DDL__MEMBERS_POLL: ECANCELED with its *status, else that is DDL_OK.
+ */
+bool ddl__await_until(int fd, short events, const ddl__until *until, ddl_status *status);
 
 /* Wait a moment for `events` without sleeping: waking up takes longer than many a peer takes to
  * answer. For a thread that has a core. */
