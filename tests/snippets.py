@@ -30,7 +30,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES += sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("", "dev", "elastic", "lab")
+    for path in (ROOT / "docs" / folder).glob("*.md")
+)
 RUN = ("python", "bash", "c")
 OTHERS = ("text", "console", "diff", "json", "toml", "{toctree}", "{raw}", "{image}")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pure
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 RENAMED = [
     ("torch", "all_gather_object", "allgather_object"),

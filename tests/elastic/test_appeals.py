@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.appeals import MORE, Appeals
 from ddl_elastic.coordinator.staff import Worker
 from ddl_elastic.engines import Handle, Slot
 
+pytestmark = pytest.mark.pure
+
 SILENCE = 6.0
 LATE = SILENCE + MORE
 

@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.rebuilding import Rebuilding, is_known, replay, unk
 from ddl_elastic.coordinator.staff import Worker
 from ddl_elastic.engines.memory import Memory
 
+pytestmark = pytest.mark.pure
+
 
 def told(memory: Memory, kind: str, heard: bool = True, **fields: Any) -> None:
     memory.told(checked(kind, fields), heard)

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ddl_elastic.coordinator.staff import Size, Staff, Worker
 from ddl_elastic.engines import Handle, Slot
+
+pytestmark = pytest.mark.pure
 
 
 def make_staff(workers: list[Worker]) -> Staff:

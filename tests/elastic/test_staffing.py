@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.staff import Size, Staff, Worker
 from ddl_elastic.engines import Handle, Slot
 from ddl_elastic.step.admission import Candidate
 
+pytestmark = pytest.mark.pure
+
 FIRST = Candidate(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {
     "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),

@@ -18,6 +18,8 @@ from ddl_scheduler.planning.jobs import Job, Map, Plan, Settings, Slot, Tenant
 from ddl_scheduler.planning.model import Memory, StepModel, sizes_list
 from ddl_scheduler.planning.policy import plan_make
 
+pytestmark = pytest.mark.pure
+
 NOW = 1000.0
 SETTINGS = Settings()
 
