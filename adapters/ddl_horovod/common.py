@@ -135,7 +135,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def split_list(l: list[Any], n: int) -> list[list[Any]]:  # noqa: E741, Horovod's name
-    """n parts of a list; the first have one more."""
+    """Return n parts of a list; the first ones have one item more."""
     ends = [0, *accumulate(parts(len(l), n))]
     return [l[begin:end] for begin, end in pairwise(ends)]
 

@@ -50,7 +50,7 @@ class Appeals:
         self.given_up: set[int] = set()  # members without whom others were let go on
 
     def ask(self, worker: Worker, fields: Mapping[str, Any], now: float) -> None:
-        """This worker's side is no majority. Raises ValueError."""
+        """Store a worker's request to continue without a majority. Raises ValueError."""
         members, missing = fields["members"], fields["missing"]
         known = range(len(self._workers))
         if not ({worker.member, *missing} <= {*members} and all(each in known for each in members)):

@@ -32,11 +32,11 @@ ANSWER_MORE = 10.0  # seconds: a coordinator that is there has answered by then
 
 
 class Left(SystemExit):
-    """This worker has left its job by plan; its program ends here, with status 0."""
+    """Error: this worker has left its job by plan; its program ends here, with status 0."""
 
 
 class NotAdmitted(RuntimeError):
-    """This worker computes other bits than those who have begun."""
+    """Error: this worker computes other bits than those who have begun."""
 
 
 _asked = False  # this process was asked to end
@@ -165,8 +165,8 @@ class Membership:
                 self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
 
     def appeal(self, members: Sequence[int], missing: Sequence[int]) -> str:
-        """This rank's side of a group, without those who are missing, is no majority. Why it may
-        not go on; "": it may."""
+        """Error: this rank's side of a group, without those who are missing, is no majority. Why
+        it may not go on; "": it may."""
         question = {"members": [*members], "missing": [*missing]}
         answer = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, **question)
         return answer.fields["why"] if answer else "the coordinator does not answer"
