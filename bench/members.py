@@ -31,8 +31,8 @@ from ddl_elastic.base import environment, messages
 from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.coordinator import control
 from ddl_elastic.engines.dialing import dial
-from ddl_elastic.engines.host_agent import Refused
-from ddl_elastic.engines.memory import Memory
+from ddl_elastic.engines.host_agent import JoinRefused
+from ddl_elastic.engines.worker_record import WorkerRecord
 
 DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 NAME = f"bench-members-{os.getpid()}"
@@ -49,7 +49,7 @@ class Member:
     agent: str
     slot: int
     link: Channel
-    memory: Memory | None = None
+    memory: WorkerRecord | None = None
     due: float = 0.0  # its next report
     steps: int = 0
 
@@ -85,7 +85,7 @@ class Members:
             link = self._reach({"agent": agent, "slot": slot, "member": number})
             self.members[agent, slot] = Member(agent, slot, link, memory)
             if memory:
-                link.send("standing", **memory.standing())
+                link.send("standing", **memory.snapshot())
 
     def _reach(self, hello: dict[str, Any]) -> Channel:
         until = time.monotonic() + LIMIT
@@ -93,7 +93,7 @@ class Members:
             try:
                 connection, _ = dial(("127.0.0.1", self.port), TOKEN, hello, LIMIT, LIMIT)
                 return Channel(connection)
-            except Refused:
+            except JoinRefused:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
@@ -135,7 +135,7 @@ class Members:
             if kind == "start":
                 agent = next(name for name, each in self.controls.items() if each is channel)
                 started = self.members[agent, fields["slot"]]
-                started.memory = Memory(fields["member"])
+                started.memory = WorkerRecord(fields["member"])
                 self._say(started, "ready", address=address(fields["member"]), pid=1)
             return
         assert member.memory

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ddl_core.readings import Readings
 
 
-class Closable(Protocol):
+class HasClosed(Protocol):
     @property
     def closed(self) -> bool: ...
 
 
-T = TypeVar("T", bound=Closable)
+T = TypeVar("T", bound=HasClosed)
 
 
 class LiveObjects(Generic[T]):

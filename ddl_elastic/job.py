@@ -15,12 +15,12 @@ from ddl_elastic.base.messages import Channel
 from ddl_elastic.coordinator import training
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.progress import Progress
-from ddl_elastic.coordinator.staff import Size
+from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.frameworks.protocol import Framework, State, digest, find_half, loaded_halves
+from ddl_elastic.frameworks.protocol import Framework, State, digest, find_adapter, loaded_adapters
 from ddl_elastic.shares.assign import legal_sizes
-from ddl_elastic.shares.loading import Collate, Dataset, Stream, count_samples, count_steps
+from ddl_elastic.shares.loading import Collate, Dataset, SampleStream, count_samples, count_steps
 from ddl_elastic.shares.sampler import Sampler, model_seed
 from ddl_elastic.step.membership import leave_when_asked
 from ddl_elastic.step.watchdog import Watchdog
@@ -70,7 +70,7 @@ class Job:
         self,
         *,
         model: Callable[[], Any],
-        data: Dataset | Stream,
+        data: Dataset | SampleStream,
         loss: Callable[..., Any],
         optimizer: Callable[..., Any],
         schedule: Callable[..., Any] | None = None,
@@ -126,8 +126,8 @@ class Job:
         """
         if joining.is_worker():
             return self._take_part()
-        for half in loaded_halves():
-            half.preload()
+        for adapter in loaded_adapters():
+            adapter.preload()
         constants, secret = self._constants, secrets.token_hex()
         traces = timeline.make_folder(self._trace)
 
@@ -188,7 +188,7 @@ class Job:
         Raises ValueError."""
         if self._job is None:
             raise RuntimeError("the job does not train: call resize while train runs")
-        self._job.staff.resize(workers)
+        self._job.registry.resize(workers)
 
     def report(self) -> dict[str, Any]:
         """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,
@@ -202,20 +202,20 @@ class Job:
 
     def _make(self) -> Framework:
         """The model, its optimizer and schedule, as every worker starts with them."""
-        for half in loaded_halves():
-            half.pin(self._constants.threads)
-            half.seed(model_seed(self._constants.seed))
+        for adapter in loaded_adapters():
+            adapter.pin(self._constants.threads)
+            adapter.seed(model_seed(self._constants.seed))
         return self._make_framework()
 
     def _make_framework(self) -> Framework:
         model = self._model()
         if not hasattr(model, "parameters"):
-            half: Any = find_half(model)
+            adapter: Any = find_adapter(model)
             raise TypeError(
-                f"model is a {type(model).__qualname__}; for its framework see {half.__name__}"
+                f"model is a {type(model).__qualname__}; for its framework see {adapter.__name__}"
             )
         optimizer = self._optimizer(model.parameters())
-        made: Framework = find_half(model).Half(
+        made: Framework = find_adapter(model).Half(
             model, optimizer, self._loss, self._schedule, buffers=self._buffers
         )
         return made

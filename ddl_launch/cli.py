@@ -30,7 +30,7 @@ from ddl_launch.hosts import (
     read_rankfile,
 )
 from ddl_launch.init_process import leave_process_1
-from ddl_launch.job import Job, Plan
+from ddl_launch.job import LaunchSpec, LocalJob
 from ddl_launch.launchers import find_launcher
 from ddl_launch.remote_job import RemoteJob, RemotePlan, preview
 
@@ -268,7 +268,7 @@ def _run_here(
             "there is no libcrypto.so.3 (Debian: libssl3): these ranks connect without a secret, so"
             " any user of this machine could be one of them; see ddl doctor"
         )
-    plan = Plan(
+    plan = LaunchSpec(
         command,
         _environments(shared, size, secret),
         bound,
@@ -277,7 +277,7 @@ def _run_here(
         arguments.grace,
         summary=arguments.verbose,
     )
-    return Job(plan, console).run()
+    return LocalJob(plan, console).run()
 
 
 def _has_loopback() -> bool:

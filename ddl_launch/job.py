@@ -24,7 +24,7 @@ _TAIL_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchSpec:
     """What to run: `command` once per environment in `environments`, which are the ranks.
 
     cores        the cores of each rank
@@ -43,10 +43,10 @@ class Plan:
     summary: bool = False
 
 
-class Job(Supervisor):
+class LocalJob(Supervisor):
     """One run of a plan."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: LaunchSpec, console: Console) -> None:
         size = len(plan.environments)
         super().__init__(size, console, plan.grace, plan.output_dir, plan.summary)
         self._plan = plan

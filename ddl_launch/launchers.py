@@ -39,7 +39,7 @@ class Launcher:
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchRequest:
     """Ranks for a launcher to start.
 
     names    the environment variables that ranks get from ddlrun's environment
@@ -129,13 +129,13 @@ def _with_folder_in_path(program: str) -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
 
-def start(order: Order) -> Start:
+def start(order: LaunchRequest) -> Start:
     """How the order's launcher starts its ranks."""
     make = {"openmpi": _open_mpi, "mpich": _mpich, "intelmpi": _intel_mpi, "srun": _srun}
     return make[order.launcher.kind](order)
 
 
-def _open_mpi(order: Order) -> Start:
+def _open_mpi(order: LaunchRequest) -> Start:
     if order.layout.in_blocks:
         lines, mapping = [f"{host} slots={n}" for host, n in order.layout.blocks], "slot"
     else:
@@ -154,7 +154,7 @@ def _open_mpi(order: Order) -> Start:
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
 
 
-def _mpich(order: Order) -> Start:
+def _mpich(order: LaunchRequest) -> Start:
     # All of the environment is passed: with -genvlist, MPICH 5.0.2 sometimes loses a variable.
     layout = order.layout
     mapping = []
@@ -171,7 +171,7 @@ def _mpich(order: Order) -> Start:
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {})
 
 
-def _intel_mpi(order: Order) -> Start:
+def _intel_mpi(order: LaunchRequest) -> Start:
     command = [
         order.launcher.program,
         *(["-bootstrap", "ssh", "-bootstrap-exec", order.rsh] if order.rsh else []),
@@ -185,7 +185,7 @@ def _intel_mpi(order: Order) -> Start:
     return Start(command, {"hosts": "\n".join(lines) + "\n"}, {"I_MPI_PIN": "0", "PATH": path})
 
 
-def _srun(order: Order) -> Start:
+def _srun(order: LaunchRequest) -> Start:
     command = [
         order.launcher.program,
         *("--nodes", str(len(order.layout.hosts)), "--ntasks", str(order.layout.size)),

@@ -37,7 +37,7 @@ from ddl_launch.errors import FAILED, USAGE, LaunchError
 from ddl_launch.failure import Failure
 from ddl_launch.hosts import Layout
 from ddl_launch.job import has_input
-from ddl_launch.launchers import Launcher, Order, Start, start
+from ddl_launch.launchers import Launcher, LaunchRequest, Start, start
 from ddl_launch.library import compare_libraries, describe_library
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
@@ -109,7 +109,7 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
 def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
     """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
     names = exported_names(environment, plan.exported)
-    return start(Order(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder))
+    return start(LaunchRequest(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder))
 
 
 def _wrapped(command: list[str]) -> list[str]:

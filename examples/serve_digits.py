@@ -26,16 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import Store
-from ddl_scheduler.planning.jobs import Slot
+from ddl_scheduler.base.store import ENDED, Store
+from ddl_scheduler.planning.jobs import PolicySlot
 from ddl_scheduler.runner.starter import Starter
 from ddl_scheduler.service.service import Service
 
 PROGRAM = Path(__file__).with_name("elastic_digits.py")
-SLOTS = [Slot(f"slot {number}", "here") for number in range(4)]
+SLOTS = [PolicySlot(f"slot {number}", "here") for number in range(4)]
 MOST = 2  # slots of a job
 LIMIT = 1800  # seconds for something to happen
-ENDED = ("done", "failed", "cancelled")
 
 
 class Story:

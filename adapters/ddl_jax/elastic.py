@@ -139,7 +139,7 @@ def _make_half(
     return Half(made, grad_fn, update_fn, example)
 
 
-# ---- of ddl_elastic.frameworks.protocol.Half ----
+# ---- of ddl_elastic.frameworks.protocol.AdapterModule ----
 
 
 def preload() -> None:

@@ -35,13 +35,13 @@ FIELDS: dict[str, dict[str, type]] = {
     "failed": {"error": str, "trace": str},
     "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
     "end": {},  # of the state
-    "admitted": {"bits": dict},  # those of the first reference share, see admission.Candidate
+    "admitted": {"bits": dict},  # those of the first reference share, see admission.Fingerprint
     "warmed": {"bits": dict},  # a newcomer's
     "void": {"plan": int, "failed": list},  # members of it that the others have lost
     "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},
     "leave": {},  # it was asked to
     "left": {},
-    # its side of a divided group is no majority, see appeals.py
+    # its side of a divided group is no majority, see quorum.py
     "ask": {"members": list, "missing": list},
     # to a worker
     "connect": {"members": list, "addresses": list, "attempt": int},
@@ -82,7 +82,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "log": {"slot": int},  # then bytes that its worker has written
     "witnessed": {"endpoint": str},  # of libddl, whose process has ended; then to all other agents
     "over": {},  # the job has ended, and the agents with it
-    # what an agent remembers of a worker, to a coordinator that comes later; see memory.py
+    # what an agent remembers of a worker, to a coordinator that comes later; see worker_record.py
     "standing": {
         "state": str,
         "epoch": int,

@@ -14,7 +14,7 @@ from typing import Protocol
 from ddl_elastic.base import environment
 from ddl_elastic.engines import Program, dialing
 from ddl_elastic.engines.dialed import DialedEngine
-from ddl_elastic.engines.host_agent import Refused
+from ddl_elastic.engines.host_agent import JoinRefused
 from ddl_launch.errors import CommandError, LaunchError
 
 _DESCRIPTION = """\
@@ -74,13 +74,13 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     agent.set_defaults(run=_run)
 
 
-class Agents(Protocol):
+class StartedAgents(Protocol):
     """Agents that are started for a job. A context manager, which ends them."""
 
     def failure(self) -> str:
         """Of the first agent that has ended with an error; "" if there is none."""
 
-    def __enter__(self) -> Agents: ...
+    def __enter__(self) -> StartedAgents: ...
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -90,7 +90,7 @@ def agents_engine(
     address: tuple[str, int],
     token: str,
     program: Program,
-    start: Callable[[int], Agents] | None,
+    start: Callable[[int], StartedAgents] | None,
     least: int,
     show: Callable[[str], None],
 ) -> Iterator[DialedEngine]:
@@ -153,7 +153,7 @@ def _run(arguments: argparse.Namespace) -> int:
     environment.allow_connections()
     try:
         return dialing.serve(address, token, slots, cores, arguments.wait)
-    except Refused as error:
+    except JoinRefused as error:
         print(f"ddl elastic agent: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.cli.agent import (
-    Agents,
+    StartedAgents,
     add_agent,
     agents_engine,
     parse_address,
@@ -26,7 +26,7 @@ from ddl_elastic.coordinator.control import ControlError, scale
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.job_file import JobFile
 from ddl_elastic.coordinator.progress import Progress
-from ddl_elastic.coordinator.staff import Size
+from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
@@ -217,7 +217,7 @@ def _is_remote(arguments: argparse.Namespace) -> bool:
 
 def _agents(
     arguments: argparse.Namespace, token: str, size: Size
-) -> tuple[Callable[[int], Agents] | None, int]:
+) -> tuple[Callable[[int], StartedAgents] | None, int]:
     """What starts agents, and how many slots the job waits for."""
     cores: int = arguments.threads
     if arguments.ray:

@@ -57,7 +57,7 @@ def run_job(
     """
 
     def resize(workers: int) -> None:
-        job.staff.resize(workers)
+        job.registry.resize(workers)
         if file:
             replace(file, size=replace(file.size, target=workers)).write(name)
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from ddl_elastic.base import environment, timeline
 from ddl_elastic.base.messages import Channel, Message, pack
+from ddl_elastic.base.states import WorkerState
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.coordinator.appeals import Appeals
-from ddl_elastic.coordinator.metrics import Rate
-from ddl_elastic.coordinator.rebuilding import OTHERS, Rebuilding, replay, unknown
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.quorum import QuorumArbiter
+from ddl_elastic.coordinator.rate import Rate
+from ddl_elastic.coordinator.recovery import OTHERS, CoordinatorRecovery, replay, unknown
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.frameworks.protocol import Digest
 
@@ -39,8 +40,8 @@ class JobFailed(RuntimeError):
         self.code = code
 
 
-class Shows:
-    """What a coordinator shows: nothing. See progress.py."""
+class EventListener:
+    """A listener for the events of a job. This one ignores them; see progress.py for another."""
 
     def step(self, report: dict[str, Any]) -> None:
         """A step is committed."""
@@ -60,9 +61,14 @@ class Coordinator:
     """
 
     def __init__(
-        self, engine: Engine, size: int | Size, threads: int, shows: Shows, returns: float = 0.0
+        self,
+        engine: Engine,
+        size: int | Size,
+        threads: int,
+        listener: EventListener,
+        returns: float = 0.0,
     ) -> None:
-        self._engine, self._threads, self._shows = engine, threads, shows
+        self._engine, self._threads, self._listener = engine, threads, listener
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
         self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
         self._steps, self._loss, self._hash = 0, float("nan"), ""
@@ -71,13 +77,13 @@ class Coordinator:
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
         self.workers: list[Worker] = []
-        self._appeals = Appeals(
+        self._quorum = QuorumArbiter(
             self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
         )
         self._epoch = 0
         self._most = 0  # workers that there were at a time
         self._shown = 0  # the worker whose output comes next
-        self.staff = Staff(
+        self.registry = WorkerRegistry(
             self.workers,
             size if isinstance(size, Size) else Size(size, replace=False),
             send=self.send_all,
@@ -86,8 +92,8 @@ class Coordinator:
             epoch=self._next_epoch,
             tell=self._tell,
         )
-        self._rebuilding = Rebuilding(returns) if returns else None
-        while not returns and len(self.workers) < self.staff.target and self._start():
+        self._recovery = CoordinatorRecovery(returns) if returns else None
+        while not returns and len(self.workers) < self.registry.target and self._start():
             pass
 
     def _start(self) -> bool:
@@ -157,15 +163,15 @@ class Coordinator:
         timeline.write(path, traces, self._events)
 
     def alive(self) -> list[Worker]:
-        return [worker for worker in self.workers if worker.state != "ended"]
+        return [worker for worker in self.workers if worker.state != WorkerState.ENDED]
 
     @property
     def is_over(self) -> bool:
         """Whether all workers have ended. Raises JobFailed if no agent has come back."""
-        if self._rebuilding and self._rebuilding.is_too_late(self.workers):
+        if self._recovery and self._recovery.is_too_late(self.workers):
             missing = "no worker that trains" if self.alive() else "no agent of the job"
             raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
-        return not self.alive() and not self._rebuilding
+        return not self.alive() and not self._recovery
 
     def require(self) -> list[Worker]:
         """Those who are alive. Raises JobFailed if nobody is."""
@@ -205,12 +211,12 @@ class Coordinator:
                 self._end(self.workers[event.member], event)
             elif event.kind == "worker found" and event.handle:
                 self._find(event.handle)
-        if self._rebuilding and self._rebuilding.is_complete(self.workers):
-            self._rebuild(self._rebuilding)
-        if not self._rebuilding:
-            self._appeals.look(time.monotonic())
+        if self._recovery and self._recovery.is_complete(self.workers):
+            self._rebuild(self._recovery)
+        if not self._recovery:
+            self._quorum.look(time.monotonic())
             self._connect()
-            self.staff.look(self._steps)
+            self.registry.look(self._steps)
         self._show_recoveries()
         for _ in range(min(OUTPUTS, len(self.workers))):
             self._shown = (self._shown + 1) % len(self.workers)
@@ -229,12 +235,12 @@ class Coordinator:
     def _take(self, worker: Worker, message: Message) -> None:
         fields = message.fields
         if message.kind == "ready":
-            worker.state = "ready"
+            worker.state = WorkerState.READY
             worker.address, worker.pid = fields["address"], fields["pid"]
         elif message.kind == "begin":
             self._size, worker.digest = fields, ""
-            self.staff.begun(fields["logical"], fields["watchdog"])
-            worker.state = "running" if worker.joined else worker.state
+            self.registry.begun(fields["logical"], fields["watchdog"])
+            worker.state = WorkerState.RUNNING if worker.joined else worker.state
         elif message.kind == "progress":
             worker.lacks_state = False
             worker.shares, worker.busy = fields["shares"], fields["busy"]
@@ -244,18 +250,18 @@ class Coordinator:
         elif message.kind == "recovered":
             self._recover(fields)
         elif message.kind == "ask":
-            self._appeals.ask(worker, fields, time.monotonic())
+            self._quorum.ask(worker, fields, time.monotonic())
         elif message.kind == "line":
-            self._shows.output(fields["text"])
+            self._listener.output(fields["text"])
         elif message.kind == "done":
-            worker.state, worker.digest = "done", fields["digest"]
+            worker.state, worker.digest = WorkerState.DONE, fields["digest"]
             worker.parts = fields["parts"]
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
             worker.cause, worker.trace = fields["error"], fields["trace"]
-        elif message.kind == "standing" and worker.state == "returning":
+        elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
             self._take_back(worker, fields)
-        elif not self.staff.take(worker, message.kind, fields):
+        elif not self.registry.take(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
         elif message.kind == "switched" and fields["died"]:
             told = {name: fields[name] for name in ("step", "died", "seconds")}
@@ -265,7 +271,7 @@ class Coordinator:
         if steps > self._steps:
             self._steps, self._loss = steps, loss
             self._rate.see(time.monotonic(), steps)
-            self._shows.step(self.report())
+            self._listener.step(self.report())
 
     def _recover(self, fields: dict[str, Any]) -> None:
         """All survivors tell of a recovery, or of deaths at a switch. The processes of those whom
@@ -275,7 +281,7 @@ class Coordinator:
         died = [member for member in fields["died"] if member not in self._dead]
         self._dead.update(died)
         for worker in (self.workers[member] for member in died):
-            if worker.state != "ended":
+            if worker.state != WorkerState.ENDED:
                 self._engine.stop(worker.handle, 0)
         died = [member for member in died if self.workers[member].joined]
         if died:
@@ -295,13 +301,13 @@ class Coordinator:
         come together who were told then: a newcomer joins them by a plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
-        waiting = [worker for worker in alive if worker.state == "ready"]
+        waiting = [worker for worker in alive if worker.state == WorkerState.READY]
         if waiting and len(waiting) == len(alive):
             epoch = self._next_epoch()
             self._steps = 0  # of a program that trains once more
-            self.staff.connected()
+            self.registry.connected()
             for worker in waiting:
-                worker.state, worker.joined, worker.digest = "running", True, ""
+                worker.state, worker.joined, worker.digest = WorkerState.RUNNING, True, ""
             self.send_all(
                 waiting,
                 "connect",
@@ -316,12 +322,12 @@ class Coordinator:
         """A worker of the job is there, and its agent is about to tell its standing."""
         self._know(handle.member)
         output = self._engine.logs(handle, follow=True)
-        self.workers[handle.member] = Worker(handle.member, handle, output, "returning")
-        if handle.member in self._appeals.given_up:
+        self.workers[handle.member] = Worker(handle.member, handle, output, WorkerState.RETURNING)
+        if handle.member in self._quorum.given_up:
             self._engine.stop(handle, 0)
         # It may have been given up, when only its agent's connection was lost.
-        self._rebuilding = self._rebuilding or Rebuilding(OTHERS)
-        self._rebuilding.begin()
+        self._recovery = self._recovery or CoordinatorRecovery(OTHERS)
+        self._recovery.begin()
 
     def _know(self, highest: int) -> None:
         """There is a worker of this number, and of all lower ones."""
@@ -330,23 +336,23 @@ class Coordinator:
 
     def _take_back(self, worker: Worker, standing: dict[str, Any]) -> None:
         """What an agent remembers of it. Raises ValueError."""
-        assert self._rebuilding
-        self._know(self._rebuilding.take(worker.member, standing))
+        assert self._recovery
+        self._know(self._recovery.take(worker.member, standing))
         self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
         for message in replay(standing):
             self._take(worker, message)
-        worker.state = standing["state"]
-        self.staff.take_back(worker, standing["trainings"])
+        worker.state = WorkerState(standing["state"])
+        self.registry.take_back(worker, standing["trainings"])
 
-    def _rebuild(self, rebuilding: Rebuilding) -> None:
+    def _rebuild(self, recovery: CoordinatorRecovery) -> None:
         """All are there that will be: the job goes on."""
-        self._rebuilding = None
-        for member in rebuilding.members:
+        self._recovery = None
+        for member in recovery.members:
             worker = self.workers[member]
-            worker.joined = worker.joined or worker.state != "ended"
-            if worker.state in ("warmed", "admitted"):  # it has joined since
-                worker.state = "running"
-        self.staff.plan_is_under_way(rebuilding.plan, rebuilding.planned)
+            worker.joined = worker.joined or worker.state != WorkerState.ENDED
+            if worker.state in (WorkerState.WARMED, WorkerState.ADMITTED):  # it has joined since
+                worker.state = WorkerState.RUNNING
+        self.registry.plan_is_under_way(recovery.plan, recovery.planned)
         there = [worker.name for worker in self.alive()]
         self._tell("returned", None, f"the coordinator is back: it has found {', '.join(there)}")
 
@@ -381,18 +387,20 @@ class Coordinator:
             worker.cause = event.cause or ended
             if event.ordered and (worker.hung or worker.member in self._dead):
                 worker.cause = worker.hung or HUNG
-        if (event.code or worker.state == "running") and not (worker.leaves and event.ordered):
+        if (event.code or worker.state == WorkerState.RUNNING) and not (
+            worker.leaves and event.ordered
+        ):
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
             if not worker.joined:  # else a recovery tells
-                self._shows.event(f"{worker.process} died ({worker.cause}) before it joined")
-        worker.state = "ended"
-        self.staff.ended(worker)
+                self._listener.event(f"{worker.process} died ({worker.cause}) before it joined")
+        worker.state = WorkerState.ENDED
+        self.registry.ended(worker)
 
     def _tell(self, kind: str, worker: Worker | None, text: str, **more: Any) -> None:
         told = {"kind": kind, "text": text, "time": time.time(), **more}
         self._events.append(told | ({"member": worker.member} if worker else {}))
-        self._shows.event(text)
+        self._listener.event(text)
 
     # ---- what is shown ----
 
@@ -405,7 +413,7 @@ class Coordinator:
             if late or all(worker.cause for worker in dead):
                 self._events.append({"kind": "recovered", **fields})
                 died = ", ".join(f"{e.process} died ({e.cause or 'unknown'})" for e in dead)
-                self._shows.event(
+                self._listener.event(
                     f"{died}; {fields['adopted']} of {self._size['logical']} shares recomputed;"
                     f" step {fields['step']} committed {fields['seconds']:.2f} s later"
                 )
@@ -416,9 +424,9 @@ class Coordinator:
     def _show_missing(self) -> None:
         """Fewer workers than were asked for, and had a place, have come to the end."""
         done = sum(bool(worker.digest) for worker in self.workers)
-        wanted = min(self.staff.wanted, self._most)
+        wanted = min(self.registry.wanted, self._most)
         if self._state == "done" and 0 < done < wanted:
-            self._shows.event(f"{done} of the {wanted} workers have trained to the end")
+            self._listener.event(f"{done} of the {wanted} workers have trained to the end")
 
     def _show_output(self, worker: Worker, ended: bool = False) -> None:
         lines: list[bytes] = []
@@ -428,7 +436,7 @@ class Coordinator:
         if ended and worker.text:
             lines.append(worker.text)
         for line in lines:
-            self._shows.output(f"[{worker.member}] {line.decode(errors='replace')}")
+            self._listener.output(f"[{worker.member}] {line.decode(errors='replace')}")
 
 
 def wait_for_end(coordinator: Coordinator) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment
-from ddl_elastic.coordinator.staff import Size
+from ddl_elastic.coordinator.worker_registry import Size
 from ddl_elastic.engines import Program
 
 

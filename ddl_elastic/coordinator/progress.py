@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ddl_elastic.coordinator.coordinator import Shows
+from ddl_elastic.coordinator.coordinator import EventListener
 
 
-class Progress(Shows):
+class Progress(EventListener):
     """On stderr, with tqdm where that is installed. A context manager.
 
     steps    of the job; 0: the workers tell

@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 from ddl_elastic.base.messages import Channel
+from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.frameworks.protocol import State, Tensor
 
@@ -18,7 +19,7 @@ SILENT = 60.0  # seconds without a part of the final state
 
 def fetch(coordinator: Coordinator) -> State:
     """The final state, once all workers that live are done. Then they end. Raises JobFailed."""
-    coordinator.staff.ends_when_done = True
+    coordinator.registry.ends_when_done = True
     _wait_for_all(coordinator)
     coordinator.compare()
     state = _fetch_state(coordinator)
@@ -32,9 +33,9 @@ def _wait_for_all(coordinator: Coordinator) -> None:
     """Nobody observes a worker any more that is done with the last step: one that hangs then is
     ended when the others have been done for long."""
     since = 0.0
-    while late := [each for each in coordinator.require() if each.state != "done"]:
+    while late := [each for each in coordinator.require() if each.state != WorkerState.DONE]:
         coordinator.wait()
-        if not any(each.state == "done" for each in coordinator.workers):
+        if not any(each.state == WorkerState.DONE for each in coordinator.workers):
             continue
         since = since or time.monotonic()
         if time.monotonic() > since + LATE:
@@ -56,7 +57,7 @@ def _fetch_state(coordinator: Coordinator) -> State:
             coordinator.stop(worker, f"it sent {error}")
         except TimeoutError as error:
             coordinator.stop(worker, f"hung: it was asked for the state, and {error}")
-        while worker.state != "ended":
+        while worker.state != WorkerState.ENDED:
             coordinator.wait()
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from ddl_elastic.base.messages import Channel, Message, Silent
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Program, Slot
-from ddl_elastic.engines.dial_in import AGENT_HELLO, DialIn, check_hello
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
 from ddl_elastic.engines.logs import follow_log
 from ddl_launch import frames
 
@@ -87,7 +87,7 @@ class DialedEngine:
         self._refused = refused
         self.job = job or secrets.token_hex(16)
         self._settings = {"job": self.job, **asdict(program)}
-        self._dial_in = DialIn(address, token, self._admit, refused)
+        self._dial_in = AgentListener(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
         self.failures: list[str] = []  # of agents, which cannot run the program

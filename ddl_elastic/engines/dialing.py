@@ -20,7 +20,7 @@ from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import job_secret
-from ddl_elastic.engines.host_agent import HostAgent, Refused
+from ddl_elastic.engines.host_agent import HostAgent, JoinRefused
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.pool_agent import PoolAgent
 from ddl_launch import frames
@@ -35,7 +35,7 @@ def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: fl
     """Dial in and offer so many slots of so many cores each, until the job is over, or for the jobs
     of `ddl serve`, if that listens there. What is not there is waited for, up to `wait` seconds, at
     first and later. Returns the exit code: not 0 if the job has failed and nobody else tells so.
-    Raises Refused."""
+    Raises JoinRefused."""
     host, kind = socket.gethostname(), f"cpu{cores}"
     about: dict[str, Any] = {"agent": f"{host}-{secrets.token_hex(4)}", "host": host, "kind": kind}
     about |= {"cores": cores, "slots": slots}
@@ -72,7 +72,7 @@ def _serve_job(
         connection, settings = dial(address, token, hello, limit=REDIAL_LIMIT)
         if settings["job"] != job:
             connection.close()
-            raise Refused("another job listens there")
+            raise JoinRefused("another job listens there")
         return connection
 
     with LocalEngine(work, slots, cores) as engine:
@@ -80,7 +80,7 @@ def _serve_job(
 
 
 def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSpec, Channel], None]:
-    """What a worker does here. Its modules are imported now. Raises Refused."""
+    """What a worker does here. Its modules are imported now. Raises JoinRefused."""
     path = Path(order.path)
     try:
         environment.give_variables(order.variables)
@@ -92,7 +92,7 @@ def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSp
         text = f"{socket.gethostname()}: {error}"
         with suppress(OSError):
             control.send("failed", error=text, trace="")
-        raise Refused(text) from None
+        raise JoinRefused(text) from None
 
     def work(spec: AgentSpec, channel: Channel) -> None:
         program.work(spec, channel, path, order.arguments, secret, None)
@@ -107,7 +107,7 @@ def dial(
     wait: float = 0.0,
     limit: float = ANSWER_LIMIT,
 ) -> tuple[socket.socket, dict[str, Any]]:
-    """A connection to the job, and what it has answered. Raises Refused."""
+    """A connection to the job, and what it has answered. Raises JoinRefused."""
     where = f"{address[0]}:{address[1]}"
     connection = _reach(address, where, time.monotonic() + wait, limit)
     own = secrets.token_bytes(32)
@@ -121,7 +121,7 @@ def dial(
         settings: dict[str, Any] = frames.open_proven(frames.GO, payload, own, token)
     except (OSError, ValueError, EOFError) as error:
         connection.close()
-        raise Refused(
+        raise JoinRefused(
             f"{where} does not take this agent: {error or type(error).__name__};"
             " is it the job's address, and its token?"
         ) from None
@@ -135,7 +135,7 @@ def _reach(address: tuple[str, int], where: str, until: float, limit: float) -> 
             connection = socket.create_connection(address, limit)
         except OSError as error:
             if time.monotonic() > until:
-                raise Refused(f"cannot reach a job at {where}: {error}") from None
+                raise JoinRefused(f"cannot reach a job at {where}: {error}") from None
             time.sleep(_RETRY)
         else:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -20,28 +20,28 @@ from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Handle
 from ddl_elastic.engines.local import LocalEngine
-from ddl_elastic.engines.memory import Memory
+from ddl_elastic.engines.worker_record import WorkerRecord
 from ddl_launch import frames
 from ddl_launch.witness import ID
 
 REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
 CUT = 1.0  # seconds in which all connections to one that is gone end
 
-# A connection to the job, whose greeting has these fields. Raises Refused.
+# A connection to the job, whose greeting has these fields. Raises JoinRefused.
 Dial = Callable[[dict[str, Any]], socket.socket]
 
 
-class Refused(RuntimeError):
+class JoinRefused(RuntimeError):
     """The job cannot be joined; the message says why."""
 
 
 @dataclass(eq=False)
-class _Place:
+class _WorkerPlace:
     """A slot with a worker."""
 
     handle: Handle
     output: Iterator[bytes]
-    memory: Memory
+    record: WorkerRecord
     link: Channel | None  # for what the coordinator and this worker tell each other
     unsent: bytes = b""  # that the worker has written
     is_open: bool = True  # the worker's channel
@@ -50,7 +50,7 @@ class _Place:
     @property
     def keeps_agent(self) -> bool:
         """Whether it goes on without a coordinator."""
-        return self.end is None and not self.memory.is_waiting
+        return self.end is None and not self.record.is_waiting
 
 
 class HostAgent:
@@ -75,13 +75,13 @@ class HostAgent:
         self._connection: socket.socket | None = None  # None: the coordinator is gone
         self._control: Channel | None = None
         self._offered: dict[int, socket.socket] = {}  # by slot
-        self._places: dict[int, _Place] = {}  # by slot
+        self._places: dict[int, _WorkerPlace] = {}  # by slot
         self._look_at = self._cut_at = 0.0
         self._alone_since = self._dial_at = 0.0
         self._is_over = False
 
     def run(self, control: Channel, connection: socket.socket) -> int:
-        """Until the job is over: its exit code here. Raises Refused."""
+        """Until the job is over: its exit code here. Raises JoinRefused."""
         self._control, self._connection = control, connection
         self._guard(self._offer_free)
         while not self._is_over and (self._control or self._reach()):
@@ -97,13 +97,13 @@ class HostAgent:
         return 0 if self._is_over else self._give_up()
 
     def _guard(self, talk: Callable[[], None]) -> None:
-        """Do what needs the coordinator, which may be gone. Raises Refused."""
+        """Do what needs the coordinator, which may be gone. Raises JoinRefused."""
         try:
             talk()
         except (OSError, EOFError) as error:
             self._lose(str(error))
         except ValueError as error:
-            raise Refused(f"the job sent {error}") from None
+            raise JoinRefused(f"the job sent {error}") from None
 
     def _select(self) -> list[Any]:
         waits_for: list[Any] = [*self._engine.channels(), self._engine.witness]
@@ -130,17 +130,17 @@ class HostAgent:
             if frames.is_silent(self._connection):
                 raise EOFError("its host does not answer")
 
-    def _hear_coordinator(self, place: _Place, link: Channel) -> None:
+    def _hear_coordinator(self, place: _WorkerPlace, link: Channel) -> None:
         """What it tells a worker. Raises ValueError."""
         try:
             for message in link.poll():
-                place.memory.ordered(message)
+                place.record.ordered(message)
                 with suppress(OSError):  # the worker is about to end
                     place.handle.channel.send(message.kind, **message.fields)
         except EOFError:
             self._cut(place)
 
-    def _cut(self, place: _Place) -> None:
+    def _cut(self, place: _WorkerPlace) -> None:
         """The agent's own connection is about to tell why: the job is over, or its coordinator is
         gone."""
         if place.link:
@@ -168,7 +168,7 @@ class HostAgent:
         link = Channel(self._offered.pop(slot))
         handle = self._engine.start(self._engine.slots()[slot], AgentSpec(member, threads))
         output = self._engine.logs(handle, follow=True)
-        self._places[slot] = _Place(handle, output, Memory(member), link)
+        self._places[slot] = _WorkerPlace(handle, output, WorkerRecord(member), link)
 
     def _halt(self, slot: int, grace: float) -> None:
         if slot in self._places:
@@ -179,7 +179,7 @@ class HostAgent:
             if slot.id not in self._places and slot.id not in self._offered:
                 try:
                     self._offered[slot.id] = self._dial(self._slot(slot.id, -1))
-                except Refused as error:
+                except JoinRefused as error:
                     raise EOFError(str(error)) from None
 
     def _slot(self, number: int, member: int) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class HostAgent:
             return False
         if now >= self._dial_at:
             self._dial_at = now + REDIAL
-            with suppress(Refused):
+            with suppress(JoinRefused):
                 connection = self._dial(self._about)
                 self._control, self._connection = Channel(connection), connection
                 self._guard(self._return)
@@ -247,40 +247,40 @@ class HostAgent:
         """Tell a coordinator what is here."""
         for slot, place in self._places.items():
             try:
-                place.link = Channel(self._dial(self._slot(slot, place.memory.member)))
-            except Refused as error:
+                place.link = Channel(self._dial(self._slot(slot, place.record.member)))
+            except JoinRefused as error:
                 raise EOFError(str(error)) from None
-            place.link.send("standing", **place.memory.standing())
-            while place.memory.unheard:
-                message = place.memory.unheard[0]
+            place.link.send("standing", **place.record.snapshot())
+            while place.record.unheard:
+                message = place.record.unheard[0]
                 place.link.send(message.kind, **message.fields)
-                del place.memory.unheard[0]
+                del place.record.unheard[0]
 
     def _give_up(self) -> int:
         """Nobody has come back: what the workers have written since, and their exit code."""
         for place in self._places.values():
             text = place.unsent + b"".join(iter(lambda: next(place.output, b""), b""))  # noqa: B023
             for line in text.decode(errors="replace").splitlines():
-                print(f"[{place.memory.member}] {line}")
+                print(f"[{place.record.member}] {line}")
         sys.stdout.flush()
-        waiting = [p for p in self._places.values() if p.end is None and p.memory.has_begun]
+        waiting = [p for p in self._places.values() if p.end is None and p.record.has_begun]
         if waiting:
             print(
                 f"ddl elastic agent: no coordinator of the job has come for {self._wait:g} s, which"
-                f" rank {waiting[0].memory.member} needs to go on",
+                f" rank {waiting[0].record.member} needs to go on",
                 file=sys.stderr,
             )
             return 1
         ended = [place for place in self._places.values() if place.end]
         # One that died while others trained on does not count.
-        for place in [each for each in ended if each.memory.has_trained] or ended:
+        for place in [each for each in ended if each.record.has_trained] or ended:
             if place.end and (code := place.end["code"]):
                 return int(code if code > 0 else 128 - code)
         return 0
 
     # ---- the workers ----
 
-    def _hear_worker(self, place: _Place, found: list[Any] | None) -> None:
+    def _hear_worker(self, place: _WorkerPlace, found: list[Any] | None) -> None:
         """What a worker says goes to the coordinator, if there is one. Without `found`: what is
         left, since the worker has ended."""
         channel = place.handle.channel
@@ -296,7 +296,7 @@ class HostAgent:
             place.is_open = False
             self._engine.stop(place.handle, 0)
 
-    def _pass_on(self, place: _Place, message: Message) -> None:
+    def _pass_on(self, place: _WorkerPlace, message: Message) -> None:
         heard, link = False, place.link
         if link:
             try:
@@ -307,7 +307,7 @@ class HostAgent:
                     heard = True
             except OSError:
                 self._cut(place)
-        place.memory.told(message, heard)
+        place.record.told(message, heard)
 
     def _note_ends(self) -> None:
         for event in self._engine.events(0):

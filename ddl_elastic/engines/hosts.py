@@ -17,7 +17,7 @@ from pathlib import Path
 from ddl_elastic.base import environment
 from ddl_launch import sockets
 from ddl_launch.hosts import Host, Layout
-from ddl_launch.launchers import Order, find_launcher, start
+from ddl_launch.launchers import LaunchRequest, find_launcher, start
 from ddl_launch.remote_job import exported_names
 
 END_LIMIT = 5.0  # seconds for the agents to end by themselves, once the job is over
@@ -47,7 +47,9 @@ class HostAgents:
         variables = environment.with_token(token)
         names = exported_names(variables, [])
         launcher, layout = find_launcher("auto", environment.scheduler()), Layout((host.name,))
-        begin = start(Order(launcher, layout, names, environment.remote_shell(), [], folder))
+        begin = start(
+            LaunchRequest(launcher, layout, names, environment.remote_shell(), [], folder)
+        )
         for name, text in begin.files.items():
             (folder / name).write_text(text)
         agent = [sys.executable, "-m", "ddl_launch.commands", "elastic", "agent"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.engines.host_agent import Refused
+from ddl_elastic.engines.host_agent import JoinRefused
 
 REDIAL = 0.5  # seconds between two attempts to reach a service that is gone
 LEAVE_LIMIT = 30.0  # seconds for the workers to leave by plan, once the agent was asked to end
@@ -58,7 +58,7 @@ def _child(work: Callable[[], int]) -> None:
     code = 1
     try:
         code = work()
-    except Refused as error:
+    except JoinRefused as error:
         print(f"ddl elastic agent: {error}", file=sys.stderr)
     finally:
         sys.stderr.flush()
@@ -68,7 +68,7 @@ def _child(work: Callable[[], int]) -> None:
 class PoolAgent:
     """Serves runs.
 
-    dial   makes a connection to the service. Raises Refused
+    dial   makes a connection to the service. Raises JoinRefused
     serve  is the agent of a run at this port until its end: the exit code
     wait   seconds that a service which is gone is waited for, when nothing is served
     """
@@ -154,7 +154,7 @@ class PoolAgent:
         if not self._runs and time.monotonic() > self._alone_since + self._wait:
             return False
         time.sleep(REDIAL)
-        with suppress(Refused):
+        with suppress(JoinRefused):
             self._control = self._dial()
             self._tell_runs()
             if self._kill_at < float("inf"):

@@ -19,7 +19,7 @@ from ddl_core.errors import Minority
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.engines import AgentSpec
-from ddl_elastic.frameworks.protocol import HALVES, loaded_halves
+from ddl_elastic.frameworks.protocol import ADAPTERS, loaded_adapters
 
 
 class NoJob(RuntimeError):
@@ -32,14 +32,14 @@ def preload(modules: Sequence[str] | None, path: Path) -> None:
     for name in named(path.read_text(errors="replace")) if modules is None else modules:
         with suppress(*[ImportError] if modules is None else []):
             importlib.import_module(name)
-    for half in loaded_halves():
-        half.preload()
+    for adapter in loaded_adapters():
+        adapter.preload()
 
 
 def named(text: str) -> list[str]:
     """The frameworks that a program names; PyTorch if there are none. One that sets variables of
     its environment may mean others than PyTorch, which read some when they are imported."""
-    found = [name for name in HALVES if re.search(rf"\b(ddl_)?{name}\b", text)]
+    found = [name for name in ADAPTERS if re.search(rf"\b(ddl_)?{name}\b", text)]
     return [name for name in found if name == "torch" or "environ" not in text] or ["torch"]
 
 

@@ -53,7 +53,7 @@ class Spec:
         return _WIDE.get(name, "int64"), self.op
 
 
-class Share(list[Array]):
+class FlatShare(list[Array]):
     """What a share has computed, or the result of a step.
 
     parts    by tensor: its values, in its shape
@@ -90,12 +90,12 @@ class Flat:
     def lay_out(self, specs: Sequence[Spec]) -> None:
         """The tensors of a share."""
         self._specs = list(specs)
-        self._free: list[Share] = []  # to be used again
-        self._result = Share(self._specs)
+        self._free: list[FlatShare] = []  # to be used again
+        self._result = FlatShare(self._specs)
 
-    def take(self, tensors: Iterable[Values], loss: Any, weight: Any = 1.0) -> Share:
+    def take(self, tensors: Iterable[Values], loss: Any, weight: Any = 1.0) -> FlatShare:
         """What a share has computed."""
-        share = self._free.pop() if self._free else Share(self._specs)
+        share = self._free.pop() if self._free else FlatShare(self._specs)
         for part, tensor in zip(share.parts, tensors, strict=True):
             part[...] = tensor
         share.numbers[:] = float(loss), protocol.check_weight(float(weight))
@@ -111,14 +111,14 @@ class Flat:
 
     # ---- of Framework ----
 
-    def result(self) -> Share:
+    def result(self) -> FlatShare:
         return self._result
 
     def ops(self) -> Sequence[str]:
         return self._result.ops
 
     def free(self, share: protocol.Share) -> None:
-        assert isinstance(share, Share)
+        assert isinstance(share, FlatShare)
         self._free.append(share)
 
     def collate(self, samples: Sequence[Any]) -> Any:

@@ -174,8 +174,8 @@ class Framework(Summed, Protocol):
         """Set all of these. Raises ValueError for a state that is not this model's."""
 
 
-class Half(Protocol):
-    """The module that is a framework's half, besides its class `Half`, which makes Frameworks."""
+class AdapterModule(Protocol):
+    """The elastic module of a framework's adapter. Its class `Half` makes Frameworks."""
 
     Half: Any
 
@@ -190,7 +190,7 @@ class Half(Protocol):
 
 
 # The top-level package that a model's class, or a class it derives from, is defined in.
-HALVES = {
+ADAPTERS = {
     "keras": "ddl_keras.elastic",
     "tensorflow": "ddl_tensorflow.elastic",
     "torch": "ddl_torch.elastic",
@@ -198,22 +198,22 @@ HALVES = {
 }
 
 
-def loaded_halves() -> list[Half]:
-    """Those of the frameworks that this process has imported."""
-    return [_import(half) for package, half in HALVES.items() if package in sys.modules]
+def loaded_adapters() -> list[AdapterModule]:
+    """Return the adapters of the frameworks that this process has imported."""
+    return [_import(adapter) for package, adapter in ADAPTERS.items() if package in sys.modules]
 
 
-def find_half(model: Any) -> Half:
-    """That of the framework that `model` was made with. Raises TypeError."""
+def find_adapter(model: Any) -> AdapterModule:
+    """Return the adapter for the framework of `model`. Raises TypeError for other models."""
     for each in type(model).__mro__:
         package = each.__module__.split(".")[0]
-        if package in HALVES:
-            return _import(HALVES[package])
+        if package in ADAPTERS:
+            return _import(ADAPTERS[package])
     raise TypeError(
         f"model is a {type(model).__module__}.{type(model).__qualname__}; elastic training knows"
-        f" models of {', '.join(HALVES)}"
+        f" models of {', '.join(ADAPTERS)}"
     )
 
 
-def _import(name: str) -> Half:
-    return cast("Half", importlib.import_module(name))
+def _import(name: str) -> AdapterModule:
+    return cast("AdapterModule", importlib.import_module(name))

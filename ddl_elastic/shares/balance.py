@@ -25,7 +25,7 @@ SLOW_FOR = 60.0  # seconds
 AGAIN, SELDOM = 30.0, 600.0
 
 
-class Pace:
+class ShareTime:
     """The seconds that one worker takes for a share, the latest ones counting most."""
 
     def __init__(self) -> None:

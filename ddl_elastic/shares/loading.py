@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ddl_elastic.frameworks.protocol import Framework, Key
-from ddl_elastic.shares.sampler import Sampler, Share, sample_seed
+from ddl_elastic.shares.sampler import Sampler, SampleShare, sample_seed
 
 Collate = Callable[[Sequence[Any]], Any]  # makes a batch of samples
 
@@ -30,7 +30,7 @@ class Dataset(Protocol):
 
 
 @runtime_checkable
-class Stream(Protocol):
+class SampleStream(Protocol):
     """Samples in one order without an end. `next` gives the sample at the position that `seek` was
     called with, and then those that follow it."""
 
@@ -39,10 +39,10 @@ class Stream(Protocol):
     def __next__(self) -> Any: ...
 
 
-class Shares(Protocol):
+class ShareSource(Protocol):
     """Tells which samples a share has, as ddl_elastic.shares.sampler.Sampler does."""
 
-    def share(self, step: int, worker: int) -> Share: ...
+    def share(self, step: int, worker: int) -> SampleShare: ...
 
 
 class LoadingError(RuntimeError):
@@ -51,7 +51,7 @@ class LoadingError(RuntimeError):
 
 def count_samples(data: Any) -> int | None:
     """Of a data set; None for a stream. Raises TypeError if it is neither."""
-    if isinstance(data, Stream):
+    if isinstance(data, SampleStream):
         return None
     if isinstance(data, Dataset):
         return len(data)
@@ -82,7 +82,7 @@ def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ReadingFailure:
     """What a loader process returns instead of a batch."""
 
     text: str
@@ -107,13 +107,13 @@ class Reader:
     def __init__(
         self,
         data: Any,
-        shares: Shares,
+        shares: ShareSource,
         seed: int,
         set_seed: Callable[[int], None],
         collate: Collate,
     ) -> None:
         self._data, self._shares = data, shares
-        self._stream = data if isinstance(data, Stream) else None
+        self._stream = data if isinstance(data, SampleStream) else None
         self._seed, self._set_seed, self._collate = seed, set_seed, collate
         self._position = -1  # of the stream; -1: unknown
 
@@ -153,7 +153,7 @@ class Reader:
         except LoadingError as error:
             cause = error.__cause__ or error
             lines = traceback.format_exception(type(cause), cause, cause.__traceback__)
-            return Failure(str(error), "".join(lines))
+            return ReadingFailure(str(error), "".join(lines))
 
 
 def read_example(
@@ -221,7 +221,7 @@ class Loader:
             self._receive(key)
         if key in self._arrived:
             batch = self._arrived.pop(key)
-            if isinstance(batch, Failure):
+            if isinstance(batch, ReadingFailure):
                 raise LoadingError(f"{self._name}: {batch.text}") from Trace(batch.trace)
             return batch
         self._asked.add(key)

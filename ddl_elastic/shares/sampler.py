@@ -25,7 +25,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleShare:
     """The samples of one logical worker in one step, in order: sample indices[i] in passes[i]."""
 
     passes: Numbers
@@ -64,22 +64,22 @@ class Sampler:
         if not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed}; it must fit 64 bits")
 
-    def share(self, step: int, worker: int) -> Share:
+    def share(self, step: int, worker: int) -> SampleShare:
         """The samples that logical worker `worker` computes in `step`."""
         size = self.batch // self.workers
         if self.samples is None:
             first = step * self.batch + worker * size
-            return Share(np.zeros(size, np.int64), np.arange(first, first + size))
+            return SampleShare(np.zeros(size, np.int64), np.arange(first, first + size))
         first = (step - self.first_step) * self.batch + worker * size
         if size > _BLOCK:
-            return Share(*self._span(first, size))
+            return SampleShare(*self._span(first, size))
         block, begin = divmod(first, _BLOCK)
         parts = [_block(self, block)]
         if begin + size > _BLOCK:
             parts.append(_block(self, block + 1))
         inside = slice(begin, begin + size)
         passes, indices = (np.concatenate(each)[inside] for each in zip(*parts, strict=True))
-        return Share(passes, indices)
+        return SampleShare(passes, indices)
 
     def _span(self, first: int, size: int) -> tuple[Numbers, Numbers]:
         """The passes and indices of `size` samples, the first one the `first` of the data set."""

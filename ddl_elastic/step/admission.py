@@ -20,7 +20,7 @@ import numpy as np
 from ddl_core.errors import PeerLost
 from ddl_elastic.base import environment
 from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
-from ddl_elastic.step.step import Arrays, Group, Phase, Recovery, Step
+from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
 
 ROOM = 8192  # bytes of what a rank tells of itself
 LONGEST = 100  # characters of a value in an environment
@@ -33,7 +33,7 @@ class AdmissionError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Fingerprint:
     """What a rank tells of itself."""
 
     member: int
@@ -53,8 +53,8 @@ class Candidate:
 class Admission(Step):
     """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
 
-    def __init__(self, group: Group, number: int, own: Candidate) -> None:
-        super().__init__(group, number, Arrays([]))
+    def __init__(self, group: RankGroup, number: int, own: Fingerprint) -> None:
+        super().__init__(group, number, PlainArrays([]))
         self.refused: set[int] = set()  # members
         self._own = own
         self.first = self._own  # rank 0's, once it is agreed on
@@ -103,14 +103,14 @@ def describe(
     reference: Share,
     job: dict[str, int | None],
     checkpoint: str = "",
-) -> Candidate:
+) -> Fingerprint:
     """Describe this process, which has computed the reference share, its job's numbers, and the
     checkpoint that it has read."""
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)
     state = digest_parts(framework.state())
-    return Candidate(
+    return Fingerprint(
         member,
         socket.gethostname(),
         state.whole,
@@ -122,7 +122,7 @@ def describe(
     )
 
 
-def pack(candidate: Candidate) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def pack(candidate: Fingerprint) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     values = {name: value[:LONGEST] for name, value in candidate.environment.items()}
     fields = {**asdict(candidate), "environment": values}
     text = json.dumps(fields).encode()
@@ -131,11 +131,11 @@ def pack(candidate: Candidate) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(text.ljust(ROOM), np.uint8)
 
 
-def unpack(text: bytes) -> Candidate:
-    return Candidate(**json.loads(text))
+def unpack(text: bytes) -> Fingerprint:
+    return Fingerprint(**json.loads(text))
 
 
-def compare_checkpoints(candidates: Sequence[Candidate]) -> None:
+def compare_checkpoints(candidates: Sequence[Fingerprint]) -> None:
     """Raises RuntimeError, on all ranks, if they go on from different ones."""
     first = candidates[0]
     for other in candidates:
@@ -147,12 +147,12 @@ def compare_checkpoints(candidates: Sequence[Candidate]) -> None:
             )
 
 
-def _name_checkpoint(candidate: Candidate) -> str:
+def _name_checkpoint(candidate: Fingerprint) -> str:
     found = candidate.checkpoint
     return f"the checkpoint {found}" if found else "no checkpoint"
 
 
-def compare(first: Candidate, other: Candidate) -> str:
+def compare(first: Fingerprint, other: Fingerprint) -> str:
     """Why `other` is refused; empty if it is not. Raises RuntimeError if the program is wrong."""
     for name, number in first.job.items():
         if (own := other.job.get(name)) != number:
@@ -175,7 +175,7 @@ def compare(first: Candidate, other: Candidate) -> str:
     )
 
 
-def _name_part(first: Candidate, other: Candidate) -> str:
+def _name_part(first: Fingerprint, other: Fingerprint) -> str:
     part = Digest(first.state, first.parts).first_difference(Digest(other.state, other.parts))
     return part and f": {part}"
 

@@ -24,7 +24,7 @@ from ddl_core.errors import DdlError, Mismatch
 from ddl_elastic.base import environment
 from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import JobOver, Message
-from ddl_elastic.step.reform import Standing
+from ddl_elastic.step.reform import RankProgress
 from ddl_elastic.step.watchdog import OPERATION_LIMIT
 
 CREATION_LIMIT = 30.0  # seconds
@@ -56,7 +56,7 @@ def _ask(*_: object) -> None:
 
 
 @dataclass
-class Plan:
+class MembershipPlan:
     """The next comm, as one worker sees it."""
 
     number: int
@@ -67,10 +67,10 @@ class Plan:
     is_ready: bool = False
 
     @property
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[RankProgress]:
         """Before the switch: who has the state, and who lacks it."""
         return [
-            Standing(member, 0, False, (), whole=member not in self.newcomers)
+            RankProgress(member, 0, False, (), whole=member not in self.newcomers)
             for member in self.members
         ]
 
@@ -99,16 +99,16 @@ class Membership:
         self.inbox, self.member, self.is_new = inbox, member, is_new
         self._endpoint = endpoint
         self._addresses = {**addresses}  # of all members that it was told of
-        self._plan: Plan | None = None
+        self._plan: MembershipPlan | None = None
         self._fixed = False  # the plan may be agreed on: a newer one waits
         self._newer: Message | None = None
         self._newest = 0  # the number of a plan that has come
         self.is_agreed = False  # the switch follows
         self._has_told = False  # that it was asked to leave
         self._is_closed = False
-        self._rehearse: Callable[[Comm, Sequence[Standing]], None] = lambda *_: None
+        self._rehearse: Callable[[Comm, Sequence[RankProgress]], None] = lambda *_: None
 
-    def begin(self, rehearse: Callable[[Comm, Sequence[Standing]], None]) -> None:
+    def begin(self, rehearse: Callable[[Comm, Sequence[RankProgress]], None]) -> None:
         """Take plans. `rehearse` is called in a thread with a plan's comm, before this rank votes
         for the plan."""
         self._rehearse = rehearse
@@ -126,7 +126,7 @@ class Membership:
             if self._fixed:
                 self._newer = message
                 return
-            plan = Plan(told["plan"], told["members"], told["newcomers"], told["speeds"])
+            plan = MembershipPlan(told["plan"], told["members"], told["newcomers"], told["speeds"])
             old, self._plan = self._plan, plan
             if self.member not in plan.members:
                 plan.is_ready = True
@@ -135,7 +135,7 @@ class Membership:
             addresses = [bytes.fromhex(self._addresses[each]) for each in plan.members]
             threading.Thread(target=self._create, args=(plan, addresses), daemon=True).start()
 
-    def _create(self, plan: Plan, addresses: Sequence[bytes]) -> None:
+    def _create(self, plan: MembershipPlan, addresses: Sequence[bytes]) -> None:
         config = Config(
             timeout=CREATION_LIMIT, operation_timeout=OPERATION_LIMIT, epoch=plan.number
         )
@@ -159,7 +159,7 @@ class Membership:
                 return
         comm.close()
 
-    def _tell_void(self, plan: Plan, failed: Sequence[int]) -> None:
+    def _tell_void(self, plan: MembershipPlan, failed: Sequence[int]) -> None:
         with self.inbox.changed, suppress(OSError):
             if not self._is_closed:  # else the channel is for the final state
                 self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
@@ -228,7 +228,7 @@ class Membership:
         """Whether the plan is agreed on by which the last member leaves."""
         return self.is_agreed and self._plan is not None and not self._plan.members
 
-    def switch(self, comm: Comm) -> Plan:
+    def switch(self, comm: Comm) -> MembershipPlan:
         """Close the old comm; the plan, whose comm takes its place. Raises Left if this rank is not
         in it."""
         plan = self._plan
@@ -250,7 +250,7 @@ class Membership:
 
     # ---- a newcomer ----
 
-    def wait(self) -> Plan:
+    def wait(self) -> MembershipPlan:
         """For a plan whose comm is there. Raises NotAdmitted, and JobOver."""
         inbox = self.inbox
         with inbox.changed:
@@ -286,6 +286,6 @@ def close(comm: Comm) -> None:
         comm.close()
 
 
-def _close(plan: Plan | None) -> None:
+def _close(plan: MembershipPlan | None) -> None:
     if plan and plan.comm:
         close(plan.comm)

@@ -36,12 +36,12 @@ Appeal = Callable[[Sequence[int], Sequence[int]], str]
 UNKNOWN = -1  # the step of one who does not know in which one the others are
 
 
-class NobodyIsWhole(RuntimeError):
+class NoSurvivorHasState(RuntimeError):
     """Those who had the state have died."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankProgress:
     """How far a rank is. `owned` are the logical workers whose shares it computes in `step`."""
 
     member: int  # a number that it keeps, whatever its rank
@@ -63,7 +63,7 @@ class Standing:
         return np.array([self.member, self.step, flags, *masks], np.int64)
 
     @classmethod
-    def from_words(cls, words: Sequence[int], workers: int) -> Standing:
+    def from_words(cls, words: Sequence[int], workers: int) -> RankProgress:
         member, step, flags, *masks = words
         owned = [v for v in range(workers) if masks[v // WORD] >> v % WORD & 1]
         has_result, *more = (bool(flags >> bit & 1) for bit in range(5))
@@ -87,11 +87,11 @@ class Decision:
     adopted: int  # shares that nobody owned any more
 
 
-def decide(ranks: Sequence[Standing], rank: int, workers: int) -> Decision:
-    """From the standings of all ranks: what `rank` does. Pure. Raises NobodyIsWhole."""
+def decide(ranks: Sequence[RankProgress], rank: int, workers: int) -> Decision:
+    """From the standings of all ranks: what `rank` does. Pure. Raises NoSurvivorHasState."""
     whole = [number for number, each in enumerate(ranks) if each.whole]
     if not whole:
-        raise NobodyIsWhole("no process is left that has the state")
+        raise NoSurvivorHasState("no process is left that has the state")
     step = max(each.step for each in ranks)
     ranks = [replace(each, step=step) if each.step == UNKNOWN else each for each in ranks]
     behind = [each for each in ranks if each.step < step]
@@ -125,12 +125,12 @@ def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
 
 def survivors(
     comm: Comm,
-    own: Standing,
+    own: RankProgress,
     workers: int,
     observe: Callable[[Comm], None] = lambda _: None,
     members: Sequence[int] = (),
     appeal: Appeal | None = None,
-) -> tuple[Comm, list[Standing]]:
+) -> tuple[Comm, list[RankProgress]]:
     """The comm of those who are left of a dead one, which is closed, and the standing of each.
 
     All survivors call it. Raises ddl_core.errors.Minority if the others go on without this rank.
@@ -176,12 +176,12 @@ def _shrink(comm: Comm, members: Sequence[int], appeal: Appeal | None) -> Comm:
     return comm.shrink(config)
 
 
-def gather(comm: Comm, own: Standing, workers: int) -> list[Standing]:
+def gather(comm: Comm, own: RankProgress, workers: int) -> list[RankProgress]:
     """The standing of each rank. Raises one of LOST."""
     words = own.words(workers)
     table = np.empty((comm.size, len(words)), np.int64)
     comm.allgather(words, table.reshape(-1))
-    return [Standing.from_words(row, workers) for row in table.tolist()]
+    return [RankProgress.from_words(row, workers) for row in table.tolist()]
 
 
 class Watch:
@@ -191,14 +191,16 @@ class Watch:
     def __init__(self, watchdog: Watchdog | None = None, appeal: Appeal | None = None) -> None:
         self.watchdog, self._appeal = watchdog or Watchdog(), appeal
         self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
-        self._watched: tuple[Comm, Standing, int, Sequence[int]] | None = None
+        self._watched: tuple[Comm, RankProgress, int, Sequence[int]] | None = None
         self._lock = threading.Lock()  # of these two
         self._left = threading.Event()
-        self._found: tuple[Comm, list[Standing]] | BaseException | None = None
+        self._found: tuple[Comm, list[RankProgress]] | BaseException | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, comm: Comm, own: Standing, workers: int, members: Sequence[int] = ()) -> None:
+    def begin(
+        self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
+    ) -> None:
         """From now on the comm is the watch's."""
         self.watchdog.observe(comm)
         with self._lock:
@@ -214,7 +216,7 @@ class Watch:
             if not self.noticed:
                 function()
 
-    def end(self) -> tuple[Comm, list[Standing]] | None:
+    def end(self) -> tuple[Comm, list[RankProgress]] | None:
         """The comm is the caller's again. Returns what `survivors` did, if it was seen to be dead;
         raises what that raised."""
         with self._lock:
@@ -228,8 +230,8 @@ class Watch:
         return self._found
 
     def survivors(
-        self, comm: Comm, own: Standing, workers: int, members: Sequence[int] = ()
-    ) -> tuple[Comm, list[Standing]]:
+        self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
+    ) -> tuple[Comm, list[RankProgress]]:
         """See the function of this name; the watchdog observes the comms."""
         return survivors(comm, own, workers, self.watchdog.observe, members, self._appeal)
 

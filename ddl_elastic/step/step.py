@@ -41,7 +41,7 @@ from ddl_core.errors import DdlError
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
 from ddl_elastic.step.membership import Membership
 from ddl_elastic.step.partial import PartialSums, add_arrays
-from ddl_elastic.step.reform import LOST, Action, Standing, Watch, decide
+from ddl_elastic.step.reform import LOST, Action, RankProgress, Watch, decide
 from ddl_elastic.step.sums import Sums
 from ddl_elastic.step.transfer import Sender
 from ddl_elastic.storage.saving import Saver
@@ -57,7 +57,7 @@ class Phase(Enum):
 
 
 @dataclass
-class Group:
+class RankGroup:
     """The ranks of a job. Deaths change it, and the map may change with each step."""
 
     comm: Comm
@@ -119,7 +119,7 @@ class Recovery:
 
 
 @dataclass(frozen=True)
-class Arrays:
+class PlainArrays:
     """See ddl_elastic.frameworks.protocol.Summed. Arrays that are no framework's."""
 
     arrays: Share
@@ -158,7 +158,7 @@ class Step:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         number: int,
         summed: Summed,
         name: str = "",
@@ -305,19 +305,21 @@ class Step:
             check = zlib.crc32(array.data, check)
         return check
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> RankProgress:
         group = self._group
         has_result, membership = self.phase is Phase.VOTE, group.membership
         follows = membership is not None and membership.is_agreed
         whole = self._is_whole()
-        return Standing(group.member, self.number, has_result, group.owned, whole, follows, True)
+        return RankProgress(
+            group.member, self.number, has_result, group.owned, whole, follows, True
+        )
 
     def _is_whole(self) -> bool:
         """Whether this rank has the state."""
         return True
 
     def _recover(
-        self, noticed: float, comm: Comm | None = None, ranks: Sequence[Standing] = ()
+        self, noticed: float, comm: Comm | None = None, ranks: Sequence[RankProgress] = ()
     ) -> None:
         """Go on with the survivors: in this comm of these ranks, if it is made already."""
         self._settle()

@@ -19,10 +19,10 @@ import numpy as np
 from ddl_core import Comm
 from ddl_elastic.frameworks.protocol import Framework, State
 from ddl_elastic.step import transfer
-from ddl_elastic.step.admission import AdmissionError, Candidate
-from ddl_elastic.step.membership import NotAdmitted, Plan, close
-from ddl_elastic.step.reform import LOST, UNKNOWN, Standing, decide, gather
-from ddl_elastic.step.step import Group
+from ddl_elastic.step.admission import AdmissionError, Fingerprint
+from ddl_elastic.step.membership import MembershipPlan, NotAdmitted, close
+from ddl_elastic.step.reform import LOST, UNKNOWN, RankProgress, decide, gather
+from ddl_elastic.step.step import RankGroup
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.worker.evaluation import Table
 from ddl_elastic.worker.observer import Observer, Results
@@ -43,11 +43,11 @@ class Arrival:
     call: int  # of Loop.steps
 
 
-class Job(Protocol):
+class SwitchingLoop(Protocol):
     """What ddl_elastic.worker.loop.Loop has for it."""
 
     framework: Framework
-    group: Group
+    group: RankGroup
     reporter: Reporter
 
     @property
@@ -59,7 +59,7 @@ class Job(Protocol):
     def share_out(self, number: int) -> None: ...
 
 
-def follow_plan(job: Job) -> None:
+def follow_plan(job: SwitchingLoop) -> None:
     """Switch, if it was agreed on. Raises membership.Left if this rank is to leave."""
     group, membership = job.group, job.group.membership
     if membership is None or not membership.is_agreed:
@@ -69,7 +69,7 @@ def follow_plan(job: Job) -> None:
     assert plan.comm
     group.watch.watchdog.observe(plan.comm)
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
-    own = Standing(membership.member, job.position["number"], False, ())
+    own = RankProgress(membership.member, job.position["number"], False, ())
     _settle(job, plan, own)
     send_state(job)
     died = sorted({*plan.members} - {*group.members})
@@ -77,7 +77,7 @@ def follow_plan(job: Job) -> None:
     job.reporter.switched(plan.number, job.position["next"], seconds, group.members, died)
 
 
-def send_state(job: Job) -> None:
+def send_state(job: SwitchingLoop) -> None:
     """To those who observe, if it is to be sent before the next step. Each copies its part."""
     group = job.group
     if group.sends_at is None or job.position["number"] < group.sends_at:
@@ -89,7 +89,7 @@ def send_state(job: Job) -> None:
         group.sender.send(group.comm, group.whole, lacking, job.framework.state(), where)
 
 
-def join(job: Job, candidate: Candidate) -> Arrival:
+def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
     """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
     one than the others', and JobOver."""
     group, membership, alone = job.group, job.group.membership, job.group.comm
@@ -106,7 +106,7 @@ def join(job: Job, candidate: Candidate) -> Arrival:
         group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
         with suppress(*LOST):
             transfer.warm_up(plan.comm)
-        own = Standing(membership.member, UNKNOWN, False, (), whole=False)
+        own = RankProgress(membership.member, UNKNOWN, False, (), whole=False)
         number = _settle(job, plan, own)
         if number is not None:
             break
@@ -119,7 +119,9 @@ def join(job: Job, candidate: Candidate) -> Arrival:
     return Arrival(observer, state, tables, **where)
 
 
-def rehearse(framework: Framework, group: Group, comm: Comm, ranks: Sequence[Standing]) -> None:
+def rehearse(
+    framework: Framework, group: RankGroup, comm: Comm, ranks: Sequence[RankProgress]
+) -> None:
     """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
     It takes longer than the rest."""
     whole = [each for each in ranks if each.whole]
@@ -138,13 +140,13 @@ def _read(framework: Framework) -> State:
     return framework.state()
 
 
-def _settle(job: Job, plan: Plan, own: Standing) -> int | None:
+def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int | None:
     """Make the plan's comm the group's. The number of the step that its ranks are in, or come to.
     None on a newcomer that has found nobody with the state: the plan was void."""
     group, comm = job.group, plan.comm
     assert comm
     try:
-        ranks: Sequence[Standing] = gather(comm, own, group.workers)
+        ranks: Sequence[RankProgress] = gather(comm, own, group.workers)
     except LOST:
         comm, ranks = group.watch.survivors(comm, own, group.workers, plan.members)
     if not any(each.whole for each in ranks):

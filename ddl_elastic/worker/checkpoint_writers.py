@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ddl_elastic.frameworks.protocol import State
-from ddl_elastic.step.step import Group
+from ddl_elastic.step.step import RankGroup
 from ddl_elastic.storage.saving import Saver
 from ddl_elastic.worker.reporter import Reporter
 
@@ -29,7 +29,7 @@ class CheckpointWriters:
     def __init__(
         self,
         saver: Saver,
-        group: Group,
+        group: RankGroup,
         state: Callable[[], State],
         finish: Callable[[bool], bool],
         reporter: Reporter,

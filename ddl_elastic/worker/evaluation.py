@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from ddl_elastic.frameworks.protocol import Array, Framework
 from ddl_elastic.shares.loading import Loader
-from ddl_elastic.shares.sampler import Share, evaluation_seed
-from ddl_elastic.step.step import Group
+from ddl_elastic.shares.sampler import SampleShare, evaluation_seed
+from ddl_elastic.step.step import RankGroup
 
 Table = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Arra
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Which samples are in which batch, and who evaluates it. Pure. Raises ValueError."""
 
     samples: int
@@ -54,13 +54,13 @@ class Plan:
             for batch in range(worker * count // self.workers, (worker + 1) * count // self.workers)
         ]
 
-    def share(self, _step: int, batch: int) -> Share:
+    def share(self, _step: int, batch: int) -> SampleShare:
         """The samples of a batch."""
         indices = np.arange(batch * self.batch, min((batch + 1) * self.batch, self.samples))
-        return Share(np.zeros_like(indices), indices)
+        return SampleShare(np.zeros_like(indices), indices)
 
 
-class Past:
+class EvaluationHistory:
     """The tables of those evaluations that the program of a rank which joins later asks for, too.
 
     It begins with the first step of the first call of `steps`, passes by all others that it has
@@ -98,11 +98,11 @@ class Past:
 
 def run(
     framework: Framework,
-    plan: Plan,
+    plan: EvaluationPlan,
     loader: Loader,
     function: Callable[[Any], Any],
     seed: int,
-    group: Group,
+    group: RankGroup,
     agree: Agree,
     expect: Callable[[float], None],
 ) -> Table:

@@ -25,7 +25,7 @@ from ddl_elastic.shares.loading import (
     Dataset,
     Loader,
     Reader,
-    Stream,
+    SampleStream,
     count_samples,
     count_steps,
 )
@@ -33,7 +33,7 @@ from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
 from ddl_elastic.step.membership import Membership
 from ddl_elastic.step.reform import Watch
-from ddl_elastic.step.step import Arrays, Group, Recovery, Step
+from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
@@ -41,7 +41,7 @@ from ddl_elastic.storage.saving import Policy, Saver
 from ddl_elastic.worker import change, evaluation
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
-from ddl_elastic.worker.evaluation import Past, Table
+from ddl_elastic.worker.evaluation import EvaluationHistory, Table
 from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
@@ -102,14 +102,14 @@ class Loop:
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
         watch = Watch(Watchdog(watchdog), membership.appeal if membership else None)
-        self.group = Group(comm, list(members or range(comm.size)), first, watch)
+        self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
         self._observer: Observer | None = None  # while this rank, which is new, catches up
         self._writers: CheckpointWriters | None = None
         self._arrival: Arrival | None = None  # until the state that has come is loaded
-        self._past = Past()
+        self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         watch.watchdog.observe(comm)
@@ -127,7 +127,7 @@ class Loop:
 
     def steps(
         self,
-        data: Dataset | Stream,
+        data: Dataset | SampleStream,
         passes: int | None = None,
         *,
         steps: int | None = None,
@@ -221,7 +221,7 @@ class Loop:
         if self._arrival:
             return self._past.take()
         framework = self.framework
-        plan = evaluation.Plan(len(data), batch, self.logical)
+        plan = evaluation.EvaluationPlan(len(data), batch, self.logical)
         self._come()
         reader = Reader(data, plan, self.seed, framework.seed, collate or framework.collate)
         group = self.group
@@ -350,7 +350,7 @@ class Loop:
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
         """The sum or average of compute(worker) over all logical workers, after a training step, in
         the given arrays."""
-        step = self.new_step(Arrays(empty, op), f"an evaluation before step {self._next}")
+        step = self.new_step(PlainArrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
         self._finish()
@@ -360,7 +360,7 @@ class Loop:
         """Wait until every rank has committed the last step. A rank that left earlier could not
         tell the others, after a death, that it had. Returns whether one that has shares tells."""
         found = np.zeros(1)
-        step = self.new_step(Arrays([found], "sum"))
+        step = self.new_step(PlainArrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])
         self._first_left = step.first_left
         return bool(found[0])

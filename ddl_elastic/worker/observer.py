@@ -28,7 +28,7 @@ import numpy as np
 from ddl_core import Comm
 from ddl_core.errors import DdlError
 from ddl_elastic.frameworks.protocol import Array, Framework, Share, State
-from ddl_elastic.step.step import Group, Phase, Step
+from ddl_elastic.step.step import Phase, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 
 MOST = 4  # results that are kept before the others wait
@@ -88,7 +88,7 @@ class Observer:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         number: int,
         results: Results,
         receiver: Receiver,
@@ -209,7 +209,7 @@ class Observer:
 class ObservedStep(Step):
     """One that is a rank's thread's, which has no shares."""
 
-    def __init__(self, observer: Observer, group: Group, number: int, kept: Kept) -> None:
+    def __init__(self, observer: Observer, group: RankGroup, number: int, kept: Kept) -> None:
         super().__init__(group, number, kept, f"step {number}, observed", trains=True)
         self._observer = observer
 

@@ -31,24 +31,14 @@ ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
 _USAGE = 2
 
-_DESCRIPTION = """\
-Tools for libddl: predict the speed of a cluster that a file describes, summarize the traces of a
-failed job, check this machine, and simulate several hosts on it.
-"""
+# The commands in the order of `ddl --help`. Commands of other packages are below these.
+_GROUPS = {
+    "elastic jobs": ("elastic", "serve", "job", "top", "token"),
+    "predictions": ("plan", "simulate"),
+    "this machine, and failed jobs": ("doctor", "trace", "lab"),
+}
 
-_EPILOG = """\
-examples:
-  ddl plan lab.toml                                  compare the plans for some sizes
-  ddl plan lab.toml --bytes 1KiB,64MiB --json        the same for two sizes, as JSON
-  ddl simulate lab.toml --bytes 64MiB                predict the time of an all-reduce
-  ddl simulate power8.toml --model resnet50.toml     predict how a training step scales
-  ddl simulate power8.toml --model resnet50.toml --plot scaling.png
-  ddl simulate cluster.toml --creation               predict what a comm of all its ranks costs
-  ddl simulate --jobs generated                      compare schedulers of many elastic jobs
-  ddl trace traces -o all.json                       merge the traces of a job's ranks
-  ddl doctor --ranks 4                               check this machine for four ranks
-  ddl lab up 4 --rate 1gbit                          simulate four hosts; see ddl lab --help
-
+_CLUSTER_FILE = """\
 A cluster file lists the levels, the innermost one first: at most one shared level, then up to three
 wire levels.
   name = "lab"
@@ -75,7 +65,25 @@ wire levels.
   bytes = "64 MiB"
   plan = "hierarchical"
   time = "558 ms"
+The folder examples/clusters has such files.
+"""
 
+_PLAN_EPILOG = f"""\
+examples:
+  ddl plan lab.toml                                  compare the plans for some sizes
+  ddl plan lab.toml --bytes 1KiB,64MiB --json        the same for two sizes, as JSON
+
+{_CLUSTER_FILE}"""
+
+_SIMULATE_EPILOG = f"""\
+examples:
+  ddl simulate lab.toml --bytes 64MiB                predict the time of an all-reduce
+  ddl simulate power8.toml --model resnet50.toml     predict how a training step scales
+  ddl simulate power8.toml --model resnet50.toml --plot scaling.png
+  ddl simulate cluster.toml --creation               predict what a comm of all its ranks costs
+  ddl simulate --jobs generated                      compare schedulers of many elastic jobs
+
+{_CLUSTER_FILE}
 A model file describes the training step of one rank.
   images = 32
   forward = "54.7 ms"
@@ -87,15 +95,37 @@ A model file describes the training step of one rank.
   ranks = 256
   efficiency = 0.95
   source = "..."
-
-The folder examples/clusters has files of both kinds.
-exit code: 0; 1: ddl doctor found an error; 2: wrong usage, or an error in a file
 """
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")
+
+
+class _MainParser(_CommandParser):
+    """The parser of `ddl`, whose help lists the commands in groups."""
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        listed = {
+            command.dest: command
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)
+            for command in action._choices_actions
+        }
+        known = {name for names in _GROUPS.values() for name in names}
+        others = tuple(name for name in listed if name not in known)
+        for title, names in {**_GROUPS, "other commands": others}.items():
+            formatter.start_section(title)
+            formatter.add_arguments(listed[name] for name in names if name in listed)
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments(each for each in self._actions if each.option_strings)
+        formatter.end_section()
+        return formatter.format_help()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,22 +144,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(
+    parser = _MainParser(
         prog="ddl",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=raw,
+        description="Tools of libddl. `ddl COMMAND --help` explains a command.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"ddl (libddl {version()})")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     plan = commands.add_parser(
         "plan",
         help="compare the plans for an operation on a cluster",
-        description="Show every plan for each size: the predicted time, the number of sequential"
-        " messages, and the bytes sent at each level. * marks the plan that libddl chooses.",
-        epilog="ddl --help describes the cluster file.",
+        description="Show every plan for each size: the predicted time, the number of sequential\n"
+        "messages, and the bytes sent at each level. * marks the plan that libddl chooses.",
+        epilog=_PLAN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _add_question(plan, "1KiB,64KiB,1MiB,64MiB")
@@ -145,9 +173,10 @@ def make_parser() -> argparse.ArgumentParser:
     simulation = commands.add_parser(
         "simulate",
         help="predict the time of operations, or how a training step scales",
-        description="Simulate the plans of all ranks event by event. A wire has a latency and a"
-        " bandwidth, and carries one message at a time.",
-        epilog="ddl --help describes the cluster file and the model file.",
+        description="Simulate the plans of all ranks event by event. A wire has a latency and a\n"
+        "bandwidth, and carries one message at a time.",
+        epilog=_SIMULATE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     _add_question(simulation, "16MiB,64MiB", needed=False)

@@ -44,7 +44,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipCost:
     """What is predicted of a comm."""
 
     ranks: int
@@ -57,7 +57,7 @@ class Membership:
     shrink: float  # of the survivors
 
 
-def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
+def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
     """What a comm of all ranks costs on the cluster."""
     costs = costs or Costs()
     size, rounds = cluster.size, ceil(log2(max(cluster.size, 2)))
@@ -81,7 +81,7 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> Membership:
     beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
     by_leader = costs.shrink_wires if over_wires else costs.shrink_rank
     agreement = by_leader if sparse else (size - 1) * costs.shrink_pair
-    return Membership(
+    return MembershipCost(
         size,
         creation,
         busiest,
@@ -121,7 +121,7 @@ _HEAD = [
 ]
 
 
-def creation_table(cluster: Cluster, found: Sequence[Membership]) -> str:
+def creation_table(cluster: Cluster, found: Sequence[MembershipCost]) -> str:
     """For people."""
     rows = [_HEAD]
     for m in found:

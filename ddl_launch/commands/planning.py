@@ -26,7 +26,7 @@ _SPANS_MAX = 3_000_000  # a few seconds
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanEstimate:
     """A plan for messages of a size. `prediction` is None if it sends too many messages to
     simulate."""
 
@@ -37,12 +37,12 @@ class Candidate:
     prediction: Prediction | None
 
 
-def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[Candidate]:
+def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[PlanEstimate]:
     """All possible plans, the chosen one first."""
     possible = _possible(cluster, operation)
     for nbytes in sizes:
         chosen, best = _predict(cluster, operation, nbytes, None)
-        yield Candidate(nbytes, chosen, True, possible.get(chosen, 0), best)
+        yield PlanEstimate(nbytes, chosen, True, possible.get(chosen, 0), best)
         for plan, n in possible.items():
             if plan == chosen:
                 continue
@@ -50,7 +50,7 @@ def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterat
                 _, other = _predict(cluster, operation, nbytes, plan)
             except SimulationError:  # only for shorter messages
                 continue
-            yield Candidate(nbytes, plan, False, n, other)
+            yield PlanEstimate(nbytes, plan, False, n, other)
 
 
 def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
@@ -79,10 +79,10 @@ def curves(cluster: Cluster, operation: str, most: int) -> dict[str, list[tuple[
     return found
 
 
-def steps(cluster: Cluster, operation: str, nbytes: int, most: int) -> Candidate:
+def steps(cluster: Cluster, operation: str, nbytes: int, most: int) -> PlanEstimate:
     """The chosen plan, with its first `most` messages."""
     found = simulate(cluster, operation, nbytes, sent_max=most)
-    return Candidate(nbytes, found.plan, True, 0, found)
+    return PlanEstimate(nbytes, found.plan, True, 0, found)
 
 
 def _predict(
@@ -96,7 +96,7 @@ def _predict(
     return found.plan, found
 
 
-def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+def as_table(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
     """For people."""
     names = level_names(cluster)
     rows = [["message", "  plan", "time", "cost", "hops", "pieces", *names]]
@@ -127,7 +127,7 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> st
     return "\n".join([show_cluster(cluster), "", headline(operation), show(rows), "", *notes])
 
 
-def as_json(cluster: Cluster, operation: str, found: Sequence[Candidate]) -> str:
+def as_json(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
     """For programs: seconds and bytes; null where a plan was not simulated."""
     names = level_names(cluster)
     skip = 0 if cluster.shared else 1

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ddl_launch.commands.cluster import Cluster
-from ddl_launch.commands.creation import Membership
+from ddl_launch.commands.creation import MembershipCost
 from ddl_launch.commands.description import DescriptionError
-from ddl_launch.commands.planning import Candidate
+from ddl_launch.commands.planning import PlanEstimate
 from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.scaling import Point
 from ddl_launch.commands.simulation import Prediction
@@ -45,7 +45,7 @@ def plot(
     _save(figure, path)
 
 
-def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> None:
+def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost]) -> None:
     """Write a picture: what a comm costs, over its ranks."""
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[Membership]) -> 
 
 
 def plot_plans(
-    path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: Candidate
+    path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: PlanEstimate
 ) -> None:
     """Write a picture: the steps of the chosen plan, and the time of all plans against bytes."""
     from matplotlib.figure import Figure
@@ -110,7 +110,7 @@ def _save(figure: Any, path: Path) -> None:
         raise DescriptionError(f"--plot {path}: {error}") from None
 
 
-def _draw_steps(axes: Any, cluster: Cluster, chosen: Candidate) -> None:
+def _draw_steps(axes: Any, cluster: Cluster, chosen: PlanEstimate) -> None:
     """A lane for each rank, and an arrow for each part that one sends to another."""
     found = chosen.prediction
     assert found is not None

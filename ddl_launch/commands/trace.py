@@ -25,7 +25,7 @@ class TraceError(CommandError):
 
 
 @dataclass(frozen=True)
-class Event:
+class TraceEvent:
     """An operation of a rank. Times are microseconds, `start` of the system's clock."""
 
     name: str
@@ -50,10 +50,10 @@ class Record:
     comm: str  # "" where the file's name does not tell
     rank: int
     name: str
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
     raw: tuple[dict[str, Any], ...]
 
-    def last(self, lane: int | None = None) -> Event | None:
+    def last(self, lane: int | None = None) -> TraceEvent | None:
         found = [e for e in self.events if lane is None or e.lane == lane]
         return found[-1] if found else None
 
@@ -112,9 +112,9 @@ def _read(path: Path) -> Record:
     return Record(path, comm[1] if comm else "", rank, name, tuple(events), kept)
 
 
-def _event(e: dict[str, Any]) -> Event:
+def _event(e: dict[str, Any]) -> TraceEvent:
     more = e["args"]
-    return Event(
+    return TraceEvent(
         str(e["name"]),
         int(e["tid"]),
         float(e["ts"]),
@@ -185,11 +185,11 @@ def _comm_summary(comm: str, records: Sequence[Record], size: int | None) -> str
     return "\n".join(lines)
 
 
-def _length(event: Event) -> str:
+def _length(event: TraceEvent) -> str:
     return "short" if event.short else show_seconds(event.length * 1e-6)
 
 
-def blocking(records: Sequence[Record]) -> tuple[Event | None, list[Record]]:
+def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]]:
     """Of one comm: the first failed operation by order, and the ranks that had not begun it."""
     lasts = {r.rank: r.last(0) for r in records}
     failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]

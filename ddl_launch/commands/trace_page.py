@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl_launch.commands.trace import Event, Record, TraceError, blocking, missing
+from ddl_launch.commands.trace import Record, TraceError, TraceEvent, blocking, missing
 from ddl_launch.errors import CommandError
 
 _OK, _FAILED, _LATE, _GONE = "#4c8bf5", "#d62728", "rgba(226, 115, 61, 0.25)", "rgba(0, 0, 0, 0)"
@@ -125,7 +125,7 @@ def _title(records: Sequence[Record]) -> str:
     return f"waited for in {first.name} as operation {first.sequence}: {names}"
 
 
-def _about(event: Event, begin: float) -> str:
+def _about(event: TraceEvent, begin: float) -> str:
     length = "short" if event.short else f"{event.length / 1e3:.3f} ms"
     return (
         f"{event.name}<br>operation {event.number}, at {(event.start - begin) / 1e3:.3f} ms"

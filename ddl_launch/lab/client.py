@@ -32,7 +32,7 @@ class LabError(CommandError):
 
 
 @dataclass(frozen=True)
-class Host:
+class LabHost:
     """name: "h1", ...; addresses: of each interface; process: its process 1, seen from outside."""
 
     name: str
@@ -142,9 +142,9 @@ class Lab:
         return lab
 
     @property
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[LabHost]:
         """All hosts, in order."""
-        return [Host(**host) for host in self._ask({"do": "show"})["hosts"]]
+        return [LabHost(**host) for host in self._ask({"do": "show"})["hosts"]]
 
     def at(self, host: str, *command: str | Path) -> list[str]:
         """The command line that runs `command` on a host, in the caller's folder and environment.

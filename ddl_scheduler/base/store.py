@@ -21,25 +21,40 @@ import os
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddl_elastic.base.states import State
+
 VERSION = 1
 BUSY = 60.0  # seconds to wait while another process or thread changes the file
 ROLES = ("viewer", "user", "admin")
-ACTIVE = ("waiting", "running")
+
+
+class JobState(State):
+    """The state of a job, as it is in the store and in answers to requests."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE = (JobState.WAITING, JobState.RUNNING)
+UNFINISHED = (*ACTIVE, JobState.PAUSED)
+ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 # What may follow a state. A job that has ended stays as it is. One that has just been asked to give
 # back its last slot may end at that moment.
-STATES = {
-    "waiting": {"running", "paused", "done", "failed", "cancelled"},
-    "running": {"waiting", "paused", "done", "failed", "cancelled"},
-    "paused": {"waiting", "done", "failed", "cancelled"},
-    "done": set(),
-    "failed": set(),
-    "cancelled": set(),
+STATES: dict[JobState, set[JobState]] = {
+    JobState.WAITING: {JobState.RUNNING, JobState.PAUSED, *ENDED},
+    JobState.RUNNING: {JobState.WAITING, JobState.PAUSED, *ENDED},
+    JobState.PAUSED: {JobState.WAITING, *ENDED},
+    **{state: set() for state in ENDED},
 }
 _SCHEMA = """
 CREATE TABLE tenants (
@@ -81,14 +96,14 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """A job as it is stored."""
 
     id: int
     tenant: str
     key: str
     spec: Mapping[str, Any]
-    state: str
+    state: JobState
     arrival: float
     epoch: int  # how often its slots changed
     used: float  # slot-seconds up to the last plan
@@ -226,23 +241,23 @@ class Store:
             self._event(number, now, "submitted")
         return number
 
-    def jobs(self, *states: str) -> list[Record]:
+    def jobs(self, *states: JobState) -> list[JobRecord]:
         """Those in one of the states (none: all), by number."""
         marks = ", ".join("?" * len(states))
         return self._records(f"{f'state IN ({marks})' if states else 'TRUE'} ORDER BY id", *states)
 
-    def _records(self, condition: str, *values: object) -> list[Record]:
+    def _records(self, condition: str, *values: object) -> list[JobRecord]:
         rows = self._db.execute(
             "SELECT id, tenant, key, spec, state, arrival, epoch, used, waited, changed FROM jobs"
             f" WHERE {condition}",
             values,
         )
         return [
-            Record(number, name, key, json.loads(spec), *rest)
-            for number, name, key, spec, *rest in rows
+            JobRecord(number, name, key, json.loads(spec), JobState(state), *rest)
+            for number, name, key, spec, state, *rest in rows
         ]
 
-    def job_find(self, job: int) -> Record | None:
+    def job_find(self, job: int) -> JobRecord | None:
         """The one of this number."""
         found = self._records("id = ?", job)
         return found[0] if found else None
@@ -250,10 +265,10 @@ class Store:
     def jobs_page(
         self,
         tenant: str | None = None,
-        states: tuple[str, ...] = (),
+        states: Sequence[JobState] = (),
         before: int = 0,
         limit: int = 100,
-    ) -> list[Record]:
+    ) -> list[JobRecord]:
         """Some of a tenant's jobs (None: of all), the newest first; with `before`, older ones."""
         marks = ", ".join("?" * len(states))
         return self._records(
@@ -274,7 +289,7 @@ class Store:
             row = self._db.execute("SELECT state, spec FROM jobs WHERE id = ?", (job,)).fetchone()
             if row is None:
                 raise StoreError(f"there is no job {job}")
-            if not STATES[row[0]]:
+            if JobState(row[0]) in ENDED:
                 raise StoreError(f"job {job} is {row[0]} and cannot be scaled")
             spec = json.loads(row[1])
             asked = spec.get("asked", {name: spec[name] for name in ("min", "max") if name in spec})
@@ -282,7 +297,7 @@ class Store:
             self._db.execute("UPDATE jobs SET spec = ? WHERE id = ?", (text, job))
             self._event(job, now, f"scaled to {least}:{most}")
 
-    def job_move(self, job: int, state: str, now: float, why: str = "") -> None:
+    def job_move(self, job: int, state: JobState, now: float, why: str = "") -> None:
         """To another state. One that is not active gives its slots back: intents to stop its
         agents are written. Raises StoreError."""
         with self._change():
@@ -292,11 +307,11 @@ class Store:
             if state not in ACTIVE:
                 self._assign(job, (), now)
 
-    def _move(self, job: int, state: str, now: float, why: str = "") -> None:
+    def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
         before = self._one("SELECT state FROM jobs WHERE id = ?", job)
         if before is None:
             raise StoreError(f"there is no job {job}")
-        if state not in STATES[before]:
+        if state not in STATES[JobState(before)]:
             raise StoreError(f"job {job} is {before} and cannot become {state}")
         self._db.execute("UPDATE jobs SET state = ? WHERE id = ?", (state, job))
         self._event(job, now, f"{state}: {why}" if why else state)
@@ -323,7 +338,7 @@ class Store:
                 )
             for job in active:
                 self._assign(job, slots.get(job, ()), now)
-                state = "running" if slots.get(job) else "waiting"
+                state = JobState.RUNNING if slots.get(job) else JobState.WAITING
                 if state != states[job]:
                     self._move(job, state, now)
 

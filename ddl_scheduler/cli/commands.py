@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl submit`, `ps`, `logs`, `top`, `scale`, `cancel`, `pause`, `resume`, `token`: what a user of
-`ddl serve` asks for.
-"""
+"""`ddl job`, `ddl top` and `ddl token`: the commands of the users of `ddl serve`."""
 
 from __future__ import annotations
 
@@ -12,7 +10,9 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from ddl_scheduler.cli.access import DEFAULT, Access, AccessError, access_write
 if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
     from ddl_scheduler.cli.client import Client, ServerError
 
-ENDED = ("done", "failed", "cancelled")
 _REFUSED, _SILENT, _FORBIDDEN, _UNKNOWN = 1, 3, 4, 5
 _CODES = {0: _SILENT, 401: _FORBIDDEN, 403: _FORBIDDEN, 404: _UNKNOWN}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -43,41 +42,129 @@ server does not answer; 4: the token is not valid, or may not do this; 5: there 
 """
 _SUBMIT = """\
 examples:
-  ddl submit -- python train.py --lr 0.1             from 1 slot on, as many as it can use
-  ddl submit --min 4 --max 16 --tier 2 -- train.py   waits until it gets 4 slots, before lower tiers
-  ddl submit --min 0 --deadline 8h -- train.py       may be paused for others; should end in 8 hours
-  job=$(ddl submit -- train.py) && ddl logs -f "$job"
+  ddl job submit -- python train.py --lr 0.1        from 1 slot on, as many as it can use
+  ddl job submit --min 4 --max 16 --tier 2 -- train.py
+                                                    waits for 4 slots, before lower tiers
+  ddl job submit --min 0 --deadline 8h -- train.py  may be paused; should end in 8 hours
+  job=$(ddl job submit -- train.py) && ddl job logs -f "$job"
 The number of the job is printed. It runs in this folder, or in --folder.
 """
 
 
-def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add them by `add`, which makes parsers of ddl's commands."""
-    _add_submit(add)
-    ps = _command(add, "ps", _ps, "list the jobs of ddl serve")
-    ps.add_argument("--all", action="store_true", help="also those that have ended")
-    logs = _command(add, "logs", _logs, "print what a job's workers wrote")
-    logs.add_argument("job", metavar="JOB", type=_job, help="its number")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
-    logs.add_argument("--worker", metavar="N", type=int, help="of this worker only")
-    top = _command(add, "top", _top, "watch slots, jobs and tenants")
-    top.add_argument("--once", action="store_true", help="print it once, and end")
-    scale = _command(add, "scale", _scale, "give a job other sizes")
-    scale.add_argument("job", metavar="JOB", type=_job, help="its number")
-    scale.add_argument("sizes", metavar="N|MIN:MAX", type=_sizes, help="slots, as in 4 or 2:8")
-    for action, text in (
-        ("cancel", "end jobs of ddl serve forever"),
-        ("pause", "take the slots of jobs away, until they are resumed"),
-        ("resume", "let paused jobs go on when there are slots"),
-    ):
-        parser = _command(add, action, _act, text)
-        parser.add_argument("jobs", metavar="JOB", type=_job, nargs="+", help="their numbers")
-        parser.set_defaults(action=action)
+Add = Callable[..., argparse.ArgumentParser]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command about jobs.
+
+    run     carries it out, and returns the exit code
+    fill    adds its arguments to a parser
+    former  its name as a command of `ddl`, which 0.3 will remove; "": none
+    """
+
+    text: str
+    run: Callable[[Client, argparse.Namespace], int]
+    fill: Callable[[argparse.ArgumentParser], None]
+    former: str = ""
+    epilog: str = ""
+
+
+def add_commands(add: Add) -> None:
+    """Add `job`, `top` and `token` to ddl's commands by `add`, which makes their parsers."""
+    text = "submit, list and control jobs of ddl serve"
+    job = add("job", help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+    commands = job.add_subparsers(required=True, metavar="COMMAND")
+    for name, command in _commands().items():
+        _add(commands.add_parser, name, command, help=command.text)
+        if command.former:
+            _add(add, command.former, command, instead=f"ddl job {name}")
+    top = _Command("watch slots, jobs and tenants of ddl serve", _top, _fill_top)
+    _add(add, "top", top, help=top.text)
     _add_token(add)
 
 
-def _add_submit(add: Callable[..., argparse.ArgumentParser]) -> None:
-    submit = _command(add, "submit", _submit, "submit a job to ddl serve", _SUBMIT)
+def _commands() -> dict[str, _Command]:
+    """Return the commands of `ddl job` by their names."""
+    act = {name: partial(_act, action=name) for name in ("pause", "resume", "cancel")}
+    pause = "take the slots of jobs away, until they are resumed"
+    resume = "let paused jobs continue when there are slots"
+    return {
+        "submit": _Command("submit a job", _submit, _fill_submit, "submit", _SUBMIT),
+        "list": _Command("list jobs, and why those without slots wait", _list, _fill_list, "ps"),
+        "show": _Command("print all that is known of a job", _show, _fill_show),
+        "logs": _Command("print what the workers of a job wrote", _logs, _fill_logs, "logs"),
+        "scale": _Command("give a job other sizes", _scale, _fill_scale, "scale"),
+        "pause": _Command(pause, act["pause"], _fill_jobs, "pause"),
+        "resume": _Command(resume, act["resume"], _fill_jobs, "resume"),
+        "cancel": _Command("end jobs for good", act["cancel"], _fill_jobs, "cancel"),
+    }
+
+
+def _add(add: Add, name: str, command: _Command, instead: str = "", **listed: str) -> None:
+    """Add a command by `add`.
+
+    instead  the command to use in its place; "": it is no former name
+    listed   its help in the list of commands; nothing hides it
+    """
+    parser = add(
+        name,
+        description=command.text[0].upper() + command.text[1:] + ".",
+        epilog=command.epilog + _CONNECTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        **listed,
+    )
+    parser.add_argument("--server", metavar="URL", default="", help="instead of that of the file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    command.fill(parser)
+
+    def connected(arguments: argparse.Namespace) -> int:
+        from ddl_scheduler.cli.client import Client, ServerError
+
+        if instead:
+            print(f"{parser.prog}: use `{instead}`; 0.3 removes this name", file=sys.stderr)
+        try:
+            return command.run(Client.from_environment(arguments.server), arguments)
+        except AccessError as error:
+            raise CommandError(str(error)) from None
+        except ServerError as error:
+            print(f"{parser.prog}: {printable(str(error))}", file=sys.stderr)
+            return _CODES.get(error.status, _REFUSED)
+        except KeyboardInterrupt:
+            return 130
+
+    parser.set_defaults(run=connected, prog=parser.prog)
+
+
+def _fill_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="include jobs that have ended")
+
+
+def _fill_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+
+
+def _fill_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
+    parser.add_argument("--worker", metavar="N", type=int, help="print the log of this worker only")
+
+
+def _fill_top(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="print it once, and end")
+
+
+def _fill_scale(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+    parser.add_argument("sizes", metavar="N|MIN:MAX", type=_sizes, help="slots, as in 4 or 2:8")
+
+
+def _fill_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("jobs", metavar="JOB", type=_job, nargs="+", help="their numbers")
+
+
+def _fill_submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument("--min", metavar="N", type=int, help="slots that it needs (default: 1)")
     submit.add_argument("--max", metavar="N", type=int, help="slots that it can use")
     submit.add_argument("--tier", metavar="T", type=int, help="0 to 9; higher ones come first")
@@ -88,9 +175,11 @@ def _add_submit(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="when it should have ended: from now on, as in 90m, 8h, 2d, or a time, as in"
         " 2030-01-31T18:00",
     )
-    submit.add_argument("--name", help="of the job (default: that of the program)")
+    submit.add_argument("--name", help="name of the job (default: that of the program)")
     submit.add_argument(
-        "--folder", default=str(Path.cwd()), help="in which it runs (default: this one)"
+        "--folder",
+        default=str(Path.cwd()),
+        help="working directory of the job (default: the current one)",
     )
     submit.add_argument(
         "--env",
@@ -100,7 +189,9 @@ def _add_submit(add: Callable[..., argparse.ArgumentParser]) -> None:
         default=[],
         help="a variable of its environment; may be repeated",
     )
-    submit.add_argument("--threads", metavar="N", type=int, help="of each worker (default: 1)")
+    submit.add_argument(
+        "--threads", metavar="N", type=int, help="threads of each worker (default: 1)"
+    )
     submit.add_argument("--logical", metavar="V", type=int, help="its logical workers")
     submit.add_argument("--batch", metavar="B", type=int, help="samples of a step")
     submit.add_argument(
@@ -119,7 +210,7 @@ def _add_submit(add: Callable[..., argparse.ArgumentParser]) -> None:
     submit.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
 
-def _add_token(add: Callable[..., argparse.ArgumentParser]) -> None:
+def _add_token(add: Add) -> None:
     token = add(
         "token",
         help="make a token for ddl serve",
@@ -135,45 +226,10 @@ def _add_token(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--file",
         metavar="FILE",
         type=Path,
-        help="write it there, as ddl submit and others read it (default: print it)",
+        help="write it there, as ddl job reads it (default: print it)",
     )
     token.add_argument("--server", metavar="URL", default=DEFAULT, help="(default: %(default)s)")
     token.set_defaults(run=_token)
-
-
-def _command(
-    add: Callable[..., argparse.ArgumentParser],
-    name: str,
-    run: Callable[[Client, argparse.Namespace], int],
-    text: str,
-    epilog: str = "",
-) -> argparse.ArgumentParser:
-    parser = add(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=epilog + _CONNECTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--server", metavar="URL", default="", help="instead of that of the file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-    def connected(arguments: argparse.Namespace) -> int:
-        from ddl_scheduler.cli.client import Client, ServerError
-
-        try:
-            return run(Client.from_environment(arguments.server), arguments)
-        except AccessError as error:
-            raise CommandError(str(error)) from None
-        except ServerError as error:
-            print(f"ddl {name}: {printable(str(error))}", file=sys.stderr)
-            return _CODES.get(error.status, _REFUSED)
-        except KeyboardInterrupt:
-            return 130
-
-    parser.set_defaults(run=connected)
-    return parser
 
 
 # ---- what they do ----
@@ -188,13 +244,13 @@ def _submit(client: Client, arguments: argparse.Namespace) -> int:
     try:
         spec_read({"command": command, **fields})
     except RequestError as error:
-        raise CommandError(f"{error} (see ddl submit --help)") from None
+        raise CommandError(f"{error} (see {arguments.prog} --help)") from None
     job = client.submit(command, arguments.key, **fields)
     print(json.dumps(job) if arguments.json else job["id"])
     return 0
 
 
-def _ps(client: Client, arguments: argparse.Namespace) -> int:
+def _list(client: Client, arguments: argparse.Namespace) -> int:
     jobs = client.jobs("" if arguments.all else "active")
     print(json.dumps(jobs) if arguments.json else _table(_rows(jobs)))
     return 0
@@ -219,6 +275,24 @@ def _rows(jobs: list[Any]) -> list[list[str]]:
         row.append(sizes_text(len(job["slots"]), job["min"], job["max"]))
         rows.append([printable_line(cell) for cell in (*row, step, loss, why)])
     return rows
+
+
+def _show(client: Client, arguments: argparse.Namespace) -> int:
+    job = client.job(arguments.job)
+    if arguments.json:
+        print(json.dumps(job))
+        return 0
+    fields = {**job.pop("spec"), **job}
+    rows = [[name, _value(name, value)] for name, value in fields.items() if value is not None]
+    print(_table(rows))
+    return 0
+
+
+def _value(name: str, value: Any) -> str:
+    """Return the text of a field of a job. Times are in seconds since 1970."""
+    if name in ("arrival", "changed", "deadline"):
+        value = datetime.fromtimestamp(value).isoformat(sep=" ", timespec="seconds")
+    return printable_line(value if isinstance(value, str) else json.dumps(value))
 
 
 def _logs(client: Client, arguments: argparse.Namespace) -> int:
@@ -264,17 +338,17 @@ def _scale(client: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _act(client: Client, arguments: argparse.Namespace) -> int:
-    """On each of them, even if one is refused; the first refusal counts."""
+def _act(client: Client, arguments: argparse.Namespace, action: str) -> int:
+    """Act on each job, even if one is refused. The first refusal counts."""
     from ddl_scheduler.cli.client import ServerError
 
     refused: ServerError | None = None
     for number in arguments.jobs:
         try:
-            job = client.act(number, arguments.action)
+            job = client.act(number, action)
         except ServerError as error:
             if refused:
-                print(f"ddl {arguments.action}: {printable(str(error))}", file=sys.stderr)
+                print(f"{arguments.prog}: {printable(str(error))}", file=sys.stderr)
             refused = refused or error
         else:
             print(json.dumps(job) if arguments.json else f"job {number} is {job['state']}")
@@ -317,7 +391,7 @@ def _token(arguments: argparse.Namespace) -> int:
 
 def _job(text: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,14}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no job's number, as `ddl ps` shows them")
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a job; see `ddl job list`")
     return int(text)
 
 

@@ -25,10 +25,10 @@ from ddl_elastic.cli.agent import parse_address, read_token
 from ddl_elastic.engines.ray_cluster import RayAgents
 from ddl_launch.errors import SCHEDULER_EXTRA, CommandError, LaunchError
 from ddl_scheduler.base.store import Store, StoreError
-from ddl_scheduler.planning.jobs import Settings, Slot
+from ddl_scheduler.planning.jobs import PolicySlot, Settings
 from ddl_scheduler.runner.starter import Starter, StarterLost
 from ddl_scheduler.runner.user import user_find
-from ddl_scheduler.service.agents import Agents
+from ddl_scheduler.service.agents import AgentPool
 from ddl_scheduler.service.service import Service
 
 _DESCRIPTION = """\
@@ -153,12 +153,12 @@ def _run(arguments: argparse.Namespace) -> int:
     users = _users(arguments.user, has_agents=bool(token))
     host = socket.gethostname()
     names = [] if token else [f"{host}/{number}" for number in range(arguments.slots)]
-    slots = [Slot(name, host, memory=arguments.slot_memory) for name in names]
-    found: list[Agents] = []
+    slots = [PolicySlot(name, host, memory=arguments.slot_memory) for name in names]
+    found: list[AgentPool] = []
 
-    def make_agents(known: Collection[str]) -> Agents:
+    def make_agents(known: Collection[str]) -> AgentPool:
         try:
-            found.append(Agents(dial_in, token, arguments.slot_memory, known, _log.info))
+            found.append(AgentPool(dial_in, token, arguments.slot_memory, known, _log.info))
         except OSError as error:
             where = f"{dial_in[0]}:{dial_in[1]}"
             raise CommandError(f"--agents {where}: {error.strerror}") from None

@@ -14,7 +14,7 @@ from ddl_launch.errors import CommandError
 from ddl_scheduler.simulation import plots
 from ddl_scheduler.simulation.comparison import compare, comparison_rows, slots_make
 from ddl_scheduler.simulation.methods import methods_all
-from ddl_scheduler.simulation.traces import GENERATED, TraceError, workload_read
+from ddl_scheduler.simulation.traces import GENERATED, WorkloadError, workload_read
 from ddl_scheduler.simulation.workloads import TEST_SEEDS
 
 
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> None:
             workload_read(arguments.jobs, seed, arguments.count, arguments.load)
             for seed in arguments.seeds
         ]
-    except TraceError as error:
+    except WorkloadError as error:
         raise CommandError(f"--jobs {error}") from None
     results = compare(workloads, slots, methods_all(slots))
     work = sum(job.work for jobs in workloads for job in jobs) / len(workloads) / 3600

@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddl_scheduler.planning.jobs import Job, Settings, Tenant
+from ddl_scheduler.planning.jobs import PolicyJob, Settings, Tenant
 
 
 @dataclass(frozen=True)
 class Request:
     """A job as the filling sees it."""
 
-    job: Job
+    job: PolicyJob
     tier: int  # with ageing
     weight: float
     sizes: tuple[int, ...]  # legal ones, ascending

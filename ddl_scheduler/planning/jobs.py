@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddl_scheduler.planning.model import Memory, StepModel
+from ddl_scheduler.planning.model import MemoryModel, StepModel
 
 
 @dataclass(frozen=True)
-class Slot:
+class PolicySlot:
     """One place for a worker. Only usable ones are planned with."""
 
     name: str
@@ -31,7 +31,7 @@ class Tenant:
 
 
 @dataclass(frozen=True)
-class Job:
+class PolicyJob:
     """A job that waits or runs."""
 
     name: str
@@ -43,7 +43,7 @@ class Job:
     tier: int = 0  # higher ones are served first
     weight: float = 1.0
     kind: str = ""  # of the slots it needs
-    memory: Memory | None = None
+    memory: MemoryModel | None = None
     used: float = 0.0  # slot-seconds that it has had
     waited: float = 0.0  # seconds without a slot
     changed: float = -math.inf  # when its number of slots last changed
@@ -70,7 +70,7 @@ Map = Mapping[str, tuple[str, ...]]  # the slots of each job that has some
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """Who gets what, and why others do not."""
 
     slots: Map = field(default_factory=dict)

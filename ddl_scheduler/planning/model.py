@@ -30,7 +30,7 @@ _legal_sizes = lru_cache(maxsize=1024)(legal_sizes)
 
 
 @dataclass(frozen=True)
-class Report:
+class StepTiming:
     """Measured: a step took so long on `size` ranks on `hosts` hosts, and one share in it `share`
     seconds; 0: not known."""
 
@@ -62,7 +62,7 @@ class StepModel:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryModel:
     """Bytes that a rank needs: `fixed` without partial gradients, and for one `gradient`."""
 
     fixed: int
@@ -76,7 +76,7 @@ class Memory:
 
 
 def sizes_list(
-    shares: int, least: int, most: int, memory: Memory | None = None, limit: int = 0
+    shares: int, least: int, most: int, memory: MemoryModel | None = None, limit: int = 0
 ) -> tuple[int, ...]:
     """The numbers of ranks that a job may have, ascending: its minimum, and those up to its
     maximum with which the busiest rank computes fewer shares than with one rank less. A `limit` of
@@ -91,7 +91,7 @@ def sizes_list(
     )
 
 
-def model_fit(shares: int, reports: Sequence[Report]) -> StepModel:
+def model_fit(shares: int, reports: Sequence[StepTiming]) -> StepModel:
     """The model that fits best: least squares of the relative errors, with no negative part.
 
     Of the reports of one size the median counts, and a size that does not fit the others counts

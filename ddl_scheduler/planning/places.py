@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ddl_scheduler.planning.jobs import Map, Slot
+from ddl_scheduler.planning.jobs import Map, PolicySlot
 
 
 def places_find(
-    sizes: Mapping[str, int], kinds: Mapping[str, str], slots: Sequence[Slot], last: Map
+    sizes: Mapping[str, int], kinds: Mapping[str, str], slots: Sequence[PolicySlot], last: Map
 ) -> dict[str, tuple[str, ...]]:
     """The slots of each job, in the order of `slots`. `sizes` must fit the slots of each kind.
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddl_scheduler.planning.filling import Filling, Request
-from ddl_scheduler.planning.jobs import Job, Map, Plan, Settings, Slot, Tenant
+from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.model import end_predict, sizes_list
 from ddl_scheduler.planning.places import places_find
 
@@ -38,13 +38,13 @@ class _Cluster:
 
 
 def plan_make(
-    jobs: Sequence[Job],
-    slots: Sequence[Slot],
+    jobs: Sequence[PolicyJob],
+    slots: Sequence[PolicySlot],
     tenants: Sequence[Tenant] = (),
     last: Map | None = None,
     now: float = 0.0,
     settings: Settings | None = None,
-) -> Plan:
+) -> Schedule:
     """Who gets which slots from now on. Jobs that the user has paused are left out."""
     settings, last = settings or Settings(), last or {}
     cluster = _cluster(slots)
@@ -62,7 +62,7 @@ def plan_make(
     if found != requests:
         requests, filling = found, fill(found)
     kinds = {name: request.job.kind for name, request in requests.items()}
-    return Plan(
+    return Schedule(
         places_find(filling.sizes, kinds, slots, last),
         {**waiting, **filling.waiting},
         deadlines,
@@ -70,7 +70,7 @@ def plan_make(
     )
 
 
-def _cluster(slots: Sequence[Slot]) -> _Cluster:
+def _cluster(slots: Sequence[PolicySlot]) -> _Cluster:
     largest: dict[str, int] = {}
     memory: dict[str, int] = {}
     for (kind, _), count in Counter((slot.kind, slot.host) for slot in slots).items():
@@ -81,7 +81,7 @@ def _cluster(slots: Sequence[Slot]) -> _Cluster:
     return _Cluster(dict(Counter(slot.kind for slot in slots)), largest, memory)
 
 
-def _request(job: Job, cluster: _Cluster, size: int, settings: Settings) -> Request:
+def _request(job: PolicyJob, cluster: _Cluster, size: int, settings: Settings) -> Request:
     limit = cluster.memory.get(job.kind, 0)
     sizes = sizes_list(job.model.shares, job.least, job.most, job.memory, limit)
     return Request(
@@ -94,7 +94,7 @@ def _request(job: Job, cluster: _Cluster, size: int, settings: Settings) -> Requ
     )
 
 
-def _no_size(job: Job, cluster: _Cluster) -> str:
+def _no_size(job: PolicyJob, cluster: _Cluster) -> str:
     """Why there is no legal size."""
     shares, limit = job.model.shares, cluster.memory.get(job.kind, 0)
     if sizes_list(shares, job.least, job.most):
@@ -162,7 +162,7 @@ def _deadlines(
         job = request.job
         latest = job.deadline - settings.margin * max(job.deadline - now, 0.0)
 
-        def end(size: int, job: Job = job) -> float:
+        def end(size: int, job: PolicyJob = job) -> float:
             return end_predict(job.model, job.steps_left, size, cluster.hosts(job.kind, size), now)
 
         known = job.model.measured and job.steps_left < math.inf

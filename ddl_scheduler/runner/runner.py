@@ -21,15 +21,15 @@ from typing import Any
 from ddl_elastic.base import environment
 from ddl_elastic.base.messages import Channel, Message
 from ddl_elastic.base.waiting import ready
-from ddl_elastic.coordinator.coordinator import Coordinator, JobFailed, Shows, wait_for_end
-from ddl_elastic.coordinator.staff import Size, Worker
+from ddl_elastic.coordinator.coordinator import Coordinator, EventListener, JobFailed, wait_for_end
+from ddl_elastic.coordinator.worker_registry import Size, Worker
 from ddl_elastic.engines import AgentSpec, Program, program
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.local import LocalEngine
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import MOST, JobSpec, spec_read
-from ddl_scheduler.runner.granted import GrantedEngine
-from ddl_scheduler.runner.pace import Pace
+from ddl_scheduler.runner.slot_filter import SlotFilterEngine
+from ddl_scheduler.runner.throughput import ThroughputEstimator
 from ddl_scheduler.runner.user import acting_as, become, user_find
 
 TELL_EVERY = 0.5  # seconds
@@ -41,7 +41,7 @@ EVENTS = 100  # of a job that are told, the newest ones
 
 
 @dataclass(frozen=True)
-class Order:
+class RunSpec:
     """What to run.
 
     store    the service's file
@@ -67,7 +67,7 @@ class Order:
         return JobFolder(Path(self.store), self.job)
 
 
-class _Log(Shows):
+class _Log(EventListener):
     """Events go to a file. What the workers write is in files of their own."""
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class _Log(Shows):
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def run(order: Order, listener: socket.socket) -> None:
+def run(order: RunSpec, listener: socket.socket) -> None:
     """Run the job to its end, and write what has come of it."""
     folder = order.job_folder
     log, earlier = _Log(folder.events), folder.result()
@@ -95,7 +95,11 @@ def run(order: Order, listener: socket.socket) -> None:
 
 
 def _run(
-    order: Order, spec: JobSpec, listener: socket.socket, log: Shows, earlier: dict[str, Any]
+    order: RunSpec,
+    spec: JobSpec,
+    listener: socket.socket,
+    log: EventListener,
+    earlier: dict[str, Any],
 ) -> dict[str, Any]:
     folder = order.job_folder
     user = user_find(order.user) if order.user else None
@@ -123,23 +127,23 @@ def _run(
         program.work(agent, channel, path, words, secret, None)
 
     with LocalEngine(work, len(order.slots), spec.threads, folder.path) as local:
-        engine = GrantedEngine(local, lambda slot: order.slots[slot.id], order.granted)
+        engine = SlotFilterEngine(local, lambda slot: order.slots[slot.id], order.granted)
         return Runner(engine, spec, listener, log, earlier).run()
 
 
 def _run_on_agents(
-    order: Order,
+    order: RunSpec,
     spec: JobSpec,
     wanted: Program,
     listener: socket.socket,
-    log: Shows,
+    log: EventListener,
     earlier: dict[str, Any],
 ) -> dict[str, Any]:
     """With the workers where agents dial in from."""
     environment.allow_connections()
     logs = order.job_folder.path
     with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
-        engine = GrantedEngine(dialed, dialed.name, order.granted)
+        engine = SlotFilterEngine(dialed, dialed.name, order.granted)
         where = {"run": order.run, "port": dialed.port}
         return Runner(engine, spec, listener, log, earlier, where, dialed.failures).run()
 
@@ -165,16 +169,16 @@ class Runner:
 
     def __init__(
         self,
-        engine: GrantedEngine,
+        engine: SlotFilterEngine,
         spec: JobSpec,
         listener: socket.socket,
-        log: Shows,
+        log: EventListener,
         earlier: dict[str, Any],
         where: Mapping[str, Any] | None = None,
         failures: Sequence[str] = (),
     ) -> None:
         self._engine, self._where, self._failures = engine, where or {}, failures
-        self._pace = Pace()
+        self._pace = ThroughputEstimator()
         self._pace.load(earlier.get("measured", []))
         self._log, self._threads = log, spec.threads
         self._listener = listener
@@ -287,13 +291,13 @@ class Runner:
         self._number = number
         self._engine.granted = frozenset(slots)
         if self._begun:
-            self._job.staff.resize(max(1, len(slots)))
+            self._job.registry.resize(max(1, len(slots)))
 
     def _stop(self, how: str, limit: float) -> None:
         self._stops = how
         self._kill_at = min(self._kill_at, time.monotonic() + limit)
         if self._begun:
-            self._job.staff.pause()
+            self._job.registry.pause()
 
     def _describe(self) -> dict[str, Any]:
         report = self._job.report()
@@ -303,7 +307,7 @@ class Runner:
             "report": report,
             "held": self._engine.held if self._job.alive() else [],
             "measured": self._pace.measured(),
-            "logical": self._job.staff.logical,
+            "logical": self._job.registry.logical,
         }
 
     def _tell(self) -> None:

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 from ddl_elastic.engines import program
 from ddl_scheduler.base.requests import spec_read
 from ddl_scheduler.runner import runner
-from ddl_scheduler.runner.runner import Order
+from ddl_scheduler.runner.runner import RunSpec
 
 _LARGEST = 1 << 18  # bytes of an order
 _LONGEST = 1 << 20  # characters of a program in which names of frameworks are looked for
@@ -55,7 +55,7 @@ class Starter:
     def __init__(self) -> None:
         self._connection = _fork_server(_by_frameworks)
 
-    def start(self, order: Order, lock: int, listener: socket.socket) -> None:
+    def start(self, order: RunSpec, lock: int, listener: socket.socket) -> None:
         """Run the job. Returns at once. Raises OSError and StarterLost."""
         text = json.dumps(asdict(order)).encode()
         try:
@@ -116,7 +116,7 @@ def _by_fork(path: Path | None) -> _Take:
 
     def take(text: bytes, files: list[int]) -> None:
         if os.fork() == 0:
-            _run(Order(**json.loads(text)), files)
+            _run(RunSpec(**json.loads(text)), files)
 
     return take
 
@@ -129,7 +129,7 @@ def _program(order: dict[str, Any]) -> Path:
         return Path(os.devnull)
 
 
-def _run(order: Order, files: list[int]) -> NoReturn:
+def _run(order: RunSpec, files: list[int]) -> NoReturn:
     """The runner's process. The lock is open as long as it lives, and its children."""
     try:
         _close_connections()

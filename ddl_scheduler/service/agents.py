@@ -19,25 +19,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message
-from ddl_elastic.engines.dial_in import AGENT_HELLO, DialIn, check_hello
+from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check_hello
 from ddl_launch import frames
-from ddl_scheduler.planning.jobs import Slot
+from ddl_scheduler.planning.jobs import PolicySlot
 
 REDIAL_LIMIT = 3.0  # seconds for an agent whose connection has ended
 RETURN_LIMIT = 15.0  # seconds, after the service has started
 
 
 @dataclass(eq=False)
-class _Agent:
+class _PooledAgent:
     connection: socket.socket
     channel: Channel
-    slots: list[Slot]
+    slots: list[PolicySlot]
     runs: set[str] = field(default_factory=set)  # that have processes there, as it has told
     asked: set[str] = field(default_factory=set)  # to serve
     leaves: bool = False
 
 
-class Agents:
+class AgentPool:
     """Of one service.
 
     token   what agents have to know
@@ -55,20 +55,22 @@ class Agents:
         show: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._memory, self._show = memory, show
-        self._dial_in = DialIn(address, token, self._admit, show)
-        self._agents: dict[str, _Agent] = {}
-        self._away: dict[str, tuple[list[Slot], float]] = {}  # by agent: its slots, until when
+        self._dial_in = AgentListener(address, token, self._admit, show)
+        self._agents: dict[str, _PooledAgent] = {}
+        self._away: dict[
+            str, tuple[list[PolicySlot], float]
+        ] = {}  # by agent: its slots, until when
         for name in known:
             agent = name.rpartition("/")[0]
             slots, _ = self._away.setdefault(agent, ([], time.monotonic() + RETURN_LIMIT))
-            slots.append(Slot(name, agent.rpartition("-")[0], memory=memory))
+            slots.append(PolicySlot(name, agent.rpartition("-")[0], memory=memory))
         self._look_at = 0.0
 
     @property
     def port(self) -> int:
         return self._dial_in.port
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[PolicySlot]:
         """Of all agents, but those that are about to leave."""
         here = [agent.slots for agent in self._agents.values() if not agent.leaves]
         away = [slots for slots, _ in self._away.values()]
@@ -110,7 +112,7 @@ class Agents:
                 del self._away[name]
                 self._show(f"agent {name} has not come back")
 
-    def _hear(self, name: str, agent: _Agent) -> None:
+    def _hear(self, name: str, agent: _PooledAgent) -> None:
         try:
             for message in agent.channel.poll():
                 self._take(name, agent, message)
@@ -119,7 +121,7 @@ class Agents:
         except ValueError as error:
             self._lose(name, f"it sent {error}")
 
-    def _take(self, name: str, agent: _Agent, message: Message) -> None:
+    def _take(self, name: str, agent: _PooledAgent, message: Message) -> None:
         if message.kind == "serves":
             runs = {str(run) for run in message.fields["runs"]}
             ended = agent.runs - runs
@@ -143,12 +145,12 @@ class Agents:
             old.channel.close()
         self._away.pop(name, None)
         slots = [
-            Slot(f"{name}/{number}", hello["host"], memory=self._memory)
+            PolicySlot(f"{name}/{number}", hello["host"], memory=self._memory)
             for number in range(hello["slots"])
         ]
         self._dial_in.answer(connection, hello, {"pool": True})
         connection.settimeout(None)
-        self._agents[name] = _Agent(connection, Channel(connection), slots)
+        self._agents[name] = _PooledAgent(connection, Channel(connection), slots)
         self._show(f"agent {name} is there, with {len(slots)} slots")
 
     def _lose(self, name: str, why: str) -> None:
@@ -182,6 +184,6 @@ class Agents:
         agent = self._agents.get(slot.rpartition("/")[0])
         return agent is not None and not agent.runs <= {*runs}
 
-    def _send(self, agent: _Agent, kind: str, **fields: Any) -> None:
+    def _send(self, agent: _PooledAgent, kind: str, **fields: Any) -> None:
         with suppress(OSError):  # it is about to be lost
             agent.channel.send(kind, **fields)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ddl_elastic.base.messages import Channel
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.planning.model import Report
-from ddl_scheduler.service.known import Known
+from ddl_scheduler.planning.model import StepTiming
+from ddl_scheduler.service.job_stats import JobStats
 
 _NEW = 0.1  # relative change of a measurement from which on it is news
 
@@ -28,7 +28,7 @@ class Run:
         self.port = 0  # where agents dial in, if they do
         self.asked = ""  # to pause or cancel
         self.report: dict[str, Any] = {}
-        self.known = Known()
+        self.known = JobStats()
         self._granted, self._number = self.held, 0
         self._has_told = False
         self.channel: Channel | None = None  # None: it has ended, or is about to
@@ -100,10 +100,10 @@ class Run:
         self.held = frozenset(held) | (self._granted if number < self._number else frozenset())
         self.report = report
         left = report["steps_total"] - report["steps"]
-        self.known = Known(
+        self.known = JobStats(
             logical,
             tuple(
-                Report(int(size), int(hosts), float(seconds), float(share))
+                StepTiming(int(size), int(hosts), float(seconds), float(share))
                 for size, hosts, seconds, share in measured
             ),
             left if report["steps_total"] else float("inf"),
@@ -133,7 +133,7 @@ def run_adopt(folder: JobFolder, held: Collection[str]) -> Run | None:
     return Run(folder, held)
 
 
-def _is_news(before: Known, now: Known) -> bool:
+def _is_news(before: JobStats, now: JobStats) -> bool:
     old = {(report.size, report.hosts): report.seconds for report in before.reports}
     return before.logical != now.logical or any(
         abs(old.get((report.size, report.hosts), 0.0) - report.seconds) > _NEW * report.seconds

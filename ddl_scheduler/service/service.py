@@ -36,13 +36,13 @@ from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.dialed import job_secret
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.requests import JobSpec, spec_read
-from ddl_scheduler.base.store import ACTIVE, Record, Store, StoreError
-from ddl_scheduler.planning.jobs import Job, Plan, Settings, Slot, Tenant
+from ddl_scheduler.base.store import ACTIVE, UNFINISHED, JobRecord, JobState, Store, StoreError
+from ddl_scheduler.planning.jobs import PolicyJob, PolicySlot, Schedule, Settings, Tenant
 from ddl_scheduler.planning.policy import plan_make
-from ddl_scheduler.runner.runner import Order
+from ddl_scheduler.runner.runner import RunSpec
 from ddl_scheduler.runner.starter import Starter
-from ddl_scheduler.service.agents import Agents
-from ddl_scheduler.service.known import Known, job_of
+from ddl_scheduler.service.agents import AgentPool
+from ddl_scheduler.service.job_stats import JobStats, job_of
 from ddl_scheduler.service.runs import Run, run_adopt
 
 PLAN_EVERY = 0.5  # seconds, at most
@@ -78,13 +78,13 @@ class Service:
     def __init__(
         self,
         path: Path,
-        slots: Sequence[Slot],
+        slots: Sequence[PolicySlot],
         starter: Starter,
         settings: Settings | None = None,
         on_action: Callable[[str], object] = lambda _: None,
         token: str = "",
         users: Mapping[str, str] | None = None,
-        agents: Callable[[Collection[str]], Agents] | None = None,
+        agents: Callable[[Collection[str]], AgentPool] | None = None,
     ) -> None:
         self._path, self._slots, self._starter = path, slots, starter
         self._settings, self._action = settings or Settings(), on_action
@@ -92,12 +92,12 @@ class Service:
         self._token, self._users = token, users or {}
         known = [slot for slots in self._store.slots().values() for slot in slots]
         self._agents = agents(known) if agents else None
-        self._records: dict[int, Record] = {}  # of jobs that have not ended
+        self._records: dict[int, JobRecord] = {}  # of jobs that have not ended
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
-        self._known: dict[int, Known] = {}  # of jobs that have run here
+        self._known: dict[int, JobStats] = {}  # of jobs that have run here
         self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
-        self._plan = Plan()
+        self._plan = Schedule()
         # When, by the clock that nobody sets; 0: at once.
         self._plan_at = self._looked = self._counted = 0.0
         self._plan_again = math.inf
@@ -221,7 +221,7 @@ class Service:
         the store gives to it, and what it was to give back."""
         self._given = self._store.slots()
         intents = self._store.intents()
-        jobs = {record.id for record in self._store.jobs("waiting", "running", "paused")}
+        jobs = {record.id for record in self._store.jobs(*UNFINISHED)}
         for job in sorted(jobs | {intent.job for intent in intents}):
             stops = [each.slot for each in intents if each.job == job and each.kind == "stop"]
             folder = JobFolder(self._path, job)
@@ -234,7 +234,7 @@ class Service:
     def _look(self) -> None:
         """At what others have changed in the store."""
         self._looked = time.monotonic()
-        found = {r.id: r for r in self._store.jobs("waiting", "running", "paused")}
+        found = {r.id: r for r in self._store.jobs(*UNFINISHED)}
         if {k: (r.state, r.spec) for k, r in found.items()} != {
             k: (r.state, r.spec) for k, r in self._records.items()
         }:
@@ -259,9 +259,9 @@ class Service:
     def _settle(self, job: int, result: Mapping[str, Any], now: float) -> bool:
         """Whether its run has come to the end of the job."""
         state = result.get("state")
-        if state not in ("done", "failed"):
+        if state not in (JobState.DONE, JobState.FAILED):
             return False
-        self._move(job, state, now, str(result.get("why", "")))
+        self._move(job, JobState(state), now, str(result.get("why", "")))
         return True
 
     def _count_crash(self, job: int, steps: int, now: float) -> None:
@@ -271,9 +271,9 @@ class Service:
         _log.warning("job %d: its processes were killed", job)
         if count >= CRASHES:
             why = f"its processes were killed {CRASHES} times without a step in between"
-            self._move(job, "failed", now, why)
+            self._move(job, JobState.FAILED, now, why)
 
-    def _move(self, job: int, state: str, now: float, why: str = "") -> None:
+    def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
         try:
             self._store.job_move(job, state, now, why)
         except StoreError:  # it was cancelled meanwhile
@@ -310,19 +310,19 @@ class Service:
             self._counted = clock
         self._look()
 
-    def _job(self, record: Record, now: float) -> Job | None:
+    def _job(self, record: JobRecord, now: float) -> PolicyJob | None:
         if record.state not in ACTIVE:
             return None
         spec = self._spec(record, now)
         run = self._runs.get(record.id)
-        known = run.known if run else self._known.get(record.id, Known())
+        known = run.known if run else self._known.get(record.id, JobStats())
         return job_of(record, spec, known) if spec else None
 
-    def _spec(self, record: Record, now: float) -> JobSpec | None:
+    def _spec(self, record: JobRecord, now: float) -> JobSpec | None:
         try:
             return spec_read(record.spec)
         except ValueError as error:
-            self._move(record.id, "failed", now, f"its specification is wrong: {error}")
+            self._move(record.id, JobState.FAILED, now, f"its specification is wrong: {error}")
             return None
 
     # ---- what is carried out ----
@@ -331,7 +331,7 @@ class Service:
         """Have each run use what the store gives to its job, once no other run holds it."""
         for job, run in self._runs.items():
             record = self._records.get(job)
-            if record is None or record.state not in (*ACTIVE, "paused"):
+            if record is None or record.state not in UNFINISHED:
                 self._ask(run, "cancel")
             elif not self._given.get(job):
                 self._ask(run, "pause")
@@ -345,7 +345,7 @@ class Service:
             elif self._suffice(record, free, now):
                 self._start(record, free, now)
 
-    def _suffice(self, record: Record, free: Collection[str], now: float) -> bool:
+    def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:
         """Whether the job can begin before others have given back the rest of its slots."""
         spec = self._spec(record, now)
         given = self._given[record.id]
@@ -366,11 +366,11 @@ class Service:
     def _holder(self, slot: str) -> int | None:
         return next((job for job, run in self._runs.items() if slot in run.held), None)
 
-    def _start(self, record: Record, slots: Sequence[str], now: float) -> None:
+    def _start(self, record: JobRecord, slots: Sequence[str], now: float) -> None:
         folder = JobFolder(self._path, record.id)
         if self._users and record.tenant not in self._users:
             why = f"tenant {record.tenant} has no user: start the service with --user"
-            self._move(record.id, "failed", now, f"{why} {record.tenant}=NAME")
+            self._move(record.id, JobState.FAILED, now, f"{why} {record.tenant}=NAME")
             return
         try:
             folder.make()
@@ -384,19 +384,19 @@ class Service:
                 finally:
                     os.close(lock)
         except OSError as error:
-            self._move(record.id, "failed", now, f"it cannot be started: {error}")
+            self._move(record.id, JobState.FAILED, now, f"it cannot be started: {error}")
             return
         with self._changed:
             self._runs[record.id] = Run(folder, slots, run)
 
     def _order_start(
-        self, record: Record, slots: Sequence[str], folder: JobFolder, lock: int, run: str
+        self, record: JobRecord, slots: Sequence[str], folder: JobFolder, lock: int, run: str
     ) -> None:
         """A kill here leaves either no run, or one that has the lock and its socket."""
         names = [slot.name for slot in self._slots] if not run else []
         path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
         user = self._users.get(record.tenant, "")
-        order = Order(path, record.id, record.spec, names, sorted(slots), run, token, user)
+        order = RunSpec(path, record.id, record.spec, names, sorted(slots), run, token, user)
         folder.result_write({**folder.result(), "state": "starting"})  # which stays if it gets lost
         with folder.listen() as listener:
             self._action("start")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddl_scheduler.planning.jobs import Slot
+from ddl_scheduler.planning.jobs import PolicySlot
 from ddl_scheduler.simulation.simulate import Method, Outcome, simulate
 from ddl_scheduler.simulation.workloads import Submission
 
@@ -53,13 +53,15 @@ class Result:
         return sum(numbers) / len(numbers)
 
 
-def slots_make(hosts: int, each: int) -> list[Slot]:
+def slots_make(hosts: int, each: int) -> list[PolicySlot]:
     """Equal hosts."""
-    return [Slot(f"{h}.{s}", f"host{h}") for h in range(hosts) for s in range(each)]
+    return [PolicySlot(f"{h}.{s}", f"host{h}") for h in range(hosts) for s in range(each)]
 
 
 def compare(
-    workloads: Sequence[Sequence[Submission]], slots: Sequence[Slot], methods: Sequence[Method]
+    workloads: Sequence[Sequence[Submission]],
+    slots: Sequence[PolicySlot],
+    methods: Sequence[Method],
 ) -> list[Result]:
     """Each method with each workload."""
     return [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from ddl_scheduler.planning.jobs import Job, Map, Settings, Slot
+from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Settings
 from ddl_scheduler.planning.places import places_find
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.simulation.simulate import Decide, Method, Running
@@ -17,7 +17,7 @@ CADENCE = 60.0  # seconds between two plans of such a scheduler
 HORIZON = 600.0  # seconds in which a restart has to pay; with less, jobs would seldom grow
 
 
-def methods_all(slots: Sequence[Slot]) -> list[Method]:
+def methods_all(slots: Sequence[PolicySlot]) -> list[Method]:
     """From the simplest to the policy, and last what nobody can do: to know all sizes."""
     return [
         Method("FIFO, fixed W", _fixed(slots, _by_arrival, strict=True), RESTART, restarts=True),
@@ -30,7 +30,9 @@ def methods_all(slots: Sequence[Slot]) -> list[Method]:
     ]
 
 
-def _policy(slots: Sequence[Slot], cost: float, horizon: float = Settings().horizon) -> Decide:
+def _policy(
+    slots: Sequence[PolicySlot], cost: float, horizon: float = Settings().horizon
+) -> Decide:
     """The policy, which knows what was measured."""
     settings = Settings(horizon=horizon)
 
@@ -42,8 +44,8 @@ def _policy(slots: Sequence[Slot], cost: float, horizon: float = Settings().hori
     return decide
 
 
-def _job(running: Running, cost: float) -> Job:
-    return Job(
+def _job(running: Running, cost: float) -> PolicyJob:
+    return PolicyJob(
         running.job.name,
         running.job.tenant,
         running.job.arrival,
@@ -56,7 +58,7 @@ def _job(running: Running, cost: float) -> Job:
     )
 
 
-def _placed(slots: Sequence[Slot], sizes: Mapping[str, int], last: Map) -> Map:
+def _placed(slots: Sequence[PolicySlot], sizes: Mapping[str, int], last: Map) -> Map:
     return places_find(sizes, dict.fromkeys(sizes, ""), slots, last)
 
 
@@ -69,7 +71,7 @@ def _by_rest(running: Running) -> tuple[float, ...]:
 
 
 def _fixed(
-    slots: Sequence[Slot], order: Callable[[Running], tuple[float, ...]], strict: bool = False
+    slots: Sequence[PolicySlot], order: Callable[[Running], tuple[float, ...]], strict: bool = False
 ) -> Decide:
     """Each job has what it asks for, or nothing. strict: none starts before an earlier one."""
 
@@ -87,7 +89,7 @@ def _fixed(
     return decide
 
 
-def _hesrpt(slots: Sequence[Slot], power: float = 0.9) -> Decide:
+def _hesrpt(slots: Sequence[PolicySlot], power: float = 0.9) -> Decide:
     """Berg et al., 2020: the least mean time there is if the sizes are known and W slots make each
     job W**power times as fast. The i-th longest of m jobs has (i/m)**c - ((i-1)/m)**c of all slots,
     where c = 1 / (1 - power)."""

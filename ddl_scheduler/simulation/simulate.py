@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddl_scheduler.planning.jobs import Map, Slot
-from ddl_scheduler.planning.model import Report, StepModel, model_fit
+from ddl_scheduler.planning.jobs import Map, PolicySlot
+from ddl_scheduler.planning.model import StepModel, StepTiming, model_fit
 from ddl_scheduler.simulation.workloads import Submission
 
 START = 5.0  # seconds until a new process takes part: it imports and compiles
@@ -38,7 +38,7 @@ class Running:
     frozen: float = -math.inf  # it does nothing until then
     slower: float = -math.inf  # and has only the speed of `before` until then
     before: tuple[int, int] = (0, 1)  # ranks and hosts
-    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    reports: dict[tuple[int, int], StepTiming] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -92,13 +92,15 @@ class Outcome:
         return times[min(len(times) - 1, int(share * len(times)))]
 
 
-def simulate(jobs: Sequence[Submission], slots: Sequence[Slot], method: Method) -> Outcome:
+def simulate(jobs: Sequence[Submission], slots: Sequence[PolicySlot], method: Method) -> Outcome:
     """Run the jobs, which are ordered by arrival, to their end. Raises ValueError if one cannot."""
     return _Simulation(jobs, slots, method).run()
 
 
 class _Simulation:
-    def __init__(self, jobs: Sequence[Submission], slots: Sequence[Slot], method: Method) -> None:
+    def __init__(
+        self, jobs: Sequence[Submission], slots: Sequence[PolicySlot], method: Method
+    ) -> None:
         self._todo = list(jobs)[::-1]
         self._slots, self._method = slots, method
         self._host = {slot.name: slot.host for slot in slots}
@@ -225,5 +227,5 @@ class _Simulation:
             return
         error = random.Random(f"{running.job.name} {key}").gauss(1, _ERROR)
         seconds = running.job.model.seconds(*key) * max(error, 0.5)
-        running.reports[key] = Report(*key, seconds)
+        running.reports[key] = StepTiming(*key, seconds)
         running.model = model_fit(running.model.shares, list(running.reports.values()))

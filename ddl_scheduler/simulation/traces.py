@@ -40,13 +40,13 @@ Row = Mapping[str, str]
 Where = Callable[[str], str]
 
 
-class TraceError(Exception):
+class WorkloadError(Exception):
     """A workload that cannot be read."""
 
 
 def workload_read(source: str, seed: int, count: int, load: float) -> list[Submission]:
     """The jobs of a file, or generated ones, by arrival. `count`: generated, or sampled from a
-    longer trace. `load` multiplies how much each has to compute. Raises TraceError."""
+    longer trace. `load` multiplies how much each has to compute. Raises WorkloadError."""
     if source == GENERATED:
         return workload_make(seed, count, load)
     path = Path(source)
@@ -56,19 +56,19 @@ def workload_read(source: str, seed: int, count: int, load: float) -> list[Submi
             columns = set(reader.fieldnames or ())
             rows = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise WorkloadError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if {"time", "application", "num_replicas"} <= columns:
         jobs = _adaptdl(path, rows, seed, load)
     elif {"timestamp", "duration", "num_gpus"} <= columns:
         jobs = _philly(path, rows, seed, count, load)
     else:
-        raise TraceError(
+        raise WorkloadError(
             f"{path}: neither a workload of AdaptDL, with columns time, application and"
             f" num_replicas, nor Philly's trace, with timestamp, duration and num_gpus; its columns"
             f" are: {', '.join(sorted(columns)) or 'none'}"
         )
     if not jobs:
-        raise TraceError(f"{path}: there is no job in it")
+        raise WorkloadError(f"{path}: there is no job in it")
     return sorted(jobs, key=lambda job: job.arrival)
 
 
@@ -79,7 +79,7 @@ def _adaptdl(
     for line, row in rows:
         hours = _APPLICATIONS.get(row["application"] or "")
         if hours is None:
-            raise TraceError(
+            raise WorkloadError(
                 f"{path}, line {line}: the application is {row['application']!r}; known are"
                 f" {', '.join(_APPLICATIONS)}"
             )
@@ -99,7 +99,7 @@ def _philly(
         try:
             came = datetime.fromisoformat(row["timestamp"] or "")
         except ValueError:
-            raise TraceError(
+            raise WorkloadError(
                 f"{path}, line {line}: the timestamp is {row['timestamp']!r}; it looks like"
                 " 2017-10-22 07:24:52"
             ) from None
@@ -122,7 +122,7 @@ def _number(path: Path, line: int, row: Row, column: str, least: float) -> float
     except ValueError:
         number = -1.0
     if not least <= number < float("inf"):
-        raise TraceError(
+        raise WorkloadError(
             f"{path}, line {line}: {column} is {row[column]!r}; it is a number from {least} on"
         )
     return number

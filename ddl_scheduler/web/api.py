@@ -13,10 +13,19 @@ from starlette.responses import Response
 from ddl_scheduler.base import requests
 from ddl_scheduler.base.logs import log_names, log_read
 from ddl_scheduler.base.requests import RequestError, Schema, sizes_read, spec_read
-from ddl_scheduler.base.store import ROLES, STATES, Record, Store, StoreError
-from ddl_scheduler.web.errors import Refused
+from ddl_scheduler.base.store import (
+    ENDED,
+    ROLES,
+    STATES,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Store,
+    StoreError,
+)
+from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import plain
-from ddl_scheduler.web.operations import LARGEST, Call, answer, operation
+from ddl_scheduler.web.operations import LARGEST, CheckedRequest, answer, operation
 from ddl_scheduler.web.views import job_view, overview, slots_view, tenants_view
 
 AFTER: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST}
@@ -53,7 +62,7 @@ _TENANT: Schema = {
 
 
 @operation("GET", "/v1/overview", {200: "Overview"})
-async def overview_get(call: Call) -> Response:
+async def overview_get(call: CheckedRequest) -> Response:
     """Slots, tenants, and jobs: those that run, the newest that wait, the last that have ended."""
     return answer(await overview(call.service, call.caller))
 
@@ -71,13 +80,14 @@ async def overview_get(call: Call) -> Response:
         "limit": _LIMIT,
     },
 )
-async def jobs_list(call: Call) -> Response:
+async def jobs_list(call: CheckedRequest) -> Response:
     """Jobs, the newest first."""
     state, limit = call.query.get("state"), call.query.get("limit", 100)
-    active = ("running", "waiting", "paused")
-    states = active if state == "active" else (state,) if state else ()
+    states: tuple[JobState, ...] = UNFINISHED if state == "active" else ()
+    if state and state != "active":
+        states = (JobState(state),)
 
-    def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]]]:
+    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]]]:
         before = call.query.get("before", 0)
         return store.jobs_page(call.caller.sees, states, before, limit), store.slots()
 
@@ -95,7 +105,7 @@ async def jobs_list(call: Call) -> Response:
     body=requests.JOB,
     headers={"idempotency-key": _KEY},
 )
-async def job_submit(call: Call) -> Response:
+async def job_submit(call: CheckedRequest) -> Response:
     """Submit a job of the token's tenant. With an Idempotency-Key, the same job is submitted only
     once however often it is asked; the answer is 200 then."""
     spec = spec_read(call.body).fields()
@@ -114,7 +124,7 @@ async def job_submit(call: Call) -> Response:
 
 
 @operation("GET", "/v1/jobs/{job}", {200: "Job"})
-async def job_get(call: Call) -> Response:
+async def job_get(call: CheckedRequest) -> Response:
     """One job."""
     return answer(await _shown(call, call.path["job"]))
 
@@ -131,7 +141,7 @@ async def job_get(call: Call) -> Response:
         "properties": requests.SIZES,
     },
 )
-async def job_scale(call: Call) -> Response:
+async def job_scale(call: CheckedRequest) -> Response:
     """Give a job other sizes."""
     record = await _own(call)
     least, most = sizes_read(call.body, requests.MOST)
@@ -140,39 +150,41 @@ async def job_scale(call: Call) -> Response:
 
 
 @operation("POST", "/v1/jobs/{job}/cancel", {200: "Job"}, role="user")
-async def job_cancel(call: Call) -> Response:
+async def job_cancel(call: CheckedRequest) -> Response:
     """End a job forever."""
-    return await _move(call, "cancelled")
+    return await _move(call, JobState.CANCELLED)
 
 
 @operation("POST", "/v1/jobs/{job}/pause", {200: "Job"}, role="user")
-async def job_pause(call: Call) -> Response:
+async def job_pause(call: CheckedRequest) -> Response:
     """Take a job's slots away until it is resumed."""
-    return await _move(call, "paused")
+    return await _move(call, JobState.PAUSED)
 
 
 @operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
-async def job_resume(call: Call) -> Response:
+async def job_resume(call: CheckedRequest) -> Response:
     """Let a paused job wait for slots again."""
-    return await _move(call, "waiting", "paused")
+    return await _move(call, JobState.WAITING, JobState.PAUSED)
 
 
-async def _move(call: Call, state: str, only_from: str = "") -> Response:
+async def _move(
+    call: CheckedRequest, state: JobState, only_from: JobState | None = None
+) -> Response:
     record = await _own(call)
     if only_from and record.state != only_from:
-        raise Refused(409, message=f"job {record.id} is {record.state}, not {only_from}")
+        raise HttpError(409, message=f"job {record.id} is {record.state}, not {only_from}")
     why = f"asked by {call.caller.tenant}"
     await _change(call, lambda store: store.job_move(record.id, state, time.time(), why))
     return answer(await _shown(call, record.id))
 
 
 @operation("GET", "/v1/jobs/{job}/report", {200: "Report"})
-async def job_report(call: Call) -> Response:
+async def job_report(call: CheckedRequest) -> Response:
     """What a job has reported: now, over time, and its events."""
     return answer(await report(call))
 
 
-async def report(call: Call) -> dict[str, Any]:
+async def report(call: CheckedRequest) -> dict[str, Any]:
     """See `job_report`."""
     service, number = call.service, call.path["job"]
     shown = await _shown(call, number)
@@ -188,7 +200,7 @@ async def report(call: Call) -> dict[str, Any]:
 
 
 @operation("GET", "/v1/jobs/{job}/logs", {200: "Logs"})
-async def logs_list(call: Call) -> Response:
+async def logs_list(call: CheckedRequest) -> Response:
     """The names of a job's logs: "job" for what happened to it, "workerN" for what a worker
     wrote."""
     record = await call.service.job(call.path["job"], call.caller.sees)
@@ -201,27 +213,29 @@ async def logs_list(call: Call) -> Response:
     {200: "Log"},
     query={"offset": {**AFTER, "description": "of the first byte"}},
 )
-async def log_get(call: Call) -> Response:
+async def log_get(call: CheckedRequest) -> Response:
     """Some lines of a log. Control characters are escaped."""
     record = await call.service.job(call.path["job"], call.caller.sees)
-    ended = not STATES[record.state]
+    ended = record.state in ENDED
     text, end = log_text(call, record.id, call.path["log"], call.query.get("offset", 0), ended)
     return answer({"text": text, "next": end})
 
 
-def log_text(call: Call, job: int, name: str, offset: int, ended: bool) -> tuple[str, int]:
-    """See log_read. Raises Refused."""
+def log_text(
+    call: CheckedRequest, job: int, name: str, offset: int, ended: bool
+) -> tuple[str, int]:
+    """See log_read. Raises HttpError."""
     try:
         return log_read(call.service.path, job, name, offset, ended)
     except OSError as error:
-        raise Refused(409, message=f"the log cannot be read: {error.strerror or error}") from None
+        raise HttpError(409, message=f"the log cannot be read: {error.strerror or error}") from None
 
 
 # ---- slots, tenants, events ----
 
 
 @operation("GET", "/v1/slots", {200: "Slots"})
-async def slots_list(call: Call) -> Response:
+async def slots_list(call: CheckedRequest) -> Response:
     """The places of the cluster, and the jobs that they have."""
     sees = call.caller.sees
 
@@ -234,7 +248,7 @@ async def slots_list(call: Call) -> Response:
 
 
 @operation("GET", "/v1/tenants", {200: "Tenants"})
-async def tenants_list(call: Call) -> Response:
+async def tenants_list(call: CheckedRequest) -> Response:
     """Quotas and use: of all tenants for an admin, else of the token's."""
     service, sees = call.service, call.caller.sees
     tenants = await service.database.call(lambda store: tenants_view(store, service, sees))
@@ -242,7 +256,7 @@ async def tenants_list(call: Call) -> Response:
 
 
 @operation("PUT", "/v1/tenants/{tenant}", {200: "Tenants"}, role="admin", body=_TENANT)
-async def tenant_put(call: Call) -> Response:
+async def tenant_put(call: CheckedRequest) -> Response:
     """Add a tenant, or change its quota. What is left out has its default."""
     name, body = call.path["tenant"], call.body
     cap, guarantee = body.get("cap"), body.get("guarantee", 0)
@@ -266,12 +280,12 @@ async def tenant_put(call: Call) -> Response:
         "properties": {"role": {"type": "string", "enum": list(ROLES)}},
     },
 )
-async def token_create(call: Call) -> Response:
+async def token_create(call: CheckedRequest) -> Response:
     """A new token of a tenant. It is never shown again."""
     tenant, role = call.path["tenant"], call.body["role"]
     names = await call.service.database.call(lambda store: [each[0] for each in store.tenants()])
     if tenant not in names:
-        raise Refused(404, message=f"there is no tenant {tenant!r}")
+        raise HttpError(404, message=f"there is no tenant {tenant!r}")
     token = await _change(call, lambda store: store.token_create(tenant, role))
     return answer({"token": token}, 201)
 
@@ -288,7 +302,7 @@ async def token_create(call: Call) -> Response:
         "properties": {"token": {"type": "string", "maxLength": 256}},
     },
 )
-async def token_revoke(call: Call) -> Response:
+async def token_revoke(call: CheckedRequest) -> Response:
     """Make a token none. It does not matter whether it was one."""
     await _change(call, lambda store: store.token_revoke(call.body["token"]))
     return Response(status_code=204)
@@ -304,12 +318,12 @@ async def token_revoke(call: Call) -> Response:
         "limit": _LIMIT,
     },
 )
-async def events_list(call: Call) -> Response:
+async def events_list(call: CheckedRequest) -> Response:
     """What has happened, in order."""
     return answer({"events": await events(call, call.query.get("after", 0))})
 
 
-async def events(call: Call, after: int) -> list[dict[str, Any]]:
+async def events(call: CheckedRequest, after: int) -> list[dict[str, Any]]:
     """Those after a number that this caller sees."""
     limit, job = call.query.get("limit", 100), call.query.get("job")
     sees = call.caller.sees
@@ -325,21 +339,21 @@ def event_view(number: int, when: float, job: int | None, text: str) -> dict[str
 # ---- what they share ----
 
 
-async def _own(call: Call) -> Record:
+async def _own(call: CheckedRequest) -> JobRecord:
     return await call.service.job(call.path["job"], call.caller.sees)
 
 
-async def _shown(call: Call, number: int) -> dict[str, Any]:
+async def _shown(call: CheckedRequest, number: int) -> dict[str, Any]:
     record = await call.service.job(number, call.caller.sees)
     held = await call.service.database.call(lambda store: store.slots())
     return job_view(record, held.get(number, ()), call.service.live(number))
 
 
-async def _change(call: Call, write: Any) -> Any:
-    """Change the store, and tell the service. Raises Refused where the store refuses."""
+async def _change(call: CheckedRequest, write: Any) -> Any:
+    """Change the store, and tell the service. Raises HttpError where the store refuses."""
     try:
         result = await call.service.database.call(write)
     except StoreError as error:
-        raise Refused(409, message=str(error)) from None
+        raise HttpError(409, message=str(error)) from None
     call.service.wake()
     return result

@@ -25,11 +25,11 @@ from starlette.routing import BaseRoute, Route
 
 from ddl_scheduler.web import api, metrics, openapi, pages, streams
 from ddl_scheduler.web.database import Database
-from ddl_scheduler.web.errors import Refused, refusal
+from ddl_scheduler.web.errors import HttpError, refusal
 from ddl_scheduler.web.guard import LOOPBACK, Guard
 from ddl_scheduler.web.limits import Limits
-from ddl_scheduler.web.operations import OPERATIONS, Operation, serve
-from ddl_scheduler.web.service import Live, Service, Slots
+from ddl_scheduler.web.operations import OPERATIONS, RestOperation, serve
+from ddl_scheduler.web.service import AppContext, Live, Slots
 from ddl_scheduler.web.sessions import Sessions
 
 SAMPLES = 1.0  # seconds between two samples of the jobs' reports
@@ -59,7 +59,7 @@ def make_app(
     limits = limits or Limits()
     database = Database(Path(store_path))
     sessions = Sessions(database, limits, secure)
-    service = Service(database, live, slots, wake, limits, sessions)
+    service = AppContext(database, live, slots, wake, limits, sessions)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -74,21 +74,21 @@ def make_app(
     return Starlette(
         routes=[*_routes(service), *pages.routes(service)],
         middleware=[Middleware(Guard, limits=limits, hosts=known, secure=secure)],
-        exception_handlers={Refused: _refused, HTTPException: _http_error},
+        exception_handlers={HttpError: _refused, HTTPException: _http_error},
         lifespan=lifespan,
     )
 
 
-def _routes(service: Service) -> list[BaseRoute]:
+def _routes(service: AppContext) -> list[BaseRoute]:
     """One for each path, so that another method of it is refused as such; fixed paths first."""
-    paths: dict[str, dict[str, Operation]] = {}
+    paths: dict[str, dict[str, RestOperation]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation
     order = sorted(paths, key=lambda path: ("{" in path.rpartition("/")[2], path))
     return [_route(path, paths[path], service) for path in order]
 
 
-def _route(path: str, methods: dict[str, Operation], service: Service) -> Route:
+def _route(path: str, methods: dict[str, RestOperation], service: AppContext) -> Route:
     async def endpoint(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await serve(methods[method], service, request)
@@ -97,7 +97,7 @@ def _route(path: str, methods: dict[str, Operation], service: Service) -> Route:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, HttpError)
     return refusal(error)
 
 
@@ -108,4 +108,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not possible here",
     }
     message = messages.get(error.status_code, str(error.detail))
-    return refusal(Refused(error.status_code, message=message, headers=error.headers))
+    return refusal(HttpError(error.status_code, message=message, headers=error.headers))

@@ -23,7 +23,7 @@ _NAMES = {
 }
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """Why a request is not served.
 
     status   400 and above
@@ -49,14 +49,14 @@ class Refused(Exception):
         super().__init__(message)
 
 
-def refused_by(error: RequestError, status: int = 400) -> Refused:
+def refused_by(error: RequestError, status: int = 400) -> HttpError:
     """For a wrong value."""
-    refused = Refused(status, message=str(error))
+    refused = HttpError(status, message=str(error))
     refused.fields = {"field": error.field, "given": error.given, "allowed": error.allowed}
     return refused
 
 
-def refusal(refused: Refused) -> Response:
+def refusal(refused: HttpError) -> Response:
     """As it is sent."""
     error = {"code": _NAMES[refused.status], "message": str(refused), **refused.fields}
     return JSONResponse({"error": error}, refused.status, refused.headers)

@@ -12,7 +12,7 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ddl_scheduler.web.errors import Refused, refusal
+from ddl_scheduler.web.errors import HttpError, refusal
 from ddl_scheduler.web.limits import Limits, Rates
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -53,7 +53,7 @@ class Guard:
         try:
             self._check(scope)
             body = await self._body(receive, Headers(scope=scope))
-        except Refused as refused:
+        except HttpError as refused:
             await refusal(refused)(scope, receive, send_safe)
             return
         came = False
@@ -72,7 +72,9 @@ class Guard:
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name.lower() not in self._hosts:
-            raise Refused(400, "host", host, f"one of {', '.join(self._hosts)}, in the Host header")
+            raise HttpError(
+                400, "host", host, f"one of {', '.join(self._hosts)}, in the Host header"
+            )
         client = scope.get("client") or ("local", 0)
         self._rates.count(client[0], time.monotonic())
 
@@ -84,7 +86,7 @@ class Guard:
             return await asyncio.wait_for(self._read(receive), self._limits.body_seconds)
         except asyncio.TimeoutError:  # another class until Python 3.11
             message = f"the body did not come within {self._limits.body_seconds:.0f} s"
-            raise Refused(408, message=message) from None
+            raise HttpError(408, message=message) from None
 
     async def _read(self, receive: Receive) -> bytes:
         body = b""
@@ -98,5 +100,5 @@ class Guard:
             if not message.get("more_body"):
                 return body
 
-    def _large(self) -> Refused:
-        return Refused(413, message=f"the body may have at most {self._limits.body} bytes")
+    def _large(self) -> HttpError:
+        return HttpError(413, message=f"the body may have at most {self._limits.body} bytes")

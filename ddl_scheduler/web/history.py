@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import Record
+from ddl_scheduler.base.store import JobRecord
 from ddl_scheduler.web.curve import Curve
 
 JOBS = 500  # those seen last are in memory
@@ -30,7 +30,7 @@ class History:
     def see(
         self,
         now: float,
-        running: Sequence[Record],
+        running: Sequence[JobRecord],
         slots: Mapping[int, Sequence[str]],
         reports: Mapping[int, Mapping[str, Any] | None],
     ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ddl_scheduler.web.errors import Refused
+from ddl_scheduler.web.errors import HttpError
 
 CLIENTS = 4096  # those seen last are remembered
 
@@ -33,7 +33,7 @@ class Rates:
         self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and when
 
     def count(self, client: str, now: float) -> None:
-        """One more request. Raises Refused if it comes too early."""
+        """One more request. Raises HttpError if it comes too early."""
         left, then = self._clients.pop(client, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
         self._clients[client] = (left - (left >= 1), now)
@@ -41,7 +41,7 @@ class Rates:
             self._clients.popitem(last=False)
         if left < 1:
             wait = (1 - left) / self._rate
-            raise Refused(
+            raise HttpError(
                 429,
                 message=f"at most {self._rate:g} requests a second; wait {wait:.2f} s",
                 headers={"retry-after": str(int(wait) + 1)},

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from starlette.responses import Response
 
-from ddl_scheduler.base.store import Record, Store
+from ddl_scheduler.base.store import JobRecord, JobState, Store
 from ddl_scheduler.web.history import plain, workers
-from ddl_scheduler.web.operations import Call, operation
+from ddl_scheduler.web.operations import CheckedRequest, operation
 from ddl_scheduler.web.views import tenants_view
 
 KIND = "text/plain; version=0.0.4"
@@ -19,12 +19,14 @@ Sample = tuple[Mapping[str, object], object]  # labels and value; None: not know
 
 
 @operation("GET", "/metrics", {200: ""}, kind="text/plain")
-async def metrics(call: Call) -> Response:
+async def metrics(call: CheckedRequest) -> Response:
     """Counters and gauges for Prometheus, of what the token may see."""
     service, sees = call.service, call.caller.sees
 
-    def read(store: Store) -> tuple[list[Record], list[dict[str, object]]]:
-        return store.jobs_page(sees, ("running",), limit=1000), tenants_view(store, service, sees)
+    def read(store: Store) -> tuple[list[JobRecord], list[dict[str, object]]]:
+        return store.jobs_page(sees, (JobState.RUNNING,), limit=1000), tenants_view(
+            store, service, sees
+        )
 
     running, tenants = await service.database.call(read)
     slots = Counter(slot.state for slot in service.slots())
@@ -77,7 +79,7 @@ def _counts(value: object) -> Iterable[tuple[str, object]]:
     return value.items()
 
 
-def _labels(record: Record) -> dict[str, object]:
+def _labels(record: JobRecord) -> dict[str, object]:
     return {"job": record.id, "name": record.spec.get("name", ""), "tenant": record.tenant}
 
 

@@ -9,19 +9,25 @@ from typing import Any
 from starlette.responses import Response
 
 from ddl_scheduler.base.requests import Schema
-from ddl_scheduler.web.operations import OPERATIONS, Call, Operation, answer, operation
+from ddl_scheduler.web.operations import (
+    OPERATIONS,
+    CheckedRequest,
+    RestOperation,
+    answer,
+    operation,
+)
 from ddl_scheduler.web.schemas import SCHEMAS
 
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
 
 @operation("GET", "/v1/openapi.json", {200: "Anything"}, role=None)
-async def openapi_get(_: Call) -> Response:
+async def openapi_get(_: CheckedRequest) -> Response:
     """Return this document."""
     return answer(document(OPERATIONS))
 
 
-def document(operations: Iterable[Operation]) -> dict[str, Any]:
+def document(operations: Iterable[RestOperation]) -> dict[str, Any]:
     """Of these."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -42,7 +48,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(each: Operation) -> dict[str, Any]:
+def _operation(each: RestOperation) -> dict[str, Any]:
     role = f" Needs the role {each.role}." if each.role else ""
     found: dict[str, Any] = {
         "operationId": each.run.__name__,
@@ -73,7 +79,7 @@ def _parameters(where: str, schemas: Mapping[str, Schema]) -> list[dict[str, Any
     ]
 
 
-def _answer(each: Operation, name: str) -> dict[str, Any]:
+def _answer(each: RestOperation, name: str) -> dict[str, Any]:
     if name:
         content = {each.kind: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
         return {"description": name, "content": content}

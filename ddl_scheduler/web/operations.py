@@ -15,18 +15,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ddl_scheduler.base.requests import RequestError, Schema, check
-from ddl_scheduler.web.errors import Refused, refused_by
-from ddl_scheduler.web.service import Service
+from ddl_scheduler.web.errors import HttpError, refused_by
+from ddl_scheduler.web.service import AppContext
 from ddl_scheduler.web.sessions import Caller, no_token
 
 LARGEST = (1 << 53) - 1  # an integer that JavaScript reads as well
 
 
 @dataclass(frozen=True)
-class Call:
+class CheckedRequest:
     """A request that was found to be in order."""
 
-    service: Service
+    service: AppContext
     caller: Caller
     path: Mapping[str, Any]
     query: Mapping[str, Any]
@@ -34,11 +34,11 @@ class Call:
     request: Request
 
 
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[CheckedRequest], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
-class Operation:
+class RestOperation:
     """What may be asked, by whom, and what is answered."""
 
     method: str
@@ -54,7 +54,7 @@ class Operation:
     headers: Mapping[str, Schema]
 
 
-OPERATIONS: list[Operation] = []
+OPERATIONS: list[RestOperation] = []
 _PARAMETERS: Mapping[str, Schema] = {
     "job": {"type": "integer", "minimum": 1, "maximum": LARGEST, "description": "a job's number"},
     "tenant": {
@@ -88,7 +88,7 @@ class operation:
         names = re.findall(r"{(\w+)}", self.path)
         parameters = {name: _PARAMETERS[name] for name in names}
         OPERATIONS.append(
-            Operation(
+            RestOperation(
                 *(self.method, self.path, self.role, summary, run, parameters),
                 *(self.query, self.body, self.answers, self.kind, self.headers),
             )
@@ -96,14 +96,14 @@ class operation:
         return run
 
 
-async def serve(operation: Operation, service: Service, request: Request) -> Response:
-    """Check the request, and run the operation. Raises Refused."""
+async def serve(operation: RestOperation, service: AppContext, request: Request) -> Response:
+    """Check the request, and run the operation. Raises HttpError."""
     caller = await service.sessions.find(request)
     if operation.role is not None:
         if caller is None:
             raise no_token("there is no token")
         if not caller.may(operation.role):
-            raise Refused(
+            raise HttpError(
                 403,
                 message=f"this needs the role {operation.role}; the token's is {caller.role}",
             )
@@ -120,12 +120,14 @@ async def serve(operation: Operation, service: Service, request: Request) -> Res
         if operation.body is not None:
             body = check(operation.body, await _json(request))
         nobody = Caller("", "viewer", "")
-        return await operation.run(Call(service, caller or nobody, path, query, body, request))
+        return await operation.run(
+            CheckedRequest(service, caller or nobody, path, query, body, request)
+        )
     except RequestError as error:
         raise refused_by(error) from None
 
 
-def _query(operation: Operation, request: Request) -> dict[str, Any]:
+def _query(operation: RestOperation, request: Request) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         there = ", ".join(operation.query) or "none"
@@ -148,11 +150,11 @@ def _parsed(schema: Schema, text: str) -> object:
 async def _json(request: Request) -> object:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, "the content-type header", kind, "application/json")
+        raise HttpError(415, "the content-type header", kind, "application/json")
     try:
         return json.loads(await request.body(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, message=f"the body is not JSON: {error}") from None
+        raise HttpError(400, message=f"the body is not JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

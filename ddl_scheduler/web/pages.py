@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ddl_scheduler.base.text import printable_line
-from ddl_scheduler.web.errors import Refused
-from ddl_scheduler.web.service import Service
+from ddl_scheduler.web.errors import HttpError
+from ddl_scheduler.web.service import AppContext
 from ddl_scheduler.web.sessions import Caller
 
 _HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ _PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 _CACHED = {"cache-control": "max-age=86400"}
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(service: AppContext) -> list[BaseRoute]:
     """Of the pages and what they load."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True
@@ -36,7 +36,7 @@ def routes(service: Service) -> list[BaseRoute]:
     async def caller_of(request: Request) -> Caller | None:
         try:
             return await service.sessions.find(request)
-        except Refused as error:
+        except HttpError as error:
             if error.status == 401:  # its token was revoked
                 return None
             raise
@@ -85,10 +85,10 @@ def routes(service: Service) -> list[BaseRoute]:
 
 
 def _check_origin(request: Request) -> None:
-    """Raises Refused if another site's page sends this form."""
+    """Raises HttpError if another site's page sends this form."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and urlsplit(origin).netloc != request.headers["host"]:
-        raise Refused(403, message=f"the form was sent by {origin[:100]}, not by this site")
+        raise HttpError(403, message=f"the form was sent by {origin[:100]}, not by this site")
     if site not in ("same-origin", "none"):
-        raise Refused(403, message=f"the form was sent {site}")
+        raise HttpError(403, message=f"the form was sent {site}")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import Record
+from ddl_scheduler.base.store import JobRecord, JobState
 from ddl_scheduler.web.database import Database
-from ddl_scheduler.web.errors import Refused
+from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.history import History
 from ddl_scheduler.web.limits import Limits
 from ddl_scheduler.web.sessions import Sessions
@@ -38,7 +38,7 @@ Slots = Callable[[], Iterable[Place]]  # thread-safe
 
 
 @dataclass
-class Service:
+class AppContext:
     """The store, and the process that hosts the app."""
 
     database: Database
@@ -57,18 +57,18 @@ class Service:
         """Of the store."""
         return self.database.path
 
-    async def job(self, number: int, sees: str | None) -> Record:
-        """A job that this tenant sees (None: any). Raises Refused: whoever may not see a job does
+    async def job(self, number: int, sees: str | None) -> JobRecord:
+        """A job that this tenant sees (None: any). Raises HttpError: whoever may not see a job does
         not learn that there is one."""
         record = await self.database.call(lambda store: store.job_find(number))
         if record is None or sees not in (None, record.tenant):
-            raise Refused(404, message=f"there is no job {number} among those that you may see")
+            raise HttpError(404, message=f"there is no job {number} among those that you may see")
         return record
 
     async def sample(self, seconds: float) -> None:
         """Record what the running jobs report, forever."""
         while True:
-            running = await self.database.call(lambda store: store.jobs("running"))
+            running = await self.database.call(lambda store: store.jobs(JobState.RUNNING))
             held = await self.database.call(lambda store: store.slots())
             reports = {record.id: self.live(record.id) for record in running}
             self.history.see(time.time(), running, held, reports)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from ddl_scheduler.base.store import ROLES
 from ddl_scheduler.web.database import Database
-from ddl_scheduler.web.errors import Refused
+from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.limits import Limits, Rates
 
 COOKIE = "ddl_session"
@@ -62,7 +62,7 @@ class Sessions:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     async def find(self, request: Request) -> Caller | None:
-        """None: neither token nor session. Raises Refused."""
+        """None: neither token nor session. Raises HttpError."""
         header = request.headers.get("authorization")
         session = self._session(request)
         if header is not None:
@@ -88,9 +88,9 @@ class Sessions:
         return Caller(*found, token, csrf) if found else None
 
     def check_csrf(self, caller: Caller, given: str) -> None:
-        """Raises Refused if a change does not come from our own page."""
+        """Raises HttpError if a change does not come from our own page."""
         if not hmac.compare_digest(given.encode(), caller.csrf.encode()):
-            raise Refused(403, message=f"a browser's changes need the page's {CSRF} header")
+            raise HttpError(403, message=f"a browser's changes need the page's {CSRF} header")
 
     def begin(self, token: str, response: Response) -> None:
         """A session of this token."""
@@ -117,10 +117,10 @@ class Sessions:
         return found
 
 
-def no_token(message: str) -> Refused:
+def no_token(message: str) -> HttpError:
     """Says how to authenticate."""
     text = f"{message}; send the header 'Authorization: Bearer TOKEN'"
-    return Refused(401, message=text, headers={"www-authenticate": "Bearer"})
+    return HttpError(401, message=text, headers={"www-authenticate": "Bearer"})
 
 
 def _hash(text: str) -> str:

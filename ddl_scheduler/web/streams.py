@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 
 from ddl_scheduler.base.logs import log_names
 from ddl_scheduler.base.requests import RequestError, check
-from ddl_scheduler.base.store import STATES
+from ddl_scheduler.base.store import ENDED
 from ddl_scheduler.web import api
-from ddl_scheduler.web.errors import Refused
-from ddl_scheduler.web.operations import Call, operation
+from ddl_scheduler.web.errors import HttpError
+from ddl_scheduler.web.operations import CheckedRequest, operation
 from ddl_scheduler.web.views import overview
 
 TICK = 0.5  # seconds between two looks
@@ -32,13 +32,13 @@ Read = Callable[[], Awaitable[list[Message] | None]]  # what is new; None: nothi
 
 
 @operation("GET", "/v1/overview/stream", {200: ""}, kind=STREAM)
-async def overview_stream(call: Call) -> Response:
+async def overview_stream(call: CheckedRequest) -> Response:
     """The overview, each time it has changed."""
     return _changes(call, "overview", lambda: overview(call.service, call.caller))
 
 
 @operation("GET", "/v1/jobs/{job}/report/stream", {200: ""}, kind=STREAM)
-async def report_stream(call: Call) -> Response:
+async def report_stream(call: CheckedRequest) -> Response:
     """A job's report, each time it has changed. After the first message, `history` has the new
     points only."""
     await call.service.job(call.path["job"], call.caller.sees)
@@ -62,7 +62,7 @@ async def report_stream(call: Call) -> Response:
     query={"after": api.AFTER},
     headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,15}$"}},
 )
-async def events_stream(call: Call) -> Response:
+async def events_stream(call: CheckedRequest) -> Response:
     """The events from now on, or those after a number."""
     last = call.request.headers.get("last-event-id")
     seen: int
@@ -87,7 +87,7 @@ async def events_stream(call: Call) -> Response:
     kind=STREAM,
     headers={"last-event-id": {"type": "string", "maxLength": 65536}},
 )
-async def logs_stream(call: Call) -> Response:
+async def logs_stream(call: CheckedRequest) -> Response:
     """All logs of a job, from the beginning, as they grow. Each message has the name of the log and
     some lines. "end" tells that the job has ended."""
     number, sees = call.path["job"], call.caller.sees
@@ -100,7 +100,7 @@ async def logs_stream(call: Call) -> Response:
         if over:
             return None
         record = await call.service.job(number, sees)
-        ended = not STATES[record.state]
+        ended = record.state in ENDED
         messages: list[Message] = []
         for name in log_names(call.service.path, number):
             text, end = api.log_text(call, number, name, offsets.get(name, 0), ended)
@@ -132,7 +132,9 @@ def _offsets(text: str) -> dict[str, int]:
     return found
 
 
-def _changes(call: Call, kind: str, look: Callable[[], Awaitable[dict[str, Any]]]) -> Response:
+def _changes(
+    call: CheckedRequest, kind: str, look: Callable[[], Awaitable[dict[str, Any]]]
+) -> Response:
     sent: dict[str, Any] | None = None
 
     async def read() -> list[Message]:
@@ -146,15 +148,15 @@ def _changes(call: Call, kind: str, look: Callable[[], Awaitable[dict[str, Any]]
     return _stream(call, read)
 
 
-def _stream(call: Call, read: Read) -> Response:
+def _stream(call: CheckedRequest, read: Read) -> Response:
     service = call.service
     if service.streams >= service.limits.streams:
         message = f"{service.limits.streams} streams are open already; close some"
-        raise Refused(429, message=message, headers={"retry-after": "10"})
+        raise HttpError(429, message=message, headers={"retry-after": "10"})
     return StreamingResponse(_messages(call, read), media_type=STREAM)
 
 
-async def _messages(call: Call, read: Read) -> AsyncIterator[str]:
+async def _messages(call: CheckedRequest, read: Read) -> AsyncIterator[str]:
     service = call.service
     service.streams += 1
     try:
@@ -171,7 +173,7 @@ async def _messages(call: Call, read: Read) -> AsyncIterator[str]:
                 yield ": alive\n\n"
             if not messages:
                 await asyncio.sleep(TICK)
-    except Refused:
+    except HttpError:
         return  # what it tells of is not to be seen any more
     finally:
         service.streams -= 1

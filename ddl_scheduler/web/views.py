@@ -7,21 +7,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ddl_scheduler.base.store import STATES, Record, Store
+from ddl_scheduler.base.store import ENDED, JobRecord, JobState, Store
 from ddl_scheduler.web.history import plain
-from ddl_scheduler.web.service import Place, Service
+from ddl_scheduler.web.service import AppContext, Place
 from ddl_scheduler.web.sessions import Caller
 
-ENDED = tuple(state for state, following in STATES.items() if not following)
 RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wait, have ended
 
 
 def job_view(
-    record: Record, slots: Sequence[str], live: Mapping[str, Any] | None
+    record: JobRecord, slots: Sequence[str], live: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """A job; `live` is its report."""
     spec, live = record.spec, live or {}
-    reason = {"waiting": live.get("waiting") or "not planned yet", "paused": "paused by its owner"}
+    reason = {
+        JobState.WAITING: live.get("waiting") or "not planned yet",
+        JobState.PAUSED: "paused by its owner",
+    }
     return {
         "id": record.id,
         "tenant": record.tenant,
@@ -59,7 +61,7 @@ def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
     ]
 
 
-def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[str, Any]]:
+def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[dict[str, Any]]:
     """Quotas, and what was used of them."""
     found = []
     held, counts = (
@@ -84,12 +86,16 @@ def tenants_view(store: Store, service: Service, sees: str | None) -> list[dict[
     return found
 
 
-async def overview(service: Service, caller: Caller) -> dict[str, Any]:
+async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
     """All that the first page shows."""
     sees = caller.sees
 
-    def read(store: Store) -> tuple[list[Record], Mapping[int, tuple[str, ...]], list[Any]]:
-        groups = ((("running",), RUNNING), (("waiting", "paused"), QUEUED), (ENDED, RECENT))
+    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any]]:
+        groups = (
+            ((JobState.RUNNING,), RUNNING),
+            ((JobState.WAITING, JobState.PAUSED), QUEUED),
+            (ENDED, RECENT),
+        )
         records = [
             record
             for states, most in groups

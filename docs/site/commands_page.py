@@ -21,8 +21,8 @@ def commands(parser: argparse.ArgumentParser, prog: str) -> Iterator[tuple[str, 
     yield prog, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                yield from commands(command, f"{prog} {name}")
+            for listed in action._choices_actions:  # not the hidden ones
+                yield from commands(action.choices[listed.dest], f"{prog} {listed.dest}")
 
 
 def write(folder: Path) -> None:

@@ -168,7 +168,7 @@ def _of_scheduler() -> Iterator[Message]:
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for text in _refusals(function):
-                    yield Message(str(path.relative_to(ROOT)), f"Refused: {text}")
+                    yield Message(str(path.relative_to(ROOT)), f"HttpError: {text}")
 
 
 def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _refusals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]
     known = [text for texts in variables.values() for text in texts if text != "%s"]
     for node in ast.walk(function):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if not isinstance(node, ast.Call) or called not in ("Refused", "no_token"):
+        if not isinstance(node, ast.Call) or called not in ("HttpError", "no_token"):
             continue
         message = [word.value for word in node.keywords if word.arg == "message"]
         if called == "no_token":

@@ -59,7 +59,16 @@ def test_command_of_another_package(
 def test_help_lists_commands_of_other_packages(run_program: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "greeting", "greet = greeting:add_greet", GREET)
     ended = run_program([*DDL, "--help"], cwd=tmp_path, env=env).expect_success()
-    assert "say hello" in ended.out
+    assert "other commands:\n  greet       say hello\n" in ended.out
+
+
+def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: Path) -> None:
+    env = {"COLUMNS": "80"}
+    shown = run_program([*DDL, "--help"], cwd=tmp_path, env=env).expect_success().out.splitlines()
+    assert len(shown) <= 24 and max(map(len, shown)) <= 80
+    assert "other commands:" not in shown  # each of ours is in a group
+    listed = {line.split()[0] for line in shown if line.startswith("  ")}
+    assert {"plan", "elastic", "serve", "job"} <= listed and not {"submit", "ps"} & listed
 
 
 def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:

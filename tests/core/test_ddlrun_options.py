@@ -27,7 +27,7 @@ from ddl_launch.hosts import (
     read_hostfile,
     read_rankfile,
 )
-from ddl_launch.launchers import Launcher, Order, start
+from ddl_launch.launchers import Launcher, LaunchRequest, start
 from ddl_launch.topology import describe, library_options, mode_option
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -492,7 +492,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_lines(name: str) -> None:
     launcher, layout, arguments, hosts = COMMANDS[name]
-    begin = start(Order(launcher, layout, ["A", "B"], "rsh", ["--more"], Path("d")))
+    begin = start(LaunchRequest(launcher, layout, ["A", "B"], "rsh", ["--more"], Path("d")))
     root = AS_ROOT if launcher.kind == "openmpi" else []
     assert begin.command == [launcher.program, *root, *arguments]
     assert begin.files == {"hosts": hosts}

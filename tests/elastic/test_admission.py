@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from conftest import clean_environment
 
-from ddl_elastic.step.admission import ROOM, Candidate, compare, pack, unpack
+from ddl_elastic.step.admission import ROOM, Fingerprint, compare, pack, unpack
 
 PROGRAM = Path(__file__).parent / "programs" / "admitted.py"
 LIMIT = 120  # seconds, on a busy machine
-FIRST = Candidate(0, "a", "s", "g", {"PyTorch": "2.13", "number of threads": "1", "MKL": "2024"})
+FIRST = Fingerprint(0, "a", "s", "g", {"PyTorch": "2.13", "number of threads": "1", "MKL": "2024"})
 
 
 def run(folder: Path, settings: Sequence[Mapping[str, str]]) -> list[tuple[int, Any, str]]:
@@ -85,7 +85,7 @@ def test_equal_ranks() -> None:
 
 
 def test_what_differs_first() -> None:
-    other = Candidate(3, "b", "s", "h", {**FIRST.environment, "MKL": "2025", "SET": "1"})
+    other = Fingerprint(3, "b", "s", "h", {**FIRST.environment, "MKL": "2025", "SET": "1"})
     assert compare(FIRST, other) == (
         "rank 3 on b is refused: it computes other bits than rank 0 on a. Its MKL is 2025, there it"
         " is 2024. rank 3 on b: PyTorch 2.13, number of threads 1, MKL 2025, SET 1. rank 0 on a:"
@@ -119,7 +119,7 @@ def test_other_data() -> None:
 
 def test_another_initial_state_by_another_environment() -> None:
     """Random numbers, too, have other bits with other instruction sets."""
-    other = Candidate(1, "b", "t", "h", {**FIRST.environment, "MKL": "2025"})
+    other = Fingerprint(1, "b", "t", "h", {**FIRST.environment, "MKL": "2025"})
     assert "Its MKL is 2025" in compare(FIRST, other)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.shares.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, Pace
+from ddl_elastic.shares.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, ShareTime
 
 pytestmark = pytest.mark.pure
 
@@ -43,7 +43,7 @@ def test_a_worker_that_was_slow_for_a_while(jobs: Any) -> None:
 
 
 def test_a_pace_follows_the_latest_reports() -> None:
-    pace = Pace()
+    pace = ShareTime()
     assert math.isnan(pace.seconds)
     pace.see(4, 0.4)
     assert pace.seconds == pytest.approx(0.1)

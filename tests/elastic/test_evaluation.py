@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ddl_elastic.frameworks.protocol import digest
 from ddl_elastic.step import step as steps
 from ddl_elastic.step.step import Step
-from ddl_elastic.worker.evaluation import Plan, as_numbers
+from ddl_elastic.worker.evaluation import EvaluationPlan, as_numbers
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -27,7 +27,7 @@ BATCHES = 9  # of up to 25 of the members' 203 samples
 
 @given(samples=st.integers(1, 300), batch=st.integers(1, 40), workers=st.integers(1, 20))
 def test_each_sample_is_in_one_batch(samples: int, batch: int, workers: int) -> None:
-    plan = Plan(samples, batch, workers)
+    plan = EvaluationPlan(samples, batch, workers)
     batches = [each for worker in range(workers) for each in plan.batches([worker])]
     assert batches == list(range(plan.count))
     assert plan.batches(reversed(range(workers))) == batches

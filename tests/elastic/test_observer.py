@@ -16,7 +16,7 @@ from ranks import join
 from ddl_core import Endpoint
 from ddl_core.errors import DdlError
 from ddl_elastic.step.reform import Watch
-from ddl_elastic.step.step import Arrays, Group, Step
+from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.worker.observer import Observer, Results
@@ -36,20 +36,20 @@ class Framework:
         return ["average"]
 
 
-def make_groups(endpoints: list[Endpoint], limit: float = 0.0) -> list[Group]:
+def make_groups(endpoints: list[Endpoint], limit: float = 0.0) -> list[RankGroup]:
     """Rank 2 observes, and the state is on its way to it."""
     groups = []
     for comm in join(endpoints):
-        group = Group(comm, [0, 1, 2], (0, 1), Watch(Watchdog(limit)))
+        group = RankGroup(comm, [0, 1, 2], (0, 1), Watch(Watchdog(limit)))
         group.observed_by(frozenset({2}), 0)
         group.sends_at = None
         groups.append(group)
     return groups
 
 
-def evaluate(group: Group) -> int:
+def evaluate(group: RankGroup) -> int:
     """A step that is no training step. The size of the group in the end."""
-    step = Step(group, 0, Arrays([np.zeros(1)], "sum"))
+    step = Step(group, 0, PlainArrays([np.zeros(1)], "sum"))
     for worker in step.shares():
         step.add(worker, [np.zeros(1)])
     return group.comm.size
@@ -68,7 +68,7 @@ def beside(*functions: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def receive(group: Group) -> None:
+def receive(group: RankGroup) -> None:
     """As the program of an observer, to which nothing comes."""
     results = Results(Framework())
     with contextlib.suppress(DdlError):
@@ -101,7 +101,7 @@ def test_the_program_of_an_observer_fails_while_its_thread_is_in_a_sum() -> None
 
     def observer() -> None:
         with contextlib.suppress(DdlError):
-            for _ in Step(groups[2], 0, Arrays([np.zeros(1)], "sum")).shares():
+            for _ in Step(groups[2], 0, PlainArrays([np.zeros(1)], "sum")).shares():
                 raise AssertionError("it has no share")
 
     def end() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
-from ddl_elastic.step.admission import Candidate
+from ddl_elastic.step.admission import Fingerprint
 
 pytestmark = pytest.mark.pure
 
-FIRST = Candidate(0, "a", "s", "g", {}, job={"len(data)": 150})
+FIRST = Fingerprint(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {
     "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),
     "its state": (replace(FIRST, member=1, state="t"), "starts from another state than rank 0"),
@@ -38,7 +38,7 @@ class Job:
         self.stopped: list[Worker] = []
         self.has_place = False
         self.workers = [make_worker(member) for member in range(2)]
-        self.staff = Staff(
+        self.registry = WorkerRegistry(
             self.workers,
             Size(2, **size),
             send=self.send,
@@ -47,7 +47,7 @@ class Job:
             epoch=lambda: 1,
             tell=lambda kind, worker, text, **_: self.told.append((kind, worker, text)),
         )
-        self.staff.connected()
+        self.registry.connected()
         self.workers[0].state, self.workers[0].joined = "running", True
 
     def send(self, to: Collection[Worker], kind: str, **fields: Any) -> None:
@@ -67,27 +67,27 @@ class Job:
     def lose(self) -> None:
         """The second worker dies."""
         self.workers[1].joined, self.workers[1].state = True, "ended"
-        self.staff.ended(self.workers[1])
+        self.registry.ended(self.workers[1])
 
 
 def test_no_place_for_another_worker() -> None:
     job = Job()
     job.lose()
     for _ in range(3):
-        job.staff.look(3)
+        job.registry.look(3)
     text = "rank 1 on a is not replaced: no place is free so far"
     assert job.told == [("not replaced", job.workers[1], text)]
     job.has_place = True
-    job.staff.look(3)
+    job.registry.look(3)
     assert len(job.workers) == 3
 
 
 def test_a_death_in_a_program_that_trains_again() -> None:
     job = Job()
-    job.staff.begun(16)
-    job.staff.connected()
+    job.registry.begun(16)
+    job.registry.connected()
     job.lose()
-    job.staff.look(3)
+    job.registry.look(3)
     ((_, _, text),) = job.told
     assert text.endswith("is not replaced: workers join during a program's first job only")
 
@@ -96,13 +96,13 @@ def test_newcomers_that_have_died() -> None:
     job = Job()
     job.has_place = True
     for _ in range(3):
-        job.staff.look(3)
+        job.registry.look(3)
         newcomer = next(each for each in job.workers if each.state == "starting")
         newcomer.state = "ended"
-        job.staff.ended(newcomer)
+        job.registry.ended(newcomer)
     job.workers[1].state = "ended"
     job.lose()
-    job.staff.look(3)
+    job.registry.look(3)
     kinds = [kind for kind, _, _ in job.told]
     assert kinds == ["gave up", "not replaced"]
     assert job.told[1][2].endswith("is not replaced: too many have ended before they joined")
@@ -113,7 +113,7 @@ def test_a_plan_brings_each_the_addresses_that_it_does_not_know() -> None:
     for worker, address in zip(job.workers, ("aa", "bb"), strict=True):
         worker.address = address
     job.workers[1].state = "admitted"
-    job.staff.look(3)
+    job.registry.look(3)
     assert {member: plan["addresses"] for member, plan in job.plans.items()} == {
         0: {"1": "bb"},
         1: {"0": "aa", "1": "bb"},
@@ -125,15 +125,15 @@ def test_who_is_replaced_or_not_to_be() -> None:
         job = Job(**size)
         job.has_place = has_place
         job.lose()
-        job.staff.look(3)
+        job.registry.look(3)
         assert job.told == []
 
 
 def test_workers_without_a_share() -> None:
     job = Job(most=4)
     for logical in (2, 1, 1):
-        job.staff.begun(logical)
-    job.staff.resize(4)
+        job.registry.begun(logical)
+    job.registry.resize(4)
     assert [text for _, _, text in job.told] == [
         "1 of 2 workers have no share: there are logical=1 shares in a step",
         "3 of 4 workers have no share: there are logical=1 shares in a step",
@@ -145,9 +145,9 @@ def test_a_newcomer_that_differs(what: str) -> None:
     job = Job()
     first, newcomer = job.workers
     bits, text = OTHERS[what]
-    job.staff.take(first, "admitted", {"bits": asdict(FIRST)})
-    job.staff.take(newcomer, "warmed", {"bits": asdict(bits)})
-    job.staff.look(3)
+    job.registry.take(first, "admitted", {"bits": asdict(FIRST)})
+    job.registry.take(newcomer, "warmed", {"bits": asdict(bits)})
+    job.registry.look(3)
     assert newcomer.state == "refused"
     assert job.sent == [(1, "refused")]
     ((kind, worker, why),) = job.told
@@ -158,10 +158,10 @@ def test_a_newcomer_that_differs(what: str) -> None:
 def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended, and the next one starts."""
     job = Job()
-    job.staff.begun(16, 0.5)
+    job.registry.begun(16, 0.5)
     for now in range(8):
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
-        job.staff.look(3)
+        job.registry.look(3)
     assert {each.member for each in job.stopped} == {1}
     assert job.workers[1].cause == "hung: it was to start for 7 s"
 
@@ -170,29 +170,29 @@ def test_a_newcomer_that_the_others_have_lost() -> None:
     """Only that one of the plan is ended."""
     job = Job(most=3)
     job.workers[1].state = "admitted"
-    job.staff.take(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
+    job.registry.take(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
     assert job.stopped == [job.workers[1]]
 
 
 def test_other_shares_whose_plan_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are planned again, until the group has switched to them."""
     job = Job()
-    job.staff.begun(16)
+    job.registry.begun(16)
     job.workers[1].state, job.workers[1].joined = "running", True
     job.workers[0].pace.see(1, 0.1)
     job.workers[1].pace.see(1, 0.3)
     plans = []
     for now in range(60):
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
-        job.staff.look(now)
+        job.registry.look(now)
         if job.plans:
             plans.append((now, job.plans.pop(0)["speeds"]))
             job.plans.clear()
             if len(plans) == 1:
-                job.staff.take(job.workers[0], "void", {"plan": 1, "failed": []})
+                job.registry.take(job.workers[0], "void", {"plan": 1, "failed": []})
             else:
                 told = {"plan": 1, "members": [0, 1], "step": now, "seconds": 0.0, "died": []}
-                job.staff.take(job.workers[0], "switched", told)
+                job.registry.take(job.workers[0], "switched", told)
     (first, speeds), (second, again) = plans
     assert second == first + 1
     assert again == speeds

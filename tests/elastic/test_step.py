@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import ddl_core
 from ddl_elastic.shares.order import children, parent, parts_of, tree_size
 from ddl_elastic.step.partial import PartialSums
-from ddl_elastic.step.reform import Action, Standing, Watch, decide
-from ddl_elastic.step.step import Arrays, Group, Step
+from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
+from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 
 pytestmark = pytest.mark.pure
 
@@ -120,7 +120,7 @@ class Numbers:
 def test_sums_start_in_the_last_share() -> None:
     framework = Numbers()
     with ddl_core.Endpoint(secret="") as endpoint:
-        group = Group(endpoint.connect([endpoint.address], 0), [0], (0, 0, 0))
+        group = RankGroup(endpoint.connect([endpoint.address], 0), [0], (0, 0, 0))
         step = Step(group, 0, framework)
         for worker in step.shares():
             share = [np.full(2, worker), np.full(3, worker), np.full(1, worker)]
@@ -149,8 +149,8 @@ def test_nothing_is_submitted_on_a_dead_comm() -> None:
 @given(workers=st.integers(1, 130), owners=st.lists(st.integers(-1, 3), min_size=130, max_size=130))
 def test_standings_travel(workers: int, owners: list[int]) -> None:
     owned = [v for v in range(workers) if owners[v] == 0]
-    sent = Standing(7, 2**40, True, owned)
-    assert Standing.from_words(sent.words(workers).tolist(), workers) == sent
+    sent = RankProgress(7, 2**40, True, owned)
+    assert RankProgress.from_words(sent.words(workers).tolist(), workers) == sent
 
 
 @given(
@@ -160,9 +160,9 @@ def test_standings_travel(workers: int, owners: list[int]) -> None:
 )
 def test_decisions(owners: list[int], has_result: list[bool], behind: list[bool]) -> None:
     ranks = [
-        Standing(10 + r, 4, True, [0, 1])
+        RankProgress(10 + r, 4, True, [0, 1])
         if behind[r]
-        else Standing(10 + r, 5, has_result[r], [v for v in range(8) if owners[v] == r])
+        else RankProgress(10 + r, 5, has_result[r], [v for v in range(8) if owners[v] == r])
         for r in range(4)
     ]
     decisions = [decide(ranks, rank, 8) for rank in range(4)]
@@ -185,12 +185,18 @@ def test_decisions(owners: list[int], has_result: list[bool], behind: list[bool]
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [
-        ([Standing(0, 5, False, []), Standing(1, 4, False, [])], "member 1 is in step 4 and lacks"),
-        ([Standing(0, 5, False, []), Standing(1, 3, True, [])], "member 1 is in step 3"),
-        ([Standing(0, 5, False, [1]), Standing(1, 5, False, [1])], "worker 1 of step 5 has two"),
+        (
+            [RankProgress(0, 5, False, []), RankProgress(1, 4, False, [])],
+            "member 1 is in step 4 and lacks",
+        ),
+        ([RankProgress(0, 5, False, []), RankProgress(1, 3, True, [])], "member 1 is in step 3"),
+        (
+            [RankProgress(0, 5, False, [1]), RankProgress(1, 5, False, [1])],
+            "worker 1 of step 5 has two",
+        ),
     ],
 )
-def test_what_cannot_be(ranks: list[Standing], message: str) -> None:
+def test_what_cannot_be(ranks: list[RankProgress], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         decide(ranks, 0, 2)
 
@@ -201,8 +207,8 @@ def test_ranks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(rank: int) -> str:
         with endpoints[rank].connect(addresses, rank) as comm:
-            group = Group(comm, [0, 1], (0, 1))
-            step = Step(group, 0, Arrays([np.zeros(3)]), "step 7")
+            group = RankGroup(comm, [0, 1], (0, 1))
+            step = Step(group, 0, PlainArrays([np.zeros(3)]), "step 7")
             with pytest.raises(RuntimeError) as caught:
                 for worker in step.shares():
                     step.add(worker, [np.ones(3)])

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 import ddl_core  # noqa: E402
 import ddl_torch  # noqa: E402
 import ddl_torch.elastic as elastic  # noqa: E402
-from ddl_elastic.frameworks.protocol import digest, find_half  # noqa: E402
+from ddl_elastic.frameworks.protocol import digest, find_adapter  # noqa: E402
 from ddl_elastic.shares.sampler import share_seed  # noqa: E402
 from ddl_torch.elastic_tensors import pack, unpack  # noqa: E402
 
@@ -447,10 +447,10 @@ def test_buffers_without_an_average_are_refused(model: Any, message: str) -> Non
 
 
 def test_the_half_is_found_by_the_model() -> None:
-    assert find_half(nn.Linear(1, 1)) is elastic
-    assert find_half(Odd()) is elastic
+    assert find_adapter(nn.Linear(1, 1)) is elastic
+    assert find_adapter(Odd()) is elastic
     with pytest.raises(TypeError, match=r"model is a builtins.dict; .* knows models of keras, t"):
-        find_half({})
+        find_adapter({})
 
 
 def test_what_the_bits_of_a_gpu_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from conftest import clean_environment
 
 from ddl_scheduler.base.folder import JobFolder
-from ddl_scheduler.base.store import Record, Store
+from ddl_scheduler.base.store import JobRecord, Store
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 DDL = [sys.executable, "-m", "ddl_launch.commands"]
@@ -84,13 +84,13 @@ class Serving:
         spec = {"command": command, "logical": 12, "folder": str(self.folder), **spec}
         return self.store.job_submit("t", f"key{next(self._keys)}", spec, time.time())
 
-    def record(self, job: int) -> Record:
+    def record(self, job: int) -> JobRecord:
         return next(record for record in self.store.jobs() if record.id == job)
 
     def move(self, job: int, state: str) -> None:
         self.store.job_move(job, state, time.time())
 
-    def wait(self, job: int, *states: str) -> Record:
+    def wait(self, job: int, *states: str) -> JobRecord:
         """For the job to be in one of the states."""
         wait_for(lambda: self.record(job).state in states, f"job {job} is {states}")
         return self.record(job)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ddl_elastic.shares.assign import legal_sizes
 from ddl_scheduler.planning.model import (
-    Memory,
-    Report,
+    MemoryModel,
     StepModel,
+    StepTiming,
     end_predict,
     model_fit,
     sizes_list,
@@ -32,8 +32,8 @@ MODELS = st.builds(
 )
 
 
-def measure(model: StepModel, sizes: list[tuple[int, int]]) -> list[Report]:
-    return [Report(size, hosts, model.seconds(size, hosts)) for size, hosts in sizes]
+def measure(model: StepModel, sizes: list[tuple[int, int]]) -> list[StepTiming]:
+    return [StepTiming(size, hosts, model.seconds(size, hosts)) for size, hosts in sizes]
 
 
 @given(model=MODELS)
@@ -48,10 +48,11 @@ def test_the_model_is_found_again(model: StepModel) -> None:
 @given(
     shares=st.integers(1, 64),
     reports=st.lists(
-        st.builds(Report, st.integers(1, 70), st.integers(1, 3), st.floats(1e-6, 1e6)), max_size=12
+        st.builds(StepTiming, st.integers(1, 70), st.integers(1, 3), st.floats(1e-6, 1e6)),
+        max_size=12,
     ),
 )
-def test_no_measurement_makes_nonsense(shares: int, reports: list[Report]) -> None:
+def test_no_measurement_makes_nonsense(shares: int, reports: list[StepTiming]) -> None:
     fitted = model_fit(shares, reports)
     assert fitted.share > 0 and min(fitted.base, fitted.doubling, fitted.across) >= 0
     assert fitted.measured == any(report.size <= shares for report in reports)
@@ -60,7 +61,7 @@ def test_no_measurement_makes_nonsense(shares: int, reports: list[Report]) -> No
 
 
 def test_one_measurement_is_enough_to_begin() -> None:
-    fitted = model_fit(16, [Report(4, 1, 2.0)])
+    fitted = model_fit(16, [StepTiming(4, 1, 2.0)])
     assert fitted.seconds(4) == pytest.approx(2.0, rel=0.01)
     assert fitted.speedup(16) > 0.8 * 16  # the exchange counts as free until it is measured
 
@@ -92,9 +93,9 @@ def test_outliers_count_little() -> None:
     model = StepModel(16, 0.1, base=0.02)
     sizes = [(1, 1), (2, 1), (3, 1), (4, 1), (8, 1)]
     reports = [report for report in measure(model, sizes) for _ in range(5)]
-    stalled = [*reports, Report(8, 1, 50.0), Report(8, 1, 60.0)]
+    stalled = [*reports, StepTiming(8, 1, 50.0), StepTiming(8, 1, 60.0)]
     assert model_fit(16, stalled) == model_fit(16, reports)
-    wrong = [*reports, *[Report(16, 1, 5.0)] * 3]  # a whole size is wrong
+    wrong = [*reports, *[StepTiming(16, 1, 5.0)] * 3]  # a whole size is wrong
     assert model_fit(16, wrong).seconds(4) == pytest.approx(model.seconds(4), rel=0.1)
 
 
@@ -109,7 +110,7 @@ def test_sizes_without_limits_are_the_legal_ones() -> None:
 @given(shares=st.integers(1, 64), fixed=st.integers(0, 100), gradient=st.integers(0, 20))
 def test_memory_allows_large_sizes_only(shares: int, fixed: int, gradient: int) -> None:
     """Fewer shares on each rank never need more memory, so what fits is a tail of the sizes."""
-    sizes = sizes_list(shares, 1, shares, Memory(fixed, gradient), limit=100)
+    sizes = sizes_list(shares, 1, shares, MemoryModel(fixed, gradient), limit=100)
     everything = sizes_list(shares, 1, shares)
     assert sizes == everything[len(everything) - len(sizes) :]
     assert bool(sizes) == (fixed + 2 * gradient <= 100)
@@ -117,9 +118,9 @@ def test_memory_allows_large_sizes_only(shares: int, fixed: int, gradient: int) 
 
 def test_memory_counts_partial_gradients() -> None:
     # 16 shares on 2 ranks: 8 on each, so partial sums of 8, 4, 2 and 1, and the result.
-    assert Memory(10, 10).fits(16, 2, 60)
-    assert not Memory(10, 10).fits(16, 2, 59)
-    assert sizes_list(16, 1, 16, Memory(10, 10), limit=60) == (2, 3, 4, 6, 8, 16)
+    assert MemoryModel(10, 10).fits(16, 2, 60)
+    assert not MemoryModel(10, 10).fits(16, 2, 59)
+    assert sizes_list(16, 1, 16, MemoryModel(10, 10), limit=60) == (2, 3, 4, 6, 8, 16)
 
 
 def test_end() -> None:

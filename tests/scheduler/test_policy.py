@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl_scheduler.planning.jobs import Job, Map, Plan, Settings, Slot, Tenant
-from ddl_scheduler.planning.model import Memory, StepModel, sizes_list
+from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Schedule, Settings, Tenant
+from ddl_scheduler.planning.model import MemoryModel, StepModel, sizes_list
 from ddl_scheduler.planning.policy import plan_make
 
 pytestmark = pytest.mark.pure
@@ -24,16 +24,16 @@ NOW = 1000.0
 SETTINGS = Settings()
 
 
-def slots_make(count: int, per_host: int = 4, kind: str = "", memory: int = 0) -> list[Slot]:
+def slots_make(count: int, per_host: int = 4, kind: str = "", memory: int = 0) -> list[PolicySlot]:
     return [
-        Slot(f"{kind}{number}", f"{kind}host{number // per_host}", kind, memory)
+        PolicySlot(f"{kind}{number}", f"{kind}host{number // per_host}", kind, memory)
         for number in range(count)
     ]
 
 
-def job_make(name: str, arrival: float = 0.0, shares: int = 16, **more: object) -> Job:
+def job_make(name: str, arrival: float = 0.0, shares: int = 16, **more: object) -> PolicyJob:
     model = more.pop("model", StepModel(shares, 0.1, 0.002, 0.001, measured=True))
-    return Job(name, more.pop("tenant", "a"), arrival, model, **more)  # type: ignore[arg-type]
+    return PolicyJob(name, more.pop("tenant", "a"), arrival, model, **more)  # type: ignore[arg-type]
 
 
 MODELS = st.builds(
@@ -54,12 +54,12 @@ TENANTS = [
 
 
 @st.composite
-def jobs_draw(draw: st.DrawFn) -> list[Job]:
+def jobs_draw(draw: st.DrawFn) -> list[PolicyJob]:
     jobs = []
     for number in range(draw(st.integers(0, 12))):
         least = draw(st.integers(0, 6))
         jobs.append(
-            Job(
+            PolicyJob(
                 f"job{number}",
                 draw(st.sampled_from("abcde")),
                 draw(st.floats(0, NOW)),
@@ -69,7 +69,7 @@ def jobs_draw(draw: st.DrawFn) -> list[Job]:
                 draw(st.integers(0, 2)),
                 draw(st.sampled_from([1.0, 3.0])),
                 draw(st.sampled_from(["", "", "gpu"])),
-                draw(st.sampled_from([None, Memory(10, 20)])),
+                draw(st.sampled_from([None, MemoryModel(10, 20)])),
                 used=draw(st.sampled_from([0.0, 1e6])),
                 waited=draw(st.floats(0, 9000)),
                 changed=draw(st.sampled_from([-math.inf, NOW - 1])),
@@ -89,7 +89,7 @@ SLOTS = st.builds(
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> tuple[list[Job], list[Slot], Plan]:
+def questions(draw: st.DrawFn) -> tuple[list[PolicyJob], list[PolicySlot], Schedule]:
     """Jobs that come, jobs that run, and hosts that are lost."""
     slots, jobs = draw(SLOTS), draw(jobs_draw())
     before = draw(st.lists(st.sampled_from(jobs), unique=True)) if jobs else []
@@ -99,7 +99,7 @@ def questions(draw: st.DrawFn) -> tuple[list[Job], list[Slot], Plan]:
     return jobs, kept, plan
 
 
-def check_map(plan: Plan, jobs: list[Job], slots: list[Slot]) -> None:
+def check_map(plan: Schedule, jobs: list[PolicyJob], slots: list[PolicySlot]) -> None:
     """What holds whatever was before."""
     kinds = {slot.name: slot.kind for slot in slots}
     given_slots = [slot for own in plan.slots.values() for slot in own]
@@ -119,13 +119,17 @@ def check_map(plan: Plan, jobs: list[Job], slots: list[Slot]) -> None:
 
 
 @given(question=questions())
-def test_sizes_quotas_and_slots_are_legal(question: tuple[list[Job], list[Slot], Plan]) -> None:
+def test_sizes_quotas_and_slots_are_legal(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     jobs, slots, before = question
     check_map(plan_make(jobs, slots, TENANTS, before.slots, NOW), jobs, slots)
 
 
 @given(question=questions())
-def test_equal_questions_get_equal_answers(question: tuple[list[Job], list[Slot], Plan]) -> None:
+def test_equal_questions_get_equal_answers(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     jobs, slots, before = question
     plan = plan_make(jobs, slots, TENANTS, before.slots, NOW)
     again = plan_make(jobs[::-1], slots, TENANTS[::-1], dict(before.slots), NOW)
@@ -133,7 +137,9 @@ def test_equal_questions_get_equal_answers(question: tuple[list[Job], list[Slot]
 
 
 @given(question=questions())
-def test_nothing_changes_by_itself(question: tuple[list[Job], list[Slot], Plan]) -> None:
+def test_nothing_changes_by_itself(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     """The plan that is asked for again at once is the same, unless it could be made as it is
     only because others had slots before."""
     jobs, slots, before = question
@@ -145,14 +151,14 @@ def test_nothing_changes_by_itself(question: tuple[list[Job], list[Slot], Plan])
     assert plan.slots == before.slots
 
 
-def speed(job: Job, size: int, slots: list[Slot]) -> float:
+def speed(job: PolicyJob, size: int, slots: list[PolicySlot]) -> float:
     hosts = Counter(slot.host for slot in slots if slot.kind == job.kind)
     return job.model.speedup(size, 1 if size <= max(hosts.values()) else 2)
 
 
 @given(question=questions())
 def test_no_slot_is_idle_while_a_job_wants_it(
-    question: tuple[list[Job], list[Slot], Plan],
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
 ) -> None:
     jobs, slots, before = question
     jobs = [replace(job, changed=-math.inf, cost=0.0, tier=0) for job in jobs]
@@ -175,7 +181,9 @@ def test_no_slot_is_idle_while_a_job_wants_it(
 
 
 @given(question=questions())
-def test_a_minimum_that_can_be_met_is_met(question: tuple[list[Job], list[Slot], Plan]) -> None:
+def test_a_minimum_that_can_be_met_is_met(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     """Nobody has more than its minimum while a job waits for slots, and what came later and may be
     paused does not run."""
     jobs, slots, before = question
@@ -201,7 +209,9 @@ def test_a_minimum_that_can_be_met_is_met(question: tuple[list[Job], list[Slot],
 
 
 @given(question=questions())
-def test_what_runs_is_not_stopped(question: tuple[list[Job], list[Slot], Plan]) -> None:
+def test_what_runs_is_not_stopped(
+    question: tuple[list[PolicyJob], list[PolicySlot], Schedule],
+) -> None:
     """Unless it may be paused, or slots are lost, whatever comes beside it."""
     jobs, slots, before = question
     had = {slot for own in before.slots.values() for slot in own}
@@ -263,7 +273,7 @@ def test_a_job_at_its_knee_leaves_slots_to_others() -> None:
 
 
 def test_memory_is_respected() -> None:
-    job = job_make("large", memory=Memory(10, 10))
+    job = job_make("large", memory=MemoryModel(10, 10))
     slots = slots_make(8, memory=40)  # two partial gradients at most: 2 or 3 shares on a rank
     assert plan_make([job], slots[:6]).sizes["large"] == 6
     waiting = plan_make([job], slots[:5]).waiting["large"]
@@ -387,7 +397,7 @@ def test_every_job_ends(data: st.DataObject) -> None:
     """With ageing, whatever comes, each job that can run ends."""
     slots = slots_make(data.draw(st.integers(2, 12)))
     left: dict[str, float] = {}
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, PolicyJob] = {}
     last: Map = {}
     rules = Settings(ageing=600.0)
     stop = data.draw(st.integers(1, 40))

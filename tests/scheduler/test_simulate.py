@@ -15,7 +15,7 @@ from ddl_scheduler.planning.model import StepModel
 from ddl_scheduler.simulation.comparison import Result, compare, slots_make
 from ddl_scheduler.simulation.methods import methods_all
 from ddl_scheduler.simulation.simulate import START, Outcome, simulate
-from ddl_scheduler.simulation.traces import TraceError, workload_read
+from ddl_scheduler.simulation.traces import WorkloadError, workload_read
 from ddl_scheduler.simulation.workloads import (
     SPAN,
     TEST_SEEDS,
@@ -185,7 +185,7 @@ def test_phillys_trace(tmp_path: Path) -> None:
 def test_a_bad_trace(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(TraceError) as error:
+    with pytest.raises(WorkloadError) as error:
         workload_read(str(path), 0, 160, 1.0)
     assert str(error.value).startswith(str(path)) and message in str(error.value)
 

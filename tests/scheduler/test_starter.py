@@ -16,7 +16,7 @@ from waits import wait_until
 
 from ddl_elastic.engines import program
 from ddl_scheduler.runner import runner, starter
-from ddl_scheduler.runner.runner import Order
+from ddl_scheduler.runner.runner import RunSpec
 from ddl_scheduler.runner.starter import Starter, StarterLost
 from ddl_scheduler.service.service import LOOK_EVERY, Service
 
@@ -49,7 +49,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
             (tmp_path / "crash").unlink()
             os._exit(7)
 
-    def run(order: Order, _listener: socket.socket) -> None:
+    def run(order: RunSpec, _listener: socket.socket) -> None:
         (tmp_path / "new").write_text(str(order_sockets()))
         (tmp_path / "new").rename(tmp_path / f"ran {order.job}")
 
@@ -63,7 +63,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
             job = next(numbers)
             path = tmp_path / f"{text}.py"
             path.write_text(text)
-            order = Order(str(tmp_path / "jobs.db"), job, {"command": [str(path)]}, [], [])
+            order = RunSpec(str(tmp_path / "jobs.db"), job, {"command": [str(path)]}, [], [])
             order.job_folder.make()
             lock = order.job_folder.lock()
             assert lock is not None
@@ -93,7 +93,7 @@ def test_a_framework_that_crashes(start: Start, tmp_path: Path) -> None:
     (tmp_path / "crash").touch()
     start("one")
     wait_until(lambda: not (tmp_path / "crash").exists())
-    folder = Order(str(tmp_path / "jobs.db"), 1, {}, [], []).job_folder
+    folder = RunSpec(str(tmp_path / "jobs.db"), 1, {}, [], []).job_folder
 
     def is_free() -> bool:
         lock = folder.lock()
@@ -121,7 +121,7 @@ def test_a_starter_that_has_ended(tmp_path: Path) -> None:
             socket.socket() as any_socket,
             pytest.raises(StarterLost, match="start ddl serve again"),
         ):
-            order = Order(str(tmp_path / "jobs.db"), 1, {}, [], [])
+            order = RunSpec(str(tmp_path / "jobs.db"), 1, {}, [], [])
             made.start(order, any_socket.fileno(), any_socket)
 
 

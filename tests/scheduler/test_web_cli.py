@@ -65,7 +65,7 @@ def ddl(
 def test_a_job_is_submitted_and_steered(site: Site, ddl: Ddl) -> None:
     options = ("--min", "2", "--max", "8", "--tier", "1", "--deadline", "2h", "--env", "A=b=c")
     before = time.time()
-    code, out, _ = ddl("submit", *options, "--", "python", "train.py", "--min", "7")
+    code, out, _ = ddl("job", "submit", *options, "--", "python", "train.py", "--min", "7")
     assert code == 0
     job = int(out)
     record = site.store.job_find(job)
@@ -75,23 +75,55 @@ def test_a_job_is_submitted_and_steered(site: Site, ddl: Ddl) -> None:
     assert (spec["min"], spec["max"], spec["tier"]) == (2, 8, 1)
     assert spec["environment"] == {"A": "b=c"} and spec["folder"] == str(Path.cwd())
     assert before + 7200 <= spec["deadline"] <= time.time() + 7201
-    assert ddl("scale", str(job), "3:4")[0] == 0
-    assert ddl("pause", str(job)) == (0, f"job {job} is paused\n", "")
-    lines = ddl("ps")[1].splitlines()
+    assert ddl("job", "scale", str(job), "3:4")[0] == 0
+    assert ddl("job", "pause", str(job)) == (0, f"job {job} is paused\n", "")
+    lines = ddl("job", "list")[1].splitlines()
     assert lines[0].split()[:3] == ["job", "name", "state"]
     (line,) = (line for line in lines if line.split()[0] == str(job))
     assert " ".join(line.split()[1:]) == "train.py paused a 1 0 of 3:4 paused by its owner"
-    code, out, _ = ddl("resume", str(job), "--json")
+    code, out, _ = ddl("job", "resume", str(job), "--json")
     assert (code, json.loads(out)["state"]) == (0, "waiting")
-    assert ddl("cancel", str(job))[0] == 0
-    assert str(job) not in [line.split()[0] for line in ddl("ps")[1].splitlines()]
-    shown = json.loads(ddl("ps", "--all", "--json")[1])
+    assert ddl("job", "cancel", str(job))[0] == 0
+    assert str(job) not in [line.split()[0] for line in ddl("job", "list")[1].splitlines()]
+    shown = json.loads(ddl("job", "list", "--all", "--json")[1])
     assert job in {each["id"] for each in shown}
+
+
+def test_show_prints_all_fields_of_a_job(site: Site, ddl: Ddl) -> None:
+    job = int(ddl("job", "submit", "--name", "cats", "--deadline", "2h", "--", "train.py")[1])
+    code, out, _ = ddl("job", "show", str(job))
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert code == 0 and (shown["id"], shown["state"]) == (str(job), "waiting")
+    assert shown["command"] == '["train.py"]' and shown["folder"] == str(Path.cwd())
+    assert shown["deadline"].startswith("20") and shown["name"] == "cats"
+    assert json.loads(ddl("job", "show", str(job), "--json")[1])["id"] == job
+    assert ddl("job", "show", "999999")[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        *(("ps", "list"), ("logs", "logs"), ("scale", "scale"), ("pause", "pause")),
+        *(("resume", "resume"), ("cancel", "cancel"), ("submit", "submit")),
+    ],
+)
+def test_former_name_does_the_same_and_prints_the_new_one(
+    site: Site, ddl: Ddl, former: str, name: str
+) -> None:
+    arguments = {"ps": [], "scale": ["2:3"], "submit": ["--key", "former", "--", "train.py"]}
+    words = arguments.get(former, [])
+    jobs = [str(site.submit()) for _ in range(2)] if former not in ("ps", "submit") else ["", ""]
+    if former == "resume":
+        assert ddl("job", "pause", *jobs)[0] == 0
+    old = ddl(former, *filter(None, jobs[:1]), *words)
+    new = ddl("job", name, *filter(None, jobs[1:]), *words)
+    assert old[2] == f"ddl {former}: use `ddl job {name}`; 0.3 removes this name\n"
+    assert (old[0], old[1].replace(jobs[0], jobs[1])) == new[:2] and not new[2]
 
 
 def test_weight_and_memory_are_submitted(site: Site, ddl: Ddl) -> None:
     options = ("--weight", "2.5", "--memory", "2GiB, 400 MB")
-    code, out, _ = ddl("submit", *options, "--", "train.py")
+    code, out, _ = ddl("job", "submit", *options, "--", "train.py")
     record = site.store.job_find(int(out))
     assert code == 0 and record
     assert record.spec["weight"] == 2.5
@@ -99,41 +131,44 @@ def test_weight_and_memory_are_submitted(site: Site, ddl: Ddl) -> None:
 
 
 def test_a_key_submits_once(ddl: Ddl) -> None:
-    first = ddl("submit", "--key", "k", "train.py")
-    assert first[0] == 0 and ddl("submit", "--key", "k", "train.py") == first
+    first = ddl("job", "submit", "--key", "k", "train.py")
+    assert first[0] == 0 and ddl("job", "submit", "--key", "k", "train.py") == first
 
 
 def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
     job = str(site.submit())
-    assert ddl("cancel", job)[0] == 0
-    code, _, err = ddl("cancel", job)
+    assert ddl("job", "cancel", job)[0] == 0
+    code, _, err = ddl("job", "cancel", job)
     assert code == 1 and "is cancelled and cannot become cancelled" in err
     for wrong in (
-        ("submit",),
-        ("submit", "--min", "3", "--max", "2", "--", "x"),
-        ("submit", "--deadline", "soon", "--", "x"),
-        ("submit", "--env", "A", "--", "x"),
-        ("submit", "--memory", "2GiB", "--", "x"),
-        ("submit", "--memory", "2GiB,much", "--", "x"),
-        ("submit", "--weight", "0", "--", "x"),
-        ("scale", job, "many"),
-        ("logs", "0"),
-        ("ps", "--server", "http://10.0.0.1:1"),
-        ("ps", "--server", "nowhere"),
+        (
+            "job",
+            "submit",
+        ),
+        ("job", "submit", "--min", "3", "--max", "2", "--", "x"),
+        ("job", "submit", "--deadline", "soon", "--", "x"),
+        ("job", "submit", "--env", "A", "--", "x"),
+        ("job", "submit", "--memory", "2GiB", "--", "x"),
+        ("job", "submit", "--memory", "2GiB,much", "--", "x"),
+        ("job", "submit", "--weight", "0", "--", "x"),
+        ("job", "scale", job, "many"),
+        ("job", "logs", "0"),
+        ("job", "list", "--server", "http://10.0.0.1:1"),
+        ("job", "list", "--server", "nowhere"),
     ):
         code, out, err = ddl(*wrong)
         assert (code, out) == (2, "") and err
     with socket.socket() as nobody:  # bound, and not listening
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        code, _, err = ddl("ps", "--server", url)
+        code, _, err = ddl("job", "list", "--server", url)
     assert code == 3 and "is `ddl serve` up?" in err
-    code, _, err = ddl("ps", role="wrong")
+    code, _, err = ddl("job", "list", role="wrong")
     assert code == 4 and "not known" in err
-    code, _, err = ddl("submit", "x", role="viewer")
+    code, _, err = ddl("job", "submit", "x", role="viewer")
     assert code == 4 and "needs the role user" in err
     other = str(site.submit("other"))
-    code, out, err = ddl("pause", other, str(site.submit()))
+    code, out, err = ddl("job", "pause", other, str(site.submit()))
     assert code == 5 and "is paused" in out and f"no job {other}" in err
 
 
@@ -144,19 +179,19 @@ def test_logs_are_printed_and_followed(site: Site, ddl: Ddl) -> None:
     (folder / "job.log").write_text("began\n")
     (folder / "worker0.log").write_text("one\n\x1b]0;title\x07two\n")
     (folder / "worker1.log").write_text("x" * 200000 + "\n")
-    code, out, _ = ddl("logs", str(job))
+    code, out, _ = ddl("job", "logs", str(job))
     assert code == 0 and out.startswith("began\n[0] one\n[0] \\x1b]0;title\\x07two\n[1] xxx")
     assert out.count("x" * 1000) == 200 or out.count("x") == 200000 + 2  # all of it is there
-    assert ddl("logs", str(job), "--worker", "0")[1].count("\n") == 2
+    assert ddl("job", "logs", str(job), "--worker", "0")[1].count("\n") == 2
     ends = threading.Timer(0.2, lambda: site.ask("POST", f"/v1/jobs/{job}/cancel"))
     ends.start()
-    code, out, err = ddl("logs", "-f", str(job), "--worker", "0")
+    code, out, err = ddl("job", "logs", "-f", str(job), "--worker", "0")
     ends.join()
     assert (code, out.count("[0] "), err) == (1, 2, f"job {job} is cancelled\n")
     done = site.submit()
     site.store.plan_write({done: ("s",)}, time.time())
     site.store.job_move(done, "done", time.time())
-    assert ddl("logs", "-f", str(done))[::2] == (0, f"job {done} is done\n")
+    assert ddl("job", "logs", "-f", str(done))[::2] == (0, f"job {done} is done\n")
 
 
 def test_top_shows_the_cluster(site: Site, ddl: Ddl) -> None:
@@ -195,8 +230,8 @@ def test_a_token_is_made_beside_the_store(site: Site, ddl: Ddl, tmp_path: Path) 
 def test_the_installed_ddl_has_the_commands(run_program: Run, tmp_path: Path) -> None:
     ddl = [sys.executable, "-m", "ddl_launch.commands", "--help"]
     shown = run_program(ddl, cwd=tmp_path).expect_success().out
-    for command in ("submit", "ps", "logs", "top", "scale", "cancel", "pause", "resume", "token"):
-        assert command in shown
+    for command in ("serve", "job", "top", "token"):
+        assert f"\n  {command} " in shown
 
 
 # ---- where the server is, and the token ----

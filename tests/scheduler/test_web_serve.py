@@ -66,16 +66,18 @@ def test_a_job_is_submitted_preempted_followed_and_done(
         wait_for(answers, "the interface")
         go = tmp_path / "go"
         program = (sys.executable, str(PROGRAM), "--go", str(go), "--steps", "40")
-        low = int(ddl("submit", "--name", "low", "--max", "3", "--", *program))
+        low = int(ddl("job", "submit", "--name", "low", "--max", "3", "--", *program))
         wait_for(lambda: len(client.job(low)["slots"]) == 3, "the job has all slots")
-        high = int(ddl("submit", "--name", "high", "--tier", "1", "--min", "2", "--", *program))
+        high = int(
+            ddl("job", "submit", "--name", "high", "--tier", "1", "--min", "2", "--", *program)
+        )
         wait_for(lambda: len(client.job(low)["slots"]) == 1, "the job was preempted")
         wait_for(lambda: len(client.job(high)["slots"]) >= 2, "the higher tier has its minimum")
         wait_for(lambda: client.job(high)["step"], "steps are told")
         go.touch()
         logs = {}
         for job in (high, low):
-            lines = ddl("logs", "-f", str(job)).splitlines()  # 0: it is done
+            lines = ddl("job", "logs", "-f", str(job)).splitlines()  # 0: it is done
             logs[job] = [line.split("state ")[1] for line in lines if "] state " in line]
             assert client.job(job)["state"] == "done"
         assert len(logs[low]) == 1 and logs[low] == logs[high]  # the same bits, undisturbed or not

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from ddl_elastic import Job, JobFailed
 from ddl_elastic.base import environment
-from ddl_elastic.coordinator import newcomers
+from ddl_elastic.coordinator import watchdogs
 from ddl_elastic.frameworks.protocol import digest
 from ddl_elastic.shares import balance
 from ddl_elastic.worker import trainer
@@ -207,7 +207,7 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
     for each in case.get("always", []):
         Path(f"always {each}").touch()
     balance.AGAIN = case.get("again", balance.AGAIN)
-    newcomers.FOUNDING = case.get("founding", newcomers.FOUNDING)
+    watchdogs.FOUNDING = case.get("founding", watchdogs.FOUNDING)
     if "changes" in case:
         Path("slow").touch()
     if "die" in case:

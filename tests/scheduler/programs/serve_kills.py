@@ -22,12 +22,12 @@ from pathlib import Path
 from ddl_elastic.engines import program
 from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.store import Store
-from ddl_scheduler.planning.jobs import Settings, Slot
+from ddl_scheduler.planning.jobs import PolicySlot, Settings
 from ddl_scheduler.runner.starter import Starter
 from ddl_scheduler.service.service import Service
 
 PROGRAM = Path(__file__).parent / "served.py"
-SLOTS = [Slot(f"h/{number}", "h") for number in range(2)]
+SLOTS = [PolicySlot(f"h/{number}", "h") for number in range(2)]
 LIMIT = 120  # seconds, on a busy machine
 AT_ONCE = 4  # points; the jobs mostly wait
 

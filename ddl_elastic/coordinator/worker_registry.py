@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many workers a job has: who is started, who leaves, and the plans by which the group changes.
+"""The worker registry of a job: starts and removes workers, and plans changes of the group.
 
-One plan is under way at a time. It is done when a member tells that the group has switched to it,
-and void when a member tells so, or one of them has ended: then there is another one.
+A plan names the members of the next group. At most one plan is active. It ends when a member
+reports that the group has switched to it or that the plan is void, or when one of its workers
+exits. The next `look` may then make another plan.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddl_elastic.coordinator.metrics import Rate
-from ddl_elastic.coordinator.newcomers import FounderWatchdog, NewcomerWatchdog
+from ddl_elastic.base.states import WorkerState
+from ddl_elastic.coordinator.rate import Rate
+from ddl_elastic.coordinator.watchdogs import JoinWatchdog, StartupWatchdog
 from ddl_elastic.engines import Handle
-from ddl_elastic.shares.balance import Balance, Pace, assigned
-from ddl_elastic.step.admission import Candidate, compare
+from ddl_elastic.shares.balance import Balance, ShareTime, assigned
+from ddl_elastic.step.admission import Fingerprint, compare
 
-WAITING = ("starting", "ready", "warming", "warmed", "admitted")  # states of newcomers
+# The states of a worker that has not joined yet.
+WAITING = (
+    *(WorkerState.STARTING, WorkerState.READY, WorkerState.WARMING, WorkerState.WARMED),
+    WorkerState.ADMITTED,
+)
 # What a newcomer does in a state, and which others do not do for it.
-STAGES = {"starting": "start", "warming": "warm up"}
+STAGES = {WorkerState.STARTING: "start", WorkerState.WARMING: "warm up"}
 FAILURES = 3  # workers in a row that may end before they have joined, until no more are started
 
 
@@ -31,16 +37,13 @@ class Worker:
     member: int
     handle: Handle
     output: Iterator[bytes]
-    # Then "ready", "running", "done" or "ended". Of a newcomer, before it is "running": "warming",
-    # "warmed", "admitted", or "refused" or "dismissed". Of one that leaves: "left". "returning":
-    # its agent has come back, and has not told yet how far it is.
-    state: str = "starting"
+    state: WorkerState = WorkerState.STARTING
     since: float = field(default_factory=time.monotonic)  # its start
     address: str = ""
     pid: int = 0
     joined: bool = False  # it was told of the others
     lacks_state: bool = False  # a newcomer, until it has told of a step
-    bits: Candidate | None = None  # a newcomer's
+    bits: Fingerprint | None = None  # a newcomer's
     leaves: bool = False  # it is to be in no further plan
     digest: str = ""  # of its final state, and of its parts
     parts: dict[str, str] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Worker:
     shares: int = 0  # that it has computed, and the seconds that these took
     busy: float = 0.0
     rate: Rate = field(default_factory=Rate)
-    pace: Pace = field(default_factory=Pace)
+    pace: ShareTime = field(default_factory=ShareTime)
 
     @property
     def name(self) -> str:
@@ -68,7 +71,8 @@ class Worker:
     @property
     def shown(self) -> str:
         """Its state, for a report. The job cannot go on with those alone that observe."""
-        return "observing" if self.lacks_state and self.state == "running" else self.state
+        is_observing = self.lacks_state and self.state == WorkerState.RUNNING
+        return "observing" if is_observing else self.state
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Size:
         return number
 
 
-class Staff:
+class WorkerRegistry:
     """The workers of a job.
 
     send   a message to these workers
@@ -117,12 +121,12 @@ class Staff:
         self._switched_to = 0  # the newest plan that a member has told of
         self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
         self._is_uneven = False  # it has not come about, so another one is to change them
-        self._first: Candidate | None = None  # what the first worker has computed
+        self._first: Fingerprint | None = None  # what the first worker has computed
         self.logical = 0  # workers of the job, once they are known
         self.wanted = size.target  # workers, also where those who died are not replaced
         self._lost: list[Worker] = []  # who are to be replaced
-        self._balance, self._watchdog = Balance(), NewcomerWatchdog()
-        self._founders: FounderWatchdog | None = FounderWatchdog()  # until they have begun
+        self._balance, self._watchdog = Balance(), JoinWatchdog()
+        self._founders: StartupWatchdog | None = StartupWatchdog()  # until they have begun
         self._failures = 0
         self.ends_when_done = False  # the workers call Loop.steps once
         self._trainings = 0  # that the workers have begun; newcomers would begin the first one
@@ -179,7 +183,7 @@ class Staff:
         """An agent has come back with it."""
         self._founders = None
         self._trainings = max(self._trainings, trainings)
-        worker.joined = worker.state in ("running", "done")
+        worker.joined = worker.state in (WorkerState.RUNNING, WorkerState.DONE)
         if worker.joined:
             self._first = self._first or worker.bits
 
@@ -195,11 +199,11 @@ class Staff:
     def take(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether the message was one for the staff. Raises ValueError."""
         if kind == "admitted":
-            self._first = Candidate(**fields["bits"])
+            self._first = Fingerprint(**fields["bits"])
             took = time.monotonic() - worker.since
             self._watchdog.usual = max(self._watchdog.usual, took)
         elif kind == "warmed":
-            worker.state, worker.bits = "warmed", Candidate(**fields["bits"])
+            worker.state, worker.bits = WorkerState.WARMED, Fingerprint(**fields["bits"])
             worker.lacks_state = True
         elif kind == "void":
             if fields["plan"] == self._plan:
@@ -211,7 +215,7 @@ class Staff:
             worker.leaves = True
             self.target -= not self.size.replace
         elif kind == "left":
-            worker.state = "left"
+            worker.state = WorkerState.LEFT
         else:
             return False
         return True
@@ -232,8 +236,8 @@ class Staff:
         for worker in self.workers:
             if worker.member in members and not worker.joined:
                 worker.joined, self._failures = True, 0
-                if worker.state != "ended":
-                    worker.state = "running"
+                if worker.state != WorkerState.ENDED:
+                    worker.state = WorkerState.RUNNING
                 self._tell_change("joined", worker, fields)
             elif worker.member not in members and worker.joined and worker.leaves:
                 worker.joined = False
@@ -264,12 +268,13 @@ class Staff:
         if not self._trainings:
             return
         joined = [each for each in self.workers if each.joined]
-        members = [each for each in joined if each.state == "running"]
+        members = [each for each in joined if each.state == WorkerState.RUNNING]
         waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
-        is_done = any(each.state == "done" for each in joined)  # with a call of Loop.steps
+        # With a call of Loop.steps.
+        is_done = any(each.state == WorkerState.DONE for each in joined)
         if is_done and not self.ends_when_done:
             return
-        is_over = is_done or any(each.state == "ready" for each in joined)
+        is_over = is_done or any(each.state == WorkerState.READY for each in joined)
         if self._trainings > 1 or not members or is_over:
             if self._trainings > 1 and members:
                 self._tell_not_replaced("workers join during a program's first job only")
@@ -279,7 +284,7 @@ class Staff:
         self._choose(members, waiting)
         for worker in waiting:
             self._advance(worker)
-        newcomers = [each for each in waiting if each.state == "admitted"]
+        newcomers = [each for each in waiting if each.state == WorkerState.ADMITTED]
         self._is_uneven = self._look_at_paces(members, step) or self._is_uneven
         if not self._plan:
             self._make_plan(members, newcomers, self._is_uneven)
@@ -298,10 +303,12 @@ class Staff:
             self.workers[member].pace.seconds = assumed
         return is_uneven
 
-    def _end_late(self, founders: FounderWatchdog) -> None:
+    def _end_late(self, founders: StartupWatchdog) -> None:
         """Workers that do not come to the beginning of the job, where the others wait for them."""
-        alive = [worker for worker in self.workers if worker.state != "ended"]
-        ready = {worker.member: worker.since for worker in alive if worker.state == "ready"}
+        alive = [worker for worker in self.workers if worker.state != WorkerState.ENDED]
+        ready = {
+            worker.member: worker.since for worker in alive if worker.state == WorkerState.READY
+        }
         late = [worker for worker in alive if worker.member not in ready]
         if late and (seconds := founders.look(time.monotonic(), ready)):
             for worker in late:
@@ -318,15 +325,15 @@ class Staff:
 
     def _advance(self, worker: Worker) -> None:
         """A newcomer, which has got further."""
-        if worker.state == "ready":
-            worker.state = "warming"
+        if worker.state == WorkerState.READY:
+            worker.state = WorkerState.WARMING
             self._send([worker], "warm")
-        elif worker.state == "warmed" and self._first and worker.bits:
+        elif worker.state == WorkerState.WARMED and self._first and worker.bits:
             try:
                 why = compare(self._first, worker.bits)
             except RuntimeError as error:  # its program is another one
                 why = str(error)
-            worker.state = "refused" if why else "admitted"
+            worker.state = WorkerState.REFUSED if why else WorkerState.ADMITTED
             if why:
                 self._send([worker], "refused", why=why)
                 self._tell("refused", worker, why)
@@ -385,7 +392,7 @@ class Staff:
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
         """The job is over before they have joined."""
         for worker in waiting:
-            worker.state, worker.leaves = "dismissed", True
+            worker.state, worker.leaves = WorkerState.DISMISSED, True
             self._stop(worker, "")
 
 

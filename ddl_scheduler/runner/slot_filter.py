@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle, Slot
 
 
-class GrantedEngine:
+class SlotFilterEngine:
     """See ddl_elastic.engines.Engine.
 
     name  of a slot of the engine

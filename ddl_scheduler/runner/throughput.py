@@ -22,7 +22,7 @@ class _Found:
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
-class Pace:
+class ThroughputEstimator:
     """Of one job."""
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ddl_elastic.base.messages import Channel, Message, checked
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.base.states import WorkerState
+from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
 OTHERS = 5.0  # seconds for the others, when a first worker is there
@@ -22,7 +23,7 @@ _MOST = 1 << 16  # workers of a job in all its life
 _TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
 
 
-class Rebuilding:
+class CoordinatorRecovery:
     """What is known so far. `seconds`: for the first worker to be there that is no newcomer."""
 
     def __init__(self, seconds: float) -> None:
@@ -74,7 +75,7 @@ class Rebuilding:
         # Where nobody tells of a group, this may be a newcomer that was not told anything.
         has_group = self._has_group(workers)
         awaited = [workers[each] for each in self.members] if has_group else workers
-        returning = any(worker.state == "returning" for worker in workers)
+        returning = any(worker.state == WorkerState.RETURNING for worker in workers)
         return not returning and all(map(is_known, awaited))
 
 
@@ -89,7 +90,7 @@ def replay(standing: dict[str, Any]) -> Iterator[Message]:
 def unknown(member: int) -> Worker:
     """One whose agent has not come back. It may have ended long ago."""
     slot = Slot(-1, "an unknown host", "", 0, "lost")
-    return Worker(member, Handle(slot, member, _NOBODY), iter(()), "ended")
+    return Worker(member, Handle(slot, member, _NOBODY), iter(()), WorkerState.ENDED)
 
 
 def is_known(worker: Worker) -> bool:
@@ -97,7 +98,7 @@ def is_known(worker: Worker) -> bool:
     return worker.handle.slot.id >= 0
 
 
-class _Nobody(Channel):
+class _ClosedChannel(Channel):
     """Where nobody is."""
 
     def __init__(self) -> None:
@@ -107,4 +108,4 @@ class _Nobody(Channel):
         raise BrokenPipeError("this worker is not there")
 
 
-_NOBODY = _Nobody()
+_NOBODY = _ClosedChannel()

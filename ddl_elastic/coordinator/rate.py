@@ -9,7 +9,7 @@ WINDOW = 10.0  # seconds
 
 
 class Rate:
-    """Of a number that grows."""
+    """The rate of a counter over the last WINDOW seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()  # times, and the number then

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl_elastic.coordinator.appeals import MORE, Appeals
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.coordinator.quorum import MORE, QuorumArbiter
+from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
 pytestmark = pytest.mark.pure
@@ -30,7 +30,7 @@ class Job:
         ]
         self.answers: dict[int, str] = {}
         self.granted: list[tuple[list[int], list[int]]] = []
-        self.appeals = Appeals(
+        self.appeals = QuorumArbiter(
             self.workers,
             SILENCE,
             dead,

@@ -32,7 +32,7 @@ class _Newcomer:
     frames: frames.Frames = field(default_factory=frames.Frames)
 
 
-class DialIn:
+class AgentListener:
     """One listener.
 
     address  host and port; "" for all interfaces, 0 for a free port

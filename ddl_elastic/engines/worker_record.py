@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddl_elastic.base.messages import Message
+from ddl_elastic.base.states import WorkerState
 
 # What a worker tells, of which the last one counts.
 _KEPT = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
@@ -17,21 +18,21 @@ _KEPT = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "
 _EVENTS = ("recovered", "line", "ask")
 # The state that a worker is in after a message from it, or to it.
 _STATES = {
-    "ready": "ready",
-    "warm": "warming",
-    "warmed": "warmed",
-    "connect": "running",
-    "progress": "running",
-    "done": "done",
-    "left": "left",
+    "ready": WorkerState.READY,
+    "warm": WorkerState.WARMING,
+    "warmed": WorkerState.WARMED,
+    "connect": WorkerState.RUNNING,
+    "progress": WorkerState.RUNNING,
+    "done": WorkerState.DONE,
+    "left": WorkerState.LEFT,
 }
 
 
-class Memory:
+class WorkerRecord:
     """Of one worker, by the number that it has in the job."""
 
     def __init__(self, member: int) -> None:
-        self.member, self.state = member, "starting"
+        self.member, self.state = member, WorkerState.STARTING
         self.unheard: list[Message] = []  # events that came while no coordinator was there
         self._kept: dict[str, dict[str, Any]] = {}
         self._epoch = self._trainings = 0
@@ -56,8 +57,8 @@ class Memory:
         """The worker has sent this. `heard`: to a coordinator."""
         kind, fields = message.kind, message.fields
         self.state = _STATES.get(kind, self.state)
-        if kind == "begin" and self.state == "done":  # the next call of Loop.steps
-            self.state = "running"
+        if kind == "begin" and self.state == WorkerState.DONE:  # the next call of Loop.steps
+            self.state = WorkerState.RUNNING
         if kind in _KEPT:
             self._kept.pop(kind, None)
             self._kept[kind] = fields
@@ -72,7 +73,7 @@ class Memory:
     @property
     def is_waiting(self) -> bool:
         """Whether the worker can do nothing without a coordinator."""
-        return self.state not in ("running", "done", "left")
+        return self.state not in (WorkerState.RUNNING, WorkerState.DONE, WorkerState.LEFT)
 
     @property
     def has_trained(self) -> bool:
@@ -83,8 +84,8 @@ class Memory:
         """Whether it was told of the others."""
         return bool(self._group[0])
 
-    def standing(self) -> dict[str, Any]:
-        """The fields of the message that tells a coordinator all this."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the fields of the `standing` message, from which a new coordinator recovers."""
         return {
             "state": self.state,
             "epoch": self._epoch,

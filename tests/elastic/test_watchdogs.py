@@ -5,26 +5,26 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_elastic.coordinator.newcomers import (
+from ddl_elastic.coordinator.watchdogs import (
     FOUNDING,
     LOOKS,
     STEPS,
-    FounderWatchdog,
-    NewcomerWatchdog,
+    JoinWatchdog,
+    StartupWatchdog,
 )
 
 pytestmark = pytest.mark.pure
 
 
-def make(seconds: float = 0.5) -> NewcomerWatchdog:
-    watchdog = NewcomerWatchdog()
+def make(seconds: float = 0.5) -> JoinWatchdog:
+    watchdog = JoinWatchdog()
     watchdog.seconds = seconds
     watchdog.look(0.0, 0, {})
     return watchdog
 
 
 def hangs(
-    watchdog: NewcomerWatchdog, begin: int, end: int, stage: str, step: int = 0
+    watchdog: JoinWatchdog, begin: int, end: int, stage: str, step: int = 0
 ) -> dict[int, float]:
     """What the last of these looks, one each second, tells of member 3."""
     found = {}
@@ -72,7 +72,7 @@ def test_without_a_watchdog() -> None:
     assert hangs(make(0.0), 1, 500, "start") == {}
 
 
-def waited(watchdog: FounderWatchdog, begin: int, end: int, ready: dict[int, float]) -> float:
+def waited(watchdog: StartupWatchdog, begin: int, end: int, ready: dict[int, float]) -> float:
     """What the last of these looks, one each second, tells."""
     found = 0.0
     for now in range(begin, end):
@@ -81,7 +81,7 @@ def waited(watchdog: FounderWatchdog, begin: int, end: int, ready: dict[int, flo
 
 
 def test_a_founder_that_does_not_come() -> None:
-    watchdog, limit = FounderWatchdog(), int(FOUNDING)
+    watchdog, limit = StartupWatchdog(), int(FOUNDING)
     assert waited(watchdog, 1, 500, {}) == 0  # nobody is there yet
     assert waited(watchdog, 500, 500 + limit, {0: 490.0}) == 0
     ready = {0: 490.0, 1: 500.0}
@@ -92,7 +92,7 @@ def test_a_founder_that_does_not_come() -> None:
 
 
 def test_time_in_which_nobody_looked_at_founders() -> None:
-    watchdog = FounderWatchdog()
+    watchdog = StartupWatchdog()
     watchdog.look(1.0, {0: 1.0})
     watchdog.look(2.0, {0: 1.0})
     assert watchdog.look(5000.0, {0: 1.0}) == 0

@@ -16,7 +16,7 @@ STEPS = 5  # that the others commit meanwhile, if it waits for the end of one
 LOOKS = 1.0  # seconds between two looks: longer, this process was stopped, and that does not count
 
 
-class NewcomerWatchdog:
+class JoinWatchdog:
     """Of the newcomers of one job."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class NewcomerWatchdog:
         return hanging
 
 
-class FounderWatchdog:
+class StartupWatchdog:
     """Of the first workers of one job, which begin together: one that hangs before holds up all. A
     program may take long until it comes to its job, but the same one does not take much longer on
     one worker than on others."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_scheduler.runner.pace import LEAST_STEPS, Pace
+from ddl_scheduler.runner.throughput import LEAST_STEPS, ThroughputEstimator
 
 pytestmark = pytest.mark.pure
 
 
-def run(pace: Pace, begin: float, seconds: float, size: int, hosts: int) -> None:
+def run(pace: ThroughputEstimator, begin: float, seconds: float, size: int, hosts: int) -> None:
     """Twenty steps of 12 shares, 0.02 s each."""
     for step in range(21):
         shares = 12 * step
@@ -18,19 +18,19 @@ def run(pace: Pace, begin: float, seconds: float, size: int, hosts: int) -> None
 
 
 def test_steps_and_shares_are_measured_by_workers_and_hosts() -> None:
-    pace = Pace()
+    pace = ThroughputEstimator()
     run(pace, 0.0, 0.3, 2, 1)
     run(pace, 10.0, 0.5, 2, 2)
     (one, two) = pace.measured()
     assert one == (2, 1, pytest.approx(0.3), pytest.approx(0.02))
     assert two == (2, 2, pytest.approx(0.5), pytest.approx(0.02))
-    other = Pace()
+    other = ThroughputEstimator()
     other.load(pace.measured())
     assert other.measured() == pace.measured()
 
 
 def test_the_first_step_after_a_change_does_not_count() -> None:
-    pace = Pace()
+    pace = ThroughputEstimator()
     pace.see(0.0, 0, 2)
     pace.see(9.0, 1, 2)
     for step in range(2, 2 + LEAST_STEPS):

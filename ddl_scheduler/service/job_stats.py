@@ -8,26 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddl_scheduler.base.requests import JobSpec
-from ddl_scheduler.base.store import Record
-from ddl_scheduler.planning.jobs import Job
-from ddl_scheduler.planning.model import Memory, Report, StepModel, model_fit
+from ddl_scheduler.base.store import JobRecord
+from ddl_scheduler.planning.jobs import PolicyJob
+from ddl_scheduler.planning.model import MemoryModel, StepModel, StepTiming, model_fit
 
 
 @dataclass(frozen=True)
-class Known:
+class JobStats:
     """What a job has told."""
 
     logical: int = 0
-    reports: Sequence[Report] = ()
+    reports: Sequence[StepTiming] = ()
     steps_left: float = math.inf
 
 
-def job_of(record: Record, spec: JobSpec, known: Known) -> Job:
+def job_of(record: JobRecord, spec: JobSpec, known: JobStats) -> PolicyJob:
     """As the policy sees it. While the number of logical workers is not known, any size is legal
     that the job may have."""
     logical = known.logical or spec.logical or spec.most
     model = model_fit(logical, known.reports) if known.reports else StepModel(logical)
-    return Job(
+    return PolicyJob(
         str(record.id),
         record.tenant,
         record.arrival,
@@ -36,7 +36,7 @@ def job_of(record: Record, spec: JobSpec, known: Known) -> Job:
         most=spec.most,
         tier=spec.tier,
         weight=spec.weight,
-        memory=Memory(**spec.memory) if spec.memory else None,
+        memory=MemoryModel(**spec.memory) if spec.memory else None,
         used=record.used,
         waited=record.waited,
         changed=-math.inf if record.changed is None else record.changed,

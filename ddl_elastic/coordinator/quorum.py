@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddl_elastic.coordinator.staff import Worker
+from ddl_elastic.coordinator.worker_registry import Worker
 
 MORE = 2.0  # seconds, until it is known that a host does not answer
 
@@ -27,7 +27,7 @@ class _Appeal:
     missing: Collection[int]
 
 
-class Appeals:
+class QuorumArbiter:
     """Of the workers of one job.
 
     silence  seconds after which an agent whose connection has ended counts as ended

@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from ddl_elastic.base.messages import Message, checked
-from ddl_elastic.coordinator.rebuilding import Rebuilding, is_known, replay, unknown
-from ddl_elastic.coordinator.staff import Worker
-from ddl_elastic.engines.memory import Memory
+from ddl_elastic.coordinator.recovery import CoordinatorRecovery, is_known, replay, unknown
+from ddl_elastic.coordinator.worker_registry import Worker
+from ddl_elastic.engines.worker_record import WorkerRecord
 
 pytestmark = pytest.mark.pure
 
 
-def told(memory: Memory, kind: str, heard: bool = True, **fields: Any) -> None:
+def told(memory: WorkerRecord, kind: str, heard: bool = True, **fields: Any) -> None:
     memory.told(checked(kind, fields), heard)
 
 
-def ordered(memory: Memory, kind: str, **fields: Any) -> None:
+def ordered(memory: WorkerRecord, kind: str, **fields: Any) -> None:
     memory.ordered(checked(kind, fields))
 
 
-def connected(member: int = 0) -> Memory:
+def connected(member: int = 0) -> WorkerRecord:
     """One of two that have begun."""
-    memory = Memory(member)
+    memory = WorkerRecord(member)
     told(memory, "ready", address="ab", pid=7)
     ordered(memory, "connect", members=[0, 1], addresses=["ab", "cd"], attempt=3)
     told(memory, "begin", steps=9, batch=4, logical=2, watchdog=10.0)
@@ -38,7 +38,7 @@ def plan(number: int, members: list[int]) -> dict[str, Any]:
     return {"plan": number, "members": members, **empty}
 
 
-def progress(memory: Memory, step: int, heard: bool = True) -> None:
+def progress(memory: WorkerRecord, step: int, heard: bool = True) -> None:
     told(memory, "progress", heard, step=step, loss=0.5, shares=step, busy=0.1)
 
 
@@ -46,7 +46,7 @@ def test_the_last_message_of_a_kind_counts() -> None:
     memory = connected()
     progress(memory, 1)
     progress(memory, 2, heard=False)
-    standing = memory.standing()
+    standing = memory.snapshot()
     assert [message.kind for message in replay(standing)] == ["ready", "begin", "progress"]
     assert [*replay(standing)][-1].fields["step"] == 2
     assert (standing["state"], standing["group"], standing["members"]) == ("running", 3, [0, 1])
@@ -67,19 +67,19 @@ def test_events_are_kept_if_nobody_has_heard_them() -> None:
 def test_a_plan_is_under_way_until_it_is_void_or_done(end: str) -> None:
     memory = connected()
     ordered(memory, "plan", **plan(8, [0, 1, 2]))
-    standing = memory.standing()
+    standing = memory.snapshot()
     assert (standing["epoch"], standing["plan"], standing["planned"]) == (8, 8, [0, 1, 2])
     if end == "void":
         told(memory, "void", plan=8, failed=[])
     else:
         told(memory, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
-    standing = memory.standing()
+    standing = memory.snapshot()
     assert (standing["epoch"], standing["plan"]) == (8, 0)
     assert standing["members"] == ([0, 1] if end == "void" else [0, 1, 2])
 
 
 def test_who_needs_a_coordinator() -> None:
-    memory = Memory(0)
+    memory = WorkerRecord(0)
     assert memory.is_waiting
     memory = connected()
     assert not memory.is_waiting
@@ -101,16 +101,16 @@ def test_the_youngest_group_counts() -> None:
     ordered(newer, "plan", **plan(8, [0, 1, 2]))
     told(newer, "switched", plan=8, step=5, seconds=0.0, members=[0, 1, 2], died=[])
     for order in ([older, newer], [newer, older]):
-        rebuilding = Rebuilding(60.0)
-        assert max(rebuilding.take(each.member, each.standing()) for each in order) == 2
-        assert (rebuilding.members, rebuilding.plan) == ([0, 1, 2], 0)
+        recovery = CoordinatorRecovery(60.0)
+        assert max(recovery.take(each.member, each.snapshot()) for each in order) == 2
+        assert (recovery.members, recovery.plan) == ([0, 1, 2], 0)
 
 
 def test_nobody_comes() -> None:
-    rebuilding = Rebuilding(-1.0)
-    assert rebuilding.is_too_late([])
-    rebuilding.begin()
-    assert not rebuilding.is_too_late([])
+    recovery = CoordinatorRecovery(-1.0)
+    assert recovery.is_too_late([])
+    recovery.begin()
+    assert not recovery.is_too_late([])
 
 
 def there(member: int) -> Worker:
@@ -123,38 +123,38 @@ def there(member: int) -> Worker:
 @pytest.mark.parametrize("was_told", [True, False])
 def test_a_newcomer_comes_first(was_told: bool) -> None:
     """It knows nothing of the others, who train."""
-    newcomer = Memory(2)
+    newcomer = WorkerRecord(2)
     if was_told:
         told(newcomer, "ready", address="ef", pid=8)
         ordered(newcomer, "warm")
-    rebuilding = Rebuilding(60.0)
-    rebuilding.begin()
-    rebuilding.take(2, newcomer.standing())
+    recovery = CoordinatorRecovery(60.0)
+    recovery.begin()
+    recovery.take(2, newcomer.snapshot())
     workers = [unknown(0), unknown(1), there(2)]
-    assert not rebuilding.is_complete(workers)
-    rebuilding.take(0, connected(0).standing())
+    assert not recovery.is_complete(workers)
+    recovery.take(0, connected(0).snapshot())
     workers[0] = there(0)
-    assert not rebuilding.is_complete(workers)
+    assert not recovery.is_complete(workers)
     workers[1] = there(1)
-    assert rebuilding.is_complete(workers)
+    assert recovery.is_complete(workers)
 
 
 def test_only_a_newcomer_comes() -> None:
-    newcomer = Memory(2)
+    newcomer = WorkerRecord(2)
     ordered(newcomer, "warm")
-    rebuilding = Rebuilding(-1.0)
-    rebuilding.begin()
-    rebuilding.take(2, newcomer.standing())
-    assert rebuilding.is_too_late([unknown(0), unknown(1), there(2)])
+    recovery = CoordinatorRecovery(-1.0)
+    recovery.begin()
+    recovery.take(2, newcomer.snapshot())
+    assert recovery.is_too_late([unknown(0), unknown(1), there(2)])
 
 
 def test_members_that_are_not_there_are_waited_for() -> None:
-    rebuilding = Rebuilding(60.0)
-    assert not rebuilding.is_complete([])
-    rebuilding.begin()
-    rebuilding.take(0, connected(0).standing())
+    recovery = CoordinatorRecovery(60.0)
+    assert not recovery.is_complete([])
+    recovery.begin()
+    recovery.take(0, connected(0).snapshot())
     workers = [unknown(0), unknown(1)]
-    assert not is_known(workers[0]) and not rebuilding.is_complete(workers)
+    assert not is_known(workers[0]) and not recovery.is_complete(workers)
     with pytest.raises(BrokenPipeError):
         workers[0].handle.channel.send("exit")
 
@@ -172,7 +172,7 @@ def test_members_that_are_not_there_are_waited_for() -> None:
     ],
 )
 def test_a_wrong_standing_is_refused(wrong: dict[str, Any]) -> None:
-    standing = {**connected().standing(), **wrong}
+    standing = {**connected().snapshot(), **wrong}
     with pytest.raises(ValueError):
-        Rebuilding(60.0).take(0, standing)
+        CoordinatorRecovery(60.0).take(0, standing)
         list[Message](replay(standing))

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.coordinator.staff import Size, Staff, Worker
+from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
 
 pytestmark = pytest.mark.pure
 
 
-def make_staff(workers: list[Worker]) -> Staff:
+def make_staff(workers: list[Worker]) -> WorkerRegistry:
     def ignore(*_: Any, **__: Any) -> None:
         """Nobody is there."""
 
-    return Staff(
+    return WorkerRegistry(
         workers,
         Size(len(workers)),
         send=ignore,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddl_elastic.coordinator.metrics import WINDOW, Rate
+from ddl_elastic.coordinator.rate import WINDOW, Rate
 
 pytestmark = pytest.mark.pure
 
