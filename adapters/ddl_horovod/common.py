@@ -100,7 +100,7 @@ def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
             raise AttributeError(name)
         raise NotImplementedError(
             f"Horovod's elastic.{name} is not served: its states are committed and restored by the"
-            f" program. Use {replacement}, which keeps them itself (docs/elastic.md)"
+            f" program. Use {replacement}, which keeps them itself (docs/elastic/)"
         )
 
     return refuse

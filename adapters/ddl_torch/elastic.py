@@ -10,7 +10,7 @@
         optimizer.step()
         schedule.step()
 
-docs/elastic.md tells what is promised, and what a program must not do.
+docs/elastic/ tells what is promised, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
 class Job(Loop):
     """An elastic job with a loop of one's own.
 
-    batch, logical, seed   see docs/elastic.md: they are constants of the job
+    batch, logical, seed   see docs/elastic/: they are constants of the job
     threads                of PyTorch in each process, a constant as well: other numbers, other bits
     buffers                "average", of what the shares change in them, as batch norm does, or
                            "first": as logical worker 0's share leaves them; a constant as well

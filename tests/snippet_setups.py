@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F401, E402
+"""Code that comes before the blocks of code in the documents: `setup=NAME` in a block's comment.
+
+Each part begins with `# ---- NAME`, or `# ---- NAME: OTHER` if the code of OTHER comes before it.
+"""
+
+# ---- elastic
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import default_collate as pad
+
+import ddl_torch.elastic as elastic
+
+torch.manual_seed(0)
+loss_fn = cross_entropy
+train_set = TensorDataset(torch.randn(1024, 8), torch.randint(3, (1024,)))
+held_out = TensorDataset(torch.randn(128, 8), torch.randint(3, (128,)))
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3])
+
+
+def count_right(batch):
+    return (model(batch[0]).argmax(1) == batch[1]).sum()
+
+
+# ---- elastic_weights: elastic
+PAD = 0
+texts = TensorDataset(torch.randint(5, (64, 7)), torch.randint(5, (64, 7)))
+model = torch.nn.Embedding(5, 5)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+job = elastic.Job(model, optimizer, batch=16, logical=4)
+step = next(iter(job.steps(texts, passes=1)))
+
+# ---- elastic_evaluation: elastic
+job = elastic.Job(model, optimizer, batch=256, logical=16)
+for step in job.steps(train_set, passes=1):
+    for x, y in step:
+        step.backward(loss_fn(model(x), y))
+    optimizer.step()
+
+
+def measure(model, batch):
+    return count_right(batch).item(), 1
+
+
+# ---- elastic_checkpoint: elastic
+from ddl_elastic import Job
+
+network = {"model": lambda: model, "data": train_set, "loss": loss_fn, "batch": 64, "logical": 16}
+network["optimizer"] = lambda parameters: torch.optim.SGD(parameters, 0.1)
+settings = {"batch": 64, "logical": 16}
+
+# ---- elastic_stream: elastic
+text, labels = torch.randn(5000), torch.randint(3, (5000,))
+job = elastic.Job(model, optimizer, batch=16, logical=4)
+
+# ---- elastic_without_loop
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset as Digits
+
+torch.set_num_threads(1)
+images, labels = torch.randn(256, 8), torch.randint(3, (256,))
+
+
+def make_network():
+    return torch.nn.Linear(8, 3)
+
+
+def make_optimizer(parameters):
+    return torch.optim.SGD(parameters, 0.1)
+
+
+def make_schedule(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 10)
+
+
+# ---- elastic_data
+import numpy as np
+
+noise = np.random.default_rng(0)
+data = [(x[:8], x[8:]) for x in noise.normal(size=(1024, 9)).astype(np.float32)]
+held_out = data[:256]
+
+# ---- elastic_jax: elastic_data
+import jax
+
+
+def make_state():
+    return {"weights": np.zeros((8, 1), np.float32)}
+
+
+def loss(weights, batch, key):
+    x, y = batch
+    return ((x @ weights - y) ** 2).mean()
+
+
+# ---- elastic_keras: elastic_data
+import keras
+from keras.callbacks import CSVLogger
+
+import ddl_keras.elastic as elastic
+
+elastic.pin(threads=1)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+
+# ---- elastic_tensorflow: elastic_data
+import keras
+import tensorflow as tf
+
+import ddl_tensorflow.elastic as elastic
+
+elastic.pin(threads=1)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+optimizer, loss_of = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
