@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: F401, E402
+# ruff: noqa: E402, F401, F811, I001
 """Code that comes before the blocks of code in the documents: `setup=NAME` in a block's comment.
 
 Each part begins with `# ---- NAME`, or `# ---- NAME: OTHER` if the code of OTHER comes before it.
@@ -116,3 +116,70 @@ import ddl_tensorflow.elastic as elastic
 elastic.pin(threads=1)
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 optimizer, loss_of = keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError()
+
+# ---- keras_fit
+import keras
+import numpy as np
+
+x, y = np.random.default_rng(0).normal(size=(64, 8)), np.arange(64) % 3
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, "softmax")])
+loss = "sparse_categorical_crossentropy"
+
+# ---- tensorflow_loop
+import keras
+import numpy as np
+import tensorflow as tf
+
+x, y = np.random.default_rng(0).normal(size=(64, 8)), np.arange(64) % 3
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, "softmax")])
+loss_of = keras.losses.SparseCategoricalCrossentropy()
+optimizer = keras.optimizers.Adam()
+optimizer.build(model.trainable_variables)
+
+# ---- torch_loop
+import torch
+from torch.nn.functional import cross_entropy
+
+model = torch.nn.Linear(8, 3)
+loader = [(torch.randn(4, 8), torch.randint(3, (4,)))] * 3
+accuracy = 0.5
+
+# ---- grow_and_shrink
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+from ddl_core import Config, Endpoint
+
+endpoint, background, plans = Endpoint(), ThreadPoolExecutor(1), []
+comm = endpoint.connect([endpoint.address], 0, Config(epoch=1))
+left = iter(range(50))
+
+
+def training():
+    return next(left, None) is not None
+
+
+def step(comm):
+    comm.barrier()
+
+
+def next_plan():
+    if not plans:
+        plans.append(SimpleNamespace(addresses=[endpoint.address], epoch=2))
+        return plans[0]
+    return None
+
+
+# ---- expel
+import contextlib
+import os
+import time
+
+import ddl_core
+
+comm = ddl_core.init()
+with contextlib.suppress(ddl_core.DdlError):  # rank 0 may expel rank 2 before rank 1 has left it
+    comm.barrier()
+if comm.rank:
+    time.sleep(1)
+    os._exit(0)
