@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402, F401, F811, I001
+# ruff: noqa: E402, F401, F811
 """Code that comes before the blocks of code in the documents: `setup=NAME` in a block's comment.
 
 Each part begins with `# ---- NAME`, or `# ---- NAME: OTHER` if the code of OTHER comes before it.
