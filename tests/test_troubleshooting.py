@@ -52,10 +52,10 @@ def test_native_parts_and_the_scheduler_are_read() -> None:
         "ValueError: ddl %s: there are %s inputs, but %s outputs",  # TORCH_CHECK_VALUE
         "InvalidArgumentError: ddl %s: op: %s is unknown",  # OP_REQUIRES
         "XlaRuntimeError: ddl: not initialized: call ddl_jax.init() first",
-        "Refused: there is no token",
-        "Refused: job %s is %s, not %s",
-        "Refused: %s streams are open already; close some",  # by a variable
-        "Refused: host is %s, not one of %s, in the Host header",  # by a field
+        "HttpError: there is no token",
+        "HttpError: job %s is %s, not %s",
+        "HttpError: %s streams are open already; close some",  # by a variable
+        "HttpError: host is %s, not one of %s, in the Host header",  # by a field
     ):
         assert text in texts, text
     native = {m.file for m in messages.messages() if "/csrc/" in m.file}

@@ -214,9 +214,9 @@ class Coordinator:
         if self._recovery and self._recovery.is_complete(self.workers):
             self._rebuild(self._recovery)
         if not self._recovery:
-            self._quorum.look(time.monotonic())
+            self._quorum.update(time.monotonic())
             self._connect()
-            self.registry.look(self._steps)
+            self.registry.update(self._steps)
         self._show_recoveries()
         for _ in range(min(OUTPUTS, len(self.workers))):
             self._shown = (self._shown + 1) % len(self.workers)
@@ -244,13 +244,13 @@ class Coordinator:
         elif message.kind == "progress":
             worker.lacks_state = False
             worker.shares, worker.busy = fields["shares"], fields["busy"]
-            worker.rate.see(time.monotonic(), worker.shares)
-            worker.pace.see(worker.shares, worker.busy)
+            worker.rate.record(time.monotonic(), worker.shares)
+            worker.pace.record(worker.shares, worker.busy)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
         elif message.kind == "ask":
-            self._quorum.ask(worker, fields, time.monotonic())
+            self._quorum.add(worker, fields, time.monotonic())
         elif message.kind == "line":
             self._listener.output(fields["text"])
         elif message.kind == "done":
@@ -261,7 +261,7 @@ class Coordinator:
             worker.cause, worker.trace = fields["error"], fields["trace"]
         elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
             self._take_back(worker, fields)
-        elif not self.registry.take(worker, message.kind, fields):
+        elif not self.registry.handle_message(worker, message.kind, fields):
             raise ValueError(f"a message {message.kind!r}")
         elif message.kind == "switched" and fields["died"]:
             told = {name: fields[name] for name in ("step", "died", "seconds")}
@@ -270,7 +270,7 @@ class Coordinator:
     def _progress(self, steps: int, loss: float) -> None:
         if steps > self._steps:
             self._steps, self._loss = steps, loss
-            self._rate.see(time.monotonic(), steps)
+            self._rate.record(time.monotonic(), steps)
             self._listener.step(self.report())
 
     def _recover(self, fields: dict[str, Any]) -> None:

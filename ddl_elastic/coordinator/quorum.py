@@ -21,14 +21,14 @@ MORE = 2.0  # seconds, until it is known that a host does not answer
 
 
 @dataclass(frozen=True)
-class _Appeal:
+class _QuorumRequest:
     asked: float
     members: Sequence[int]  # of the divided group, by rank
     missing: Collection[int]
 
 
 class QuorumArbiter:
-    """Of the workers of one job.
+    """Decides which side of a divided group may continue, for the workers of one job.
 
     silence  seconds after which an agent whose connection has ended counts as ended
     dead     members that the others have counted as dead
@@ -46,39 +46,42 @@ class QuorumArbiter:
     ) -> None:
         self._workers, self._silence, self._dead = workers, silence, dead
         self._answer, self._grant = answer, grant
-        self._open: dict[int, _Appeal] = {}  # by member
+        self._open: dict[int, _QuorumRequest] = {}  # by member
         self.given_up: set[int] = set()  # members without whom others were let go on
 
-    def ask(self, worker: Worker, fields: Mapping[str, Any], now: float) -> None:
-        """Store a worker's request to continue without a majority. Raises ValueError."""
+    def add(self, worker: Worker, fields: Mapping[str, Any], now: float) -> None:
+        """Store a worker's request to continue without a majority. Raises ValueError for unknown
+        members."""
         members, missing = fields["members"], fields["missing"]
         known = range(len(self._workers))
         if not ({worker.member, *missing} <= {*members} and all(each in known for each in members)):
             raise ValueError(f"members {members}, missing {missing}")
-        self._open[worker.member] = _Appeal(now, members, missing)
+        self._open[worker.member] = _QuorumRequest(now, members, missing)
 
-    def look(self, now: float) -> None:
-        """Answer those who asked, as far as it can be said."""
-        for member, appeal in list(self._open.items()):
-            why = self._decide(member, appeal, now)
+    def update(self, now: float) -> None:
+        """Answer the requests that can be decided by now."""
+        for member, request in list(self._open.items()):
+            why = self._decide(member, request, now)
             if why is not None:
                 del self._open[member]
                 self._answer(self._workers[member], why)
 
-    def _decide(self, member: int, appeal: _Appeal, now: float) -> str | None:
-        """Why not; "": it may go on. None: it cannot be said yet."""
+    def _decide(self, member: int, request: _QuorumRequest, now: float) -> str | None:
+        """Return why a member may not continue; "" if it may, None if that is not known yet."""
         if member in self.given_up or member in self._dead:
             return "others go on without it"
-        alive = [each for each in appeal.missing if not self._has_ended(each, now)]
-        possible = [each for each in appeal.members if each in alive or each not in appeal.missing]
+        alive = [each for each in request.missing if not self._has_ended(each, now)]
+        possible = [
+            each for each in request.members if each in alive or each not in request.missing
+        ]
         side = len(possible) - len(alive)
         if 2 * side > len(possible) or (2 * side == len(possible) and possible[0] not in alive):
-            if not {*appeal.missing} <= self.given_up:
-                self.given_up.update(appeal.missing)
-                self._grant([each for each in possible if each not in alive], appeal.missing)
+            if not {*request.missing} <= self.given_up:
+                self.given_up.update(request.missing)
+                self._grant([each for each in possible if each not in alive], request.missing)
             return ""
         waits = any(self._workers[each].evidence == "closed" for each in alive)
-        if waits or now < appeal.asked + self._silence + MORE:
+        if waits or now < request.asked + self._silence + MORE:
             return None
         names = ", ".join(self._workers[each].name for each in alive)
         return f"{names} may be alive, and go on"

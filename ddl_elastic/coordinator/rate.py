@@ -14,9 +14,9 @@ class Rate:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()  # times, and the number then
 
-    def see(self, now: float, number: float) -> None:
-        """It is so large now."""
-        if self._seen and number < self._seen[-1][1]:  # it has begun anew
+    def record(self, now: float, number: float) -> None:
+        """Record the counter's value at time `now`, in seconds."""
+        if self._seen and number < self._seen[-1][1]:  # it was reset
             self._seen.clear()
         self._seen.append((now, number))
         while len(self._seen) > 2 and self._seen[1][0] < now - WINDOW:
@@ -24,7 +24,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """0.0 while it is not known."""
+        """The rate; 0.0 if it is not known yet."""
         if len(self._seen) < 2:
             return 0.0
         (first, before), (last, after) = self._seen[0], self._seen[-1]

@@ -30,7 +30,7 @@ class JoinWatchdog:
         """Seconds in one stage."""
         return max(FIRST * self.seconds, USUAL * self.usual)
 
-    def look(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
+    def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
         """Of those who hang: for how long. `stages`: by newcomer, what it is to do next, or "" if
         it waits for others; with "join" it waits for the end of a step, too."""
         passed, self._looked = min(now - self._looked, LOOKS), now
@@ -55,7 +55,7 @@ class StartupWatchdog:
         self._looked = self._waited = self._took = 0.0
         self._ready: Mapping[int, float] = {}
 
-    def look(self, now: float, ready: Mapping[int, float]) -> float:
+    def update(self, now: float, ready: Mapping[int, float]) -> float:
         """For how long the others have waited for the rest, since the last one came, if that is too
         long; else 0. `ready`: by worker that waits, when it was started."""
         passed, self._looked = min(now - self._looked, LOOKS), now

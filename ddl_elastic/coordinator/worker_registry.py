@@ -3,7 +3,7 @@
 
 A plan names the members of the next group. At most one plan is active. It ends when a member
 reports that the group has switched to it or that the plan is void, or when one of its workers
-exits. The next `look` may then make another plan.
+exits. The next `update` may then make another plan.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class WorkerRegistry:
         self._plan = self._failures = 0
 
     def ended(self, worker: Worker) -> None:
-        """Its process has."""
+        """Record that the worker's process has exited."""
         if worker.member in self._planned:
             self._end_plan()
         if worker.leaves:
@@ -180,7 +180,7 @@ class WorkerRegistry:
             )
 
     def take_back(self, worker: Worker, trainings: int) -> None:
-        """An agent has come back with it."""
+        """Restore a worker whose agent has reconnected."""
         self._founders = None
         self._trainings = max(self._trainings, trainings)
         worker.joined = worker.state in (WorkerState.RUNNING, WorkerState.DONE)
@@ -188,7 +188,7 @@ class WorkerRegistry:
             self._first = self._first or worker.bits
 
     def plan_is_under_way(self, number: int, members: Collection[int]) -> None:
-        """That an earlier coordinator has made; 0: none is."""
+        """Restore the plan that an earlier coordinator made. Number 0 means that there is none."""
         if number:
             self._plan, self._planned, self._map = number, {*members}, ()
         if not self.size.replace:
@@ -196,8 +196,11 @@ class WorkerRegistry:
 
     # ---- what workers tell ----
 
-    def take(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
-        """Whether the message was one for the staff. Raises ValueError."""
+    def handle_message(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
+        """Handle a worker's message. Return False if its kind is not one for the registry.
+
+        Raises ValueError if the message names workers that do not exist.
+        """
         if kind == "admitted":
             self._first = Fingerprint(**fields["bits"])
             took = time.monotonic() - worker.since
@@ -261,8 +264,11 @@ class WorkerRegistry:
 
     # ---- what follows ----
 
-    def look(self, step: int) -> None:
-        """Start, plan and dismiss as it is due. `step`: how far the job is."""
+    def update(self, step: int) -> None:
+        """Start, admit, plan and dismiss workers as needed. The coordinator calls it periodically.
+
+        step  the number of steps that the job has committed
+        """
         if self._founders:
             self._end_late(self._founders)
         if not self._trainings:
@@ -298,7 +304,7 @@ class WorkerRegistry:
             worker = self.workers[member]
             text = f"{worker.name} takes {worker.pace.seconds:.3g} s a share"
             self._tell("slow", worker, f"{text}, more than twice as long as the others")
-        is_uneven = self._balance.look(now, step, seconds, self.logical)
+        is_uneven = self._balance.is_uneven(now, step, seconds, self.logical)
         for member, assumed in self._balance.tried.items():
             self.workers[member].pace.seconds = assumed
         return is_uneven
@@ -310,7 +316,7 @@ class WorkerRegistry:
             worker.member: worker.since for worker in alive if worker.state == WorkerState.READY
         }
         late = [worker for worker in alive if worker.member not in ready]
-        if late and (seconds := founders.look(time.monotonic(), ready)):
+        if late and (seconds := founders.update(time.monotonic(), ready)):
             for worker in late:
                 self._stop(worker, f"hung: the others have waited {seconds:.0f} s for it to start")
 
@@ -319,7 +325,7 @@ class WorkerRegistry:
         stages = {each.member: STAGES.get(each.state, "") for each in waiting}
         planned = self._planned if self._plan else set[int]()
         stages |= dict.fromkeys(planned & stages.keys(), "join")
-        for member, seconds in self._watchdog.look(time.monotonic(), step, stages).items():
+        for member, seconds in self._watchdog.update(time.monotonic(), step, stages).items():
             worker = self.workers[member]
             self._stop(worker, f"hung: it was to {stages[member]} for {seconds:.0f} s")
 

@@ -32,7 +32,7 @@ class ShareTime:
         self._shares, self._busy = 0, 0.0
         self.seconds = math.nan
 
-    def see(self, shares: int, busy: float) -> None:
+    def record(self, shares: int, busy: float) -> None:
         """It has computed so many shares in so many seconds."""
         new, took = shares - self._shares, busy - self._busy
         self._shares, self._busy = shares, busy
@@ -69,7 +69,7 @@ class Balance:
             return []
         return [self._speeds.get(each, median(known)) for each in members]
 
-    def look(self, now: float, step: int, seconds: Mapping[int, float], workers: int) -> bool:
+    def is_uneven(self, now: float, step: int, seconds: Mapping[int, float], workers: int) -> bool:
         """Whether there is to be another map; `speeds` gives its speeds then.
 
         seconds  a share, by member in the order of ranks; all of the members

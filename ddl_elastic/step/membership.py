@@ -164,9 +164,9 @@ class Membership:
             if not self._is_closed:  # else the channel is for the final state
                 self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
 
-    def appeal(self, members: Sequence[int], missing: Sequence[int]) -> str:
-        """Error: this rank's side of a group, without those who are missing, is no majority. Why
-        it may not go on; "": it may."""
+    def request_quorum(self, members: Sequence[int], missing: Sequence[int]) -> str:
+        """Ask the coordinator whether this rank's side of a group, which is no majority, may
+        continue without the missing members. Return why not; "" if it may."""
         question = {"members": [*members], "missing": [*missing]}
         answer = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, **question)
         return answer.fields["why"] if answer else "the coordinator does not answer"

@@ -32,7 +32,7 @@ WORD = 63  # bits of a word in which logical workers are listed
 LOST = (PeerLost, Aborted)
 # Asks whether a side may go on that is no majority: from the members by rank, and those who are
 # missing, why it may not; "": it may.
-Appeal = Callable[[Sequence[int], Sequence[int]], str]
+RequestQuorum = Callable[[Sequence[int], Sequence[int]], str]
 UNKNOWN = -1  # the step of one who does not know in which one the others are
 
 
@@ -129,7 +129,7 @@ def survivors(
     workers: int,
     observe: Callable[[Comm], None] = lambda _: None,
     members: Sequence[int] = (),
-    appeal: Appeal | None = None,
+    request_quorum: RequestQuorum | None = None,
 ) -> tuple[Comm, list[RankProgress]]:
     """The comm of those who are left of a dead one, which is closed, and the standing of each.
 
@@ -139,12 +139,12 @@ def survivors(
     that are left follow.
 
     observe: called with each comm that this rank may have to wait in
-    members: by rank; empty if they are not known, then there is no appeal
+    members: by rank; empty if they are not known, then no quorum is requested
     """
     while True:
         observe(comm)
         try:
-            following = _shrink(comm, members, appeal)
+            following = _shrink(comm, members, request_quorum)
         except Minority as error:
             raise Minority(f"this process was counted as dead, so it ends: {error}") from None
         members = ()  # some of them may have left
@@ -160,16 +160,16 @@ def survivors(
             return comm, gather(comm, own, workers)
 
 
-def _shrink(comm: Comm, members: Sequence[int], appeal: Appeal | None) -> Comm:
-    """Raises Minority, also after an appeal."""
+def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | None) -> Comm:
+    """Raises Minority, also if the coordinator refuses."""
     config = Config(timeout=SHRINK_LIMIT)
     try:
         return comm.shrink(config)
     except Minority as error:
         missing = comm.failed()
-        if not (appeal and members and missing):
+        if not (request_quorum and members and missing):
             raise
-        if why := appeal(members, [members[rank] for rank in missing]):
+        if why := request_quorum(members, [members[rank] for rank in missing]):
             raise Minority(f"{error}; {why}") from None
     for rank in missing:
         comm.expel(rank, "the job's coordinator has given it up")
@@ -188,8 +188,10 @@ class Watch:
     """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
     the other survivors, so that they need not wait for the end of this rank's share."""
 
-    def __init__(self, watchdog: Watchdog | None = None, appeal: Appeal | None = None) -> None:
-        self.watchdog, self._appeal = watchdog or Watchdog(), appeal
+    def __init__(
+        self, watchdog: Watchdog | None = None, request_quorum: RequestQuorum | None = None
+    ) -> None:
+        self.watchdog, self._request_quorum = watchdog or Watchdog(), request_quorum
         self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
         self._watched: tuple[Comm, RankProgress, int, Sequence[int]] | None = None
         self._lock = threading.Lock()  # of these two
@@ -233,7 +235,7 @@ class Watch:
         self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
     ) -> tuple[Comm, list[RankProgress]]:
         """See the function of this name; the watchdog observes the comms."""
-        return survivors(comm, own, workers, self.watchdog.observe, members, self._appeal)
+        return survivors(comm, own, workers, self.watchdog.observe, members, self._request_quorum)
 
     def close(self) -> None:
         """End the threads."""

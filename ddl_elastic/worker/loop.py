@@ -101,7 +101,7 @@ class Loop:
         self.reporter = reporter or Reporter()
         self._owners = owners
         first = tuple(owners(0, comm.size, logical))
-        watch = Watch(Watchdog(watchdog), membership.appeal if membership else None)
+        watch = Watch(Watchdog(watchdog), membership.request_quorum if membership else None)
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
         if membership:

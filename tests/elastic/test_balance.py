@@ -45,18 +45,18 @@ def test_a_worker_that_was_slow_for_a_while(jobs: Any) -> None:
 def test_a_pace_follows_the_latest_reports() -> None:
     pace = ShareTime()
     assert math.isnan(pace.seconds)
-    pace.see(4, 0.4)
+    pace.record(4, 0.4)
     assert pace.seconds == pytest.approx(0.1)
-    pace.see(4, 0.4)  # nothing new
+    pace.record(4, 0.4)  # nothing new
     assert pace.seconds == pytest.approx(0.1)
     for number in range(1, 31):
-        pace.see(4 + number, 0.4 + 0.5 * number)
+        pace.record(4 + number, 0.4 + 0.5 * number)
     assert pace.seconds == pytest.approx(0.5, rel=0.01)
 
 
 def looks(balance: Balance, seconds: dict[int, float], begin: float, count: int) -> list[int]:
     """The steps, one a second, after which there was to be another map."""
-    return [t for t in range(count) if balance.look(begin + t, int(begin) + t, seconds, 16)]
+    return [t for t in range(count) if balance.is_uneven(begin + t, int(begin) + t, seconds, 16)]
 
 
 def test_another_map_has_to_win_for_some_steps() -> None:

@@ -96,7 +96,7 @@ def test_all_others_die_and_nobody_has_the_state(jobs: Any) -> None:
     always = ["wait in sending", "die in telling"]
     report = jobs.fail({"workers": "2:4", "start": 2, "resize": [[3, 3]], "always": always})
     assert sorted(each["member"] for each in events(report, "died")) == [0, 1, 2]
-    assert "NobodyIsWhole: no process is left that has the state" in report["error"]
+    assert "NoSurvivorHasState: no process is left that has the state" in report["error"]
 
 
 @pytest.mark.slow

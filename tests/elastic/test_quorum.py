@@ -30,7 +30,7 @@ class Job:
         ]
         self.answers: dict[int, str] = {}
         self.granted: list[tuple[list[int], list[int]]] = []
-        self.appeals = QuorumArbiter(
+        self.arbiter = QuorumArbiter(
             self.workers,
             SILENCE,
             dead,
@@ -41,8 +41,8 @@ class Job:
     def ask(self, member: int, missing: list[int], now: float) -> str | None:
         """The answer at `now`, if there is one."""
         fields = {"members": [0, 1, 2, 3], "missing": missing}
-        self.appeals.ask(self.workers[member], fields, 0.0)
-        self.appeals.look(now)
+        self.arbiter.add(self.workers[member], fields, 0.0)
+        self.arbiter.update(now)
         return self.answers.get(member)
 
 
@@ -56,7 +56,7 @@ def test_those_whose_agents_have_told_of_their_end(lost: list[int]) -> None:
 def test_an_agent_that_may_come_back_is_waited_for() -> None:
     job = Job({0: "closed", 1: "closed"})
     assert job.ask(2, [0, 1], SILENCE - 0.1) is None
-    job.appeals.look(SILENCE)
+    job.arbiter.update(SILENCE)
     assert job.answers == {2: ""}
 
 
@@ -64,7 +64,7 @@ def test_an_agent_that_may_come_back_is_waited_for() -> None:
 def test_a_host_that_does_not_answer_proves_nothing(end: str) -> None:
     job = Job({0: end, 1: end})
     assert job.ask(2, [0, 1], LATE - 0.1) is None
-    job.appeals.look(LATE)
+    job.arbiter.update(LATE)
     assert job.answers[2] == "rank 0 on a, rank 1 on a may be alive, and go on"
     assert not job.granted
 
@@ -112,4 +112,4 @@ def test_one_side_goes_on_at_most(ends: list[str], side: set[int], waits: float)
 def test_a_question_of_no_group(fields: dict[str, list[int]]) -> None:
     job = Job({})
     with pytest.raises(ValueError, match="missing"):
-        job.appeals.ask(job.workers[0], fields, 0.0)
+        job.arbiter.add(job.workers[0], fields, 0.0)

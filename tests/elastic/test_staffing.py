@@ -74,11 +74,11 @@ def test_no_place_for_another_worker() -> None:
     job = Job()
     job.lose()
     for _ in range(3):
-        job.registry.look(3)
+        job.registry.update(3)
     text = "rank 1 on a is not replaced: no place is free so far"
     assert job.told == [("not replaced", job.workers[1], text)]
     job.has_place = True
-    job.registry.look(3)
+    job.registry.update(3)
     assert len(job.workers) == 3
 
 
@@ -87,7 +87,7 @@ def test_a_death_in_a_program_that_trains_again() -> None:
     job.registry.begun(16)
     job.registry.connected()
     job.lose()
-    job.registry.look(3)
+    job.registry.update(3)
     ((_, _, text),) = job.told
     assert text.endswith("is not replaced: workers join during a program's first job only")
 
@@ -96,13 +96,13 @@ def test_newcomers_that_have_died() -> None:
     job = Job()
     job.has_place = True
     for _ in range(3):
-        job.registry.look(3)
+        job.registry.update(3)
         newcomer = next(each for each in job.workers if each.state == "starting")
         newcomer.state = "ended"
         job.registry.ended(newcomer)
     job.workers[1].state = "ended"
     job.lose()
-    job.registry.look(3)
+    job.registry.update(3)
     kinds = [kind for kind, _, _ in job.told]
     assert kinds == ["gave up", "not replaced"]
     assert job.told[1][2].endswith("is not replaced: too many have ended before they joined")
@@ -113,7 +113,7 @@ def test_a_plan_brings_each_the_addresses_that_it_does_not_know() -> None:
     for worker, address in zip(job.workers, ("aa", "bb"), strict=True):
         worker.address = address
     job.workers[1].state = "admitted"
-    job.registry.look(3)
+    job.registry.update(3)
     assert {member: plan["addresses"] for member, plan in job.plans.items()} == {
         0: {"1": "bb"},
         1: {"0": "aa", "1": "bb"},
@@ -125,7 +125,7 @@ def test_who_is_replaced_or_not_to_be() -> None:
         job = Job(**size)
         job.has_place = has_place
         job.lose()
-        job.registry.look(3)
+        job.registry.update(3)
         assert job.told == []
 
 
@@ -145,9 +145,9 @@ def test_a_newcomer_that_differs(what: str) -> None:
     job = Job()
     first, newcomer = job.workers
     bits, text = OTHERS[what]
-    job.registry.take(first, "admitted", {"bits": asdict(FIRST)})
-    job.registry.take(newcomer, "warmed", {"bits": asdict(bits)})
-    job.registry.look(3)
+    job.registry.handle_message(first, "admitted", {"bits": asdict(FIRST)})
+    job.registry.handle_message(newcomer, "warmed", {"bits": asdict(bits)})
+    job.registry.update(3)
     assert newcomer.state == "refused"
     assert job.sent == [(1, "refused")]
     ((kind, worker, why),) = job.told
@@ -161,7 +161,7 @@ def test_a_newcomer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     job.registry.begun(16, 0.5)
     for now in range(8):
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
-        job.registry.look(3)
+        job.registry.update(3)
     assert {each.member for each in job.stopped} == {1}
     assert job.workers[1].cause == "hung: it was to start for 7 s"
 
@@ -170,7 +170,7 @@ def test_a_newcomer_that_the_others_have_lost() -> None:
     """Only that one of the plan is ended."""
     job = Job(most=3)
     job.workers[1].state = "admitted"
-    job.registry.take(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
+    job.registry.handle_message(job.workers[0], "void", {"plan": 1, "failed": [0, 1]})
     assert job.stopped == [job.workers[1]]
 
 
@@ -179,20 +179,20 @@ def test_other_shares_whose_plan_is_void(monkeypatch: pytest.MonkeyPatch) -> Non
     job = Job()
     job.registry.begun(16)
     job.workers[1].state, job.workers[1].joined = "running", True
-    job.workers[0].pace.see(1, 0.1)
-    job.workers[1].pace.see(1, 0.3)
+    job.workers[0].pace.record(1, 0.1)
+    job.workers[1].pace.record(1, 0.3)
     plans = []
     for now in range(60):
         monkeypatch.setattr("time.monotonic", lambda now=now: float(now))
-        job.registry.look(now)
+        job.registry.update(now)
         if job.plans:
             plans.append((now, job.plans.pop(0)["speeds"]))
             job.plans.clear()
             if len(plans) == 1:
-                job.registry.take(job.workers[0], "void", {"plan": 1, "failed": []})
+                job.registry.handle_message(job.workers[0], "void", {"plan": 1, "failed": []})
             else:
                 told = {"plan": 1, "members": [0, 1], "step": now, "seconds": 0.0, "died": []}
-                job.registry.take(job.workers[0], "switched", told)
+                job.registry.handle_message(job.workers[0], "switched", told)
     (first, speeds), (second, again) = plans
     assert second == first + 1
     assert again == speeds

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.pure
 def make(seconds: float = 0.5) -> JoinWatchdog:
     watchdog = JoinWatchdog()
     watchdog.seconds = seconds
-    watchdog.look(0.0, 0, {})
+    watchdog.update(0.0, 0, {})
     return watchdog
 
 
@@ -29,7 +29,7 @@ def hangs(
     """What the last of these looks, one each second, tells of member 3."""
     found = {}
     for now in range(begin, end):
-        found = watchdog.look(float(now), step, {3: stage})
+        found = watchdog.update(float(now), step, {3: stage})
     return found
 
 
@@ -65,7 +65,7 @@ def test_a_program_that_starts_slowly() -> None:
 def test_time_in_which_nobody_looked() -> None:
     watchdog = make()
     hangs(watchdog, 1, 3, "start")
-    assert watchdog.look(500.0, 0, {3: "start"}) == {}
+    assert watchdog.update(500.0, 0, {3: "start"}) == {}
 
 
 def test_without_a_watchdog() -> None:
@@ -76,7 +76,7 @@ def waited(watchdog: StartupWatchdog, begin: int, end: int, ready: dict[int, flo
     """What the last of these looks, one each second, tells."""
     found = 0.0
     for now in range(begin, end):
-        found = watchdog.look(float(now), ready)
+        found = watchdog.update(float(now), ready)
     return found
 
 
@@ -93,7 +93,7 @@ def test_a_founder_that_does_not_come() -> None:
 
 def test_time_in_which_nobody_looked_at_founders() -> None:
     watchdog = StartupWatchdog()
-    watchdog.look(1.0, {0: 1.0})
-    watchdog.look(2.0, {0: 1.0})
-    assert watchdog.look(5000.0, {0: 1.0}) == 0
+    watchdog.update(1.0, {0: 1.0})
+    watchdog.update(2.0, {0: 1.0})
+    assert watchdog.update(5000.0, {0: 1.0}) == 0
     assert watchdog._waited <= 3 * LOOKS

@@ -13,7 +13,7 @@ from ddl_elastic.engines import Handle, Slot
 pytestmark = pytest.mark.pure
 
 
-def make_staff(workers: list[Worker]) -> WorkerRegistry:
+def make_registry(workers: list[Worker]) -> WorkerRegistry:
     def ignore(*_: Any, **__: Any) -> None:
         """Nobody is there."""
 
@@ -38,18 +38,18 @@ def test_a_late_member_tells_of_one_that_has_left() -> None:
     workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(3)]
     for worker in workers[:2]:
         worker.joined, worker.state = True, "running"
-    staff, newest = make_staff(workers), workers[2]
-    staff.take(workers[0], "switched", switched(1, [0, 1, 2]))
+    registry, newest = make_registry(workers), workers[2]
+    registry.handle_message(workers[0], "switched", switched(1, [0, 1, 2]))
     assert (newest.joined, newest.state) == (True, "running")
     newest.leaves = True
-    staff.take(workers[0], "switched", switched(2, [0, 1]))
+    registry.handle_message(workers[0], "switched", switched(2, [0, 1]))
     newest.state = "ended"
-    staff.take(workers[1], "switched", switched(1, [0, 1, 2]))
+    registry.handle_message(workers[1], "switched", switched(1, [0, 1, 2]))
     assert (newest.joined, newest.state) == (False, "ended")
 
 
-def test_one_that_has_ended_before_the_others_tell_that_it_has_joined() -> None:
+def test_late_join_report_does_not_revive_exited_worker() -> None:
     workers = [Worker(n, Handle(Slot(n, "a", "free", 1), n, None), iter(())) for n in range(2)]
     workers[0].joined, workers[1].state = True, "ended"
-    make_staff(workers).take(workers[0], "switched", switched(1, [0, 1]))
+    make_registry(workers).handle_message(workers[0], "switched", switched(1, [0, 1]))
     assert workers[1].state == "ended"
