@@ -131,9 +131,9 @@ def flat(text: str) -> str:
 
 
 def check_phrases(where: Path, text: str) -> Iterator[str]:
-    """Private words in sentences, also across a line's end."""
+    """Yield private words in a text without line ends."""
     for pattern, instead in PHRASES.items():
-        for match in re.finditer(pattern, flat(text), re.IGNORECASE):
+        for match in re.finditer(pattern, text, re.IGNORECASE):
             yield f"{where}: {match.group()!r}: {instead}"
 
 
@@ -186,10 +186,11 @@ def check(root: Path, most_markers: int = MOST_MARKERS) -> list[str]:
         where = path.relative_to(root)
         text = without_record(where, path.read_text())
         found += check_names(path, where, text)
-        found += check_phrases(where, text)
+        sentences = flat(text)
+        found += check_phrases(where, sentences)
         marked += marked_docstrings(where, text)
         for pattern, places in fewer.items():
-            places += [str(where)] * len(re.findall(pattern, flat(text), re.IGNORECASE))
+            places += [str(where)] * len(re.findall(pattern, sentences, re.IGNORECASE))
     for pattern, (instead, most) in FEWER.items():
         found += too_many(fewer[pattern], most, f"{pattern}, say {instead}")
     found += too_many(marked, most_markers, "docstrings that begin without a verb or noun")
