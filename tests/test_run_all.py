@@ -109,7 +109,7 @@ def test_failed_stage_fails_the_run_and_not_the_next_stage(
 IMPURE = (
     r"subprocess|Popen|fork|multiprocessing|importorskip|ddlrun|run_program|cuda_standin"
     r"|(?:import|from) (?:torch|jax|tensorflow|keras|sphinx|sklearn|bench|starter|clients)\b"
-    r"|\b(?:members|Members|jobs|mpi|lab|Lab|server|serving|Run|release_files|snippets)\b"
+    r"|\b(?:members|Members|jobs|mpi|lab|Lab|server|serving|browser|Run|release_files|snippets)\b"
 )
 ROOT = run_all.ROOT
 

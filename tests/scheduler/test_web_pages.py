@@ -16,8 +16,6 @@ from web_site import Answer, Site
 
 from ddl_scheduler.base.logs import log_folder
 
-pytestmark = pytest.mark.pure
-
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
