@@ -2,6 +2,8 @@
 # GNU make. `make help` tells what there is; what the tests are is in tests/run_all.py.
 
 VENV ?= .venv
+# The small environment of `make check`, without a framework.
+CHECK_VENV ?= .venv-check
 # The PyTorch to install. The CPU builds of other versions work as well; see README.md.
 TORCH ?= torch==2.13.0
 # The TensorFlow for the tests, which brings Keras: the one without the GPU's libraries is half as large.
@@ -19,15 +21,13 @@ pip = $(VENV)/bin/python -m pip --disable-pip-version-check $(if $(CI),-q)
 # What the installed package is built from: it is built again when one of these changed.
 package := pyproject.toml libddl/CMakeLists.txt libddl/libddl.map $(shell find libddl/src libddl/include \
   libddl/cmake ddl ddl_core ddl_launch ddl_elastic ddl_scheduler adapters -type f -not -name '*.pyc' 2>/dev/null)
-# The one whose format the sources have; others differ in details.
-clang_format := clang-format==14.0.6
 
 stages = $(VENV)/bin/python tests/run_all.py
 stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
+.PHONY: help check explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -35,6 +35,9 @@ help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 	@echo 'Settings: VENV=$(VENV) PYTHON=... TORCH=$(TORCH) RANKS=$(RANKS) BENCH=... TRAINING=...'
 	@echo 'A fresh machine needs a C and C++ compiler, CMake, and Python 3.10 to 3.13 with its headers.'
+
+check: $(CHECK_VENV)/check.stamp ## check a change: linters, types, quick C tests and the pure Python tests; two minutes, without a framework
+	@$(CHECK_VENV)/bin/python tests/run_all.py --quick
 
 demo: $(VENV)/demo.stamp ## install into .venv, and train a small PyTorch model with 2 ranks
 	@mkdir -p build
@@ -177,7 +180,7 @@ test-early-end: $(VENV)/test.stamp ## let a rank end right after its creation, 6
 	done
 
 lint: $(VENV)/test.stamp ## check layers, words, formats and types
-	@$(stages) layers spdx words ruff mypy clang-format shellcheck
+	@$(stages) layers spdx words commits spelling ruff mypy clang-format shellcheck
 
 format: $(VENV)/test.stamp ## format the sources
 	$(VENV)/bin/ruff format .
@@ -225,15 +228,22 @@ instructions-baseline: ## record the instruction counts after an intended change
 	@cmake --build build/release --parallel --target instructions-baseline
 
 clean: ## remove everything that was built, and .venv
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(CHECK_VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- the virtual environment ----
 
-$(VENV)/bin/python:
+$(VENV)/bin/python $(CHECK_VENV)/bin/python:
 	@python="$(or $(PYTHON),$(find_python))"; test -n "$$python" || \
 	  { echo 'make: no Python 3.10 to 3.13 with venv and headers (Debian: python3-venv python3-dev)' >&2; exit 1; }; \
-	echo "$$python -m venv $(VENV)"; $$python -m venv $(VENV)
+	echo "$$python -m venv $(@D:/bin=)"; $$python -m venv $(@D:/bin=)
+
+# It imports the packages of build/check/python: tests/run_all.py says how they get there.
+$(CHECK_VENV)/check.stamp: tests/check_requirements.txt | $(CHECK_VENV)/bin/python
+	@echo 'installing what `make check` needs into $(CHECK_VENV) (a minute, once)'
+	@$(CHECK_VENV)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@echo '$(CURDIR)/build/check/python' >"$$($(CHECK_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libddl.pth"
+	@touch $@
 
 $(VENV)/demo.stamp: $(package) | $(VENV)/bin/python
 	@echo 'installing libddl with PyTorch into $(VENV) (some minutes the first time)'
@@ -268,5 +278,5 @@ $(VENV)/mpi.stamp: | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(package) | $(VENV)/mpi.stamp
 	@echo 'installing libddl and what its tests need into $(VENV) (some minutes the first time)'
-	$(pip) install --config-settings cmake.define.DDL_WERROR=ON '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm $(clang_format) '.[torch,jax,mpi,scheduler,dev,docs]'
+	$(pip) install --config-settings cmake.define.DDL_WERROR=ON '$(TORCH)' '$(TENSORFLOW)' scikit-learn tqdm -r tests/check_requirements.txt '.[torch,jax,mpi,scheduler,dev,docs]'
 	@touch $@ $(VENV)/demo.stamp $(VENV)/docs.stamp

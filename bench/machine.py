@@ -52,7 +52,7 @@ def _others() -> int:
 
 
 class Machine:
-    """This machine. Measuring its state takes some milliseconds."""
+    """Describe this machine. Measuring its state takes some milliseconds."""
 
     def __init__(self, built: Path) -> None:
         built.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import torch
 
 
 def backend_of_ddl(device: str) -> str:
-    """libddl's backend for tensors there, as init_process_group and new_group take it."""
+    """Return libddl's backend for tensors there, as init_process_group and new_group take it."""
     return "cpu:ddl" if device == "cpu" else f"cpu:ddl,{device}:ddl"
 
 

@@ -104,7 +104,7 @@ class World:
             self._leave.close()
 
     def rank(self) -> int:
-        """This process's number among all, from 0 on. InvalidState before `init`."""
+        """The number of this process among all, from 0 on. InvalidState before `init`."""
         return self.comm().rank
 
     def size(self) -> int:
@@ -112,7 +112,8 @@ class World:
         return self.comm().size
 
     def local_rank(self) -> int:
-        """This process's number among those that share its memory. InvalidState before `init`."""
+        """The number of this process among those that share its memory. InvalidState before
+        `init`."""
         return self.comm().local_rank
 
     def local_size(self) -> int:

@@ -86,8 +86,8 @@ class ArrayWorld(adapter.World):
         return self._make(comm.allgather(own, received), array)
 
     def reduce_scatter(self, array: Any, op: Op = "sum") -> Any:
-        """This rank's part of what `allreduce` would give: of as many equal parts, along the first
-        dimension, as there are ranks."""
+        """Return this rank's part of what `allreduce` would give: of as many equal parts, along
+        the first dimension, as there are ranks."""
         comm, own = self.comm(), self._own("array", array)
         adapter.check_op(op)
         rows = adapter.equal_rows("array", own.shape, comm.size)

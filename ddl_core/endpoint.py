@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process's identity and its listening ports, from which comms are made."""
+"""The identity of this process and its listening ports, from which comms are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddl_core.errors import InvalidArgument, Mismatch
 
 
 class Endpoint(EndpointHandle):
-    """This process's identity and its listening ports. Lives across comms; a context manager.
+    """The identity of this process and its listening ports. Lives across comms; a context manager.
 
     secret       shared by all processes of a job, which prove it to each other; "": none; None:
                  DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""

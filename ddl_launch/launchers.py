@@ -123,8 +123,8 @@ def identify(program: str) -> Launcher:
 
 
 def _with_folder_in_path(program: str) -> dict[str, str]:
-    """This environment with the program's folder in PATH, where Intel MPI's mpirun looks for its
-    parts."""
+    """Return this environment with the program's folder in PATH, where Intel MPI's mpirun looks
+    for its parts."""
     folders = [str(Path(program).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 

@@ -550,7 +550,7 @@ class RemoteJob(Supervisor):
 
 
 def _allow_files(number: int) -> None:
-    """This process may have so many open, if the system lets it."""
+    """Let this process have that many files open, if the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

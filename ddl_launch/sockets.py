@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's free ports, and its addresses towards other hosts.
+"""Free ports of this host, and its addresses towards other hosts.
 
 Imported by scripts that import nothing else of the project.
 """
@@ -29,8 +29,8 @@ def free_ports(number: int) -> list[int]:
 
 
 def addresses_to(host: str) -> tuple[str, str]:
-    """This host's address that the kernel uses towards another host, and that host's address.
-    OSError when there is no route; socket.gaierror when the name is unknown."""
+    """Return this host's address that the kernel uses towards another host, and that host's
+    address. OSError when there is no route; socket.gaierror when the name is unknown."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     found.sort(key=lambda each: each[0] != socket.AF_INET)  # IPv6 only where IPv4 leads nowhere
     problem = OSError(f"{host} has no address")

@@ -86,8 +86,8 @@ def allgather(array: Array) -> Array:
 
 
 def reduce_scatter(array: Array, op: str = "sum") -> Array:
-    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
-    dimension, as there are ranks."""
+    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
+    first dimension, as there are ranks."""
     comm, own = _world.comm(), _array("array", array)
     adapter.check_op(op)
     rows = adapter.equal_rows("array", own.shape, comm.size)

@@ -34,7 +34,8 @@ def load() -> tuple[Samples, Samples]:
 
 
 def batches(samples: Samples, epochs: int, rank: int, size: int) -> Iterator[Samples]:
-    """This rank's part of each batch. An incomplete batch at the end of an epoch is left out."""
+    """Return this rank's part of each batch. An incomplete batch at the end of an epoch is left
+    out."""
     if BATCH % size:
         sys.exit(f"a batch of {BATCH} cannot be shared equally by {size} processes")
     images, labels = samples

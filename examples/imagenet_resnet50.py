@@ -311,7 +311,8 @@ Key = tuple[int, int]  # epoch, number of the image
 
 
 class Order(Sampler[list[Key]]):
-    """This process's part of each batch of an epoch. All processes shuffle in the same way."""
+    """Return this process's part of each batch of an epoch. All processes shuffle in the same
+    way."""
 
     def __init__(self, images: int, batch: int, seed: int) -> None:
         self.images, self.batch, self.seed = images, batch, seed

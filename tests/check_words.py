@@ -11,6 +11,7 @@ wire are exempt.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -62,6 +63,26 @@ PHRASES = {
     r"\bnested by level": "hierarchical",
 }
 
+# As above, but so frequent today that they may only become fewer: at most that often in the tree.
+FEWER = {
+    r"\bso many\b": ("N, up to N, that many", 145),
+    r"\banew\b": ("again; a new one", 38),
+    r"\bthose who\b": ("the ranks that", 39),
+    r"\bone's own\b": ("your own", 13),
+    r"\b(?:is|are|not) served\b": ("is supported", 45),
+    r"\bwhich is said\b": ("is logged, is printed", 4),
+    r"\bis none of\b": ("the value, and what it must be", 39),
+}
+
+# First words of docstrings that leave out the subject or the verb ("Of these."), and how many
+# docstrings of the packages may begin with one.
+MARKERS = re.compile(
+    r"(?:Of|That|Those|Who|Whose|Whom|Which|Where|Why|What|As|To|For|On|In|With|Without|From|By|At|"
+    r"Its|It|They|There|These|So|Some|None|Nobody|Not|Raises|Until|Under|After|Before|Around)\b"
+    r"(?! now on)"
+)
+MOST_MARKERS = 513
+
 SOURCES = {".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".rs", ".go", ".f90"}
 TEXTS = SOURCES | {".md", ".toml", ".txt", ".yml"}
 FOLDERS = (*check_layers.FOLDERS, "docs")
@@ -104,11 +125,15 @@ def check_names(path: Path, where: Path, text: str) -> Iterator[str]:
                     yield f"{where}:{number}: {name}: {NAMES[part]}"
 
 
+def flat(text: str) -> str:
+    """Return the text without line ends and the marks of comments after them."""
+    return re.sub(r"\n[ \t]*(?:\*|#|//)?[ \t]*", " ", text)
+
+
 def check_phrases(where: Path, text: str) -> Iterator[str]:
-    """Private words in sentences, also across a line's end."""
-    flat = re.sub(r"\n[ \t]*(?:\*|#|//)?[ \t]*", " ", text)
+    """Yield private words in a text without line ends."""
     for pattern, instead in PHRASES.items():
-        for match in re.finditer(pattern, flat, re.IGNORECASE):
+        for match in re.finditer(pattern, text, re.IGNORECASE):
             yield f"{where}: {match.group()!r}: {instead}"
 
 
@@ -132,14 +157,41 @@ def without_record(where: Path, text: str) -> str:
     return text
 
 
-def check(root: Path) -> list[str]:
-    """All findings in the tree."""
+def marked_docstrings(where: Path, text: str) -> Iterator[str]:
+    """Yield the docstrings of a package's module that begin with a marker."""
+    if where.suffix != ".py" or not re.match(r"ddl|adapters$", where.parts[0]):
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            docstring = ast.get_docstring(node) or ""
+            if MARKERS.match(docstring):
+                yield f"{where}:{node.body[0].lineno}: {docstring.splitlines()[0]!r}"
+
+
+def too_many(found: list[str], most: int, what: str) -> list[str]:
+    """Return a finding with the places if there are more than `most`."""
+    if len(found) <= most:
+        return []
+    return [f"{what}: {len(found)}; at most {most}, which may only fall:", *found]
+
+
+def check(root: Path, most_markers: int = MOST_MARKERS) -> list[str]:
+    """Return all findings in the tree, of which at most `most_markers` docstrings may be such."""
     found: list[str] = []
+    marked: list[str] = []
+    fewer: dict[str, list[str]] = {pattern: [] for pattern in FEWER}
     for path in files(root):
         where = path.relative_to(root)
         text = without_record(where, path.read_text())
         found += check_names(path, where, text)
-        found += check_phrases(where, text)
+        sentences = flat(text)
+        found += check_phrases(where, sentences)
+        marked += marked_docstrings(where, text)
+        for pattern, places in fewer.items():
+            places += [str(where)] * len(re.findall(pattern, sentences, re.IGNORECASE))
+    for pattern, (instead, most) in FEWER.items():
+        found += too_many(fewer[pattern], most, f"{pattern}, say {instead}")
+    found += too_many(marked, most_markers, "docstrings that begin without a verb or noun")
     return list(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import pytest
 
 # Variables of an outer launcher, which would be taken for the tests' own.
 _LAUNCHERS = ("DDL_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC_")
+FRAMEWORKS = {"jax", "keras", "mpi4py", "mxnet", "sklearn", "tensorflow", "tinygrad", "torch"}
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -58,7 +59,7 @@ def find_port() -> Callable[[], int]:
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without any launcher's variables, and with `env`."""
+    """Return this environment without any launcher's variables, and with `env`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -197,3 +198,29 @@ def library_path(*folders: Path) -> dict[str, str]:
     earlier = os.environ.get("LD_LIBRARY_PATH")
     paths = [*map(str, folders), *([earlier] if earlier else [])]
     return {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+_PROCESSES = {"os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"}
+pure_tests_running: list[str] = []
+
+
+def _refuse_processes(event: str, arguments: object) -> None:
+    if pure_tests_running and event in _PROCESSES:
+        raise RuntimeError(
+            f"{pure_tests_running[0]} starts a process: it cannot be marked `pure` ({event})"
+        )
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.fixture(autouse=True)
+def _purity(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold tests marked `pure` to that: no process, and no framework outside of .venv-check."""
+    loaded = set(sys.modules)
+    if request.node.get_closest_marker("pure"):
+        pure_tests_running.append(request.node.nodeid)
+    yield
+    if pure_tests_running:
+        pure_tests_running.clear()
+        assert not FRAMEWORKS & (set(sys.modules) - loaded)

@@ -173,7 +173,7 @@ def check_elastic(checks: Checks) -> None:
 
 
 def check_kills(checks: Checks) -> None:
-    """kill -9 of one of 4 processes while the GPU works."""
+    """Test kill -9 of one of 4 processes while the GPU works."""
     program = str(ROOT / "tests/core/programs/gpu_kills.py")
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 
     python tests/run_all.py            all stages of `make test`
     python tests/run_all.py c asan     only these
+    python tests/run_all.py --quick    those of `make check`, two at a time
     python tests/run_all.py --list     what there is
 
 Each stage gives one line: what ran, how many checks passed, how long it took. Its whole output goes
@@ -12,14 +13,17 @@ does not stop the next. The last line is the sum, and the exit code is 0 only if
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +32,15 @@ LOGS = ROOT / "build" / "logs"
 BIN = Path(sys.prefix) / "bin"
 SHOWN_LINES = 150
 SKIPPED = 77  # the exit code of a check that cannot run here
+# `make check`: the stages of a lane run one after the other, and the lanes at the same time.
+QUICK = (
+    ("c-quick", "py-quick"),
+    (
+        *("layers", "spdx", "words", "commits", "spelling"),
+        *("ruff", "mypy", "clang-format", "shellcheck"),
+    ),
+)
+PURE = "pytestmark = pytest.mark.pure"  # in a file of tests that py-quick runs
 
 
 @dataclass
@@ -107,9 +120,43 @@ def sources(*suffixes: str) -> list[str]:
     return [f for f in found if Path(f).suffix in suffixes]
 
 
+def texts() -> list[str]:
+    """Return the sources and documents, without recorded data."""
+    return sources(".c", ".h", ".cpp", ".hpp", ".py", ".pyi", ".sh", ".md", ".toml", ".yml")
+
+
 def tool(name: str) -> str:
     """A tool of the virtual environment, else of the machine."""
     return str(BIN / name) if (BIN / name).exists() else name
+
+
+def quick_c_tests() -> list[list[str]]:
+    """Build the C library, its modules of Python and the quick C tests in build/check; run these.
+
+    build/check/python then has the packages as .venv-check imports them: links to the sources, so
+    that an edit needs no installation, and the modules that were built.
+    """
+    tree, packages = "build/check", "build/check/python"
+    settings = ["-DDDL_TESTS=ON", "-DDDL_TESTS_SAMPLE=quick", "-DDDL_WERROR=ON"]
+    settings += ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1 -g1"]  # quick to compile
+    settings += [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_RULE_MESSAGES=OFF"]
+    cores = os.cpu_count() or 1
+    ctest = ["ctest", "--test-dir", f"{tree}/libddl", "--parallel", str(4 * cores), "-L", "quick"]
+    linked = [str(path) for pattern in ("ddl*", "adapters/ddl_*") for path in ROOT.glob(pattern)]
+    return [
+        ["cmake", "-S", "ddl_core", "-B", tree, *settings, "--log-level=WARNING"],
+        ["cmake", "--build", tree, "--parallel", str(cores)],
+        ["cmake", "-E", "rm", "-rf", packages],
+        ["cmake", "--install", tree, "--prefix", packages],
+        ["cp", "-rs", *linked, packages],
+        [*ctest, "--output-on-failure", "--no-tests=error"],
+    ]
+
+
+def pure_tests() -> list[str]:
+    """Return the files of tests that need no framework and start no process."""
+    marked = [path for path in ROOT.glob("tests/**/test_*.py") if PURE in path.read_text()]
+    return sorted(str(path.relative_to(ROOT)) for path in marked)
 
 
 def c_tests(
@@ -183,6 +230,8 @@ def stages() -> dict[str, Stage]:
         "layers": Stage("who includes whom", [[python, "tests/check_layers.py"]]),
         "spdx": Stage("each source names its licence", [[python, "tests/check_spdx.py"]]),
         "words": Stage("no private words", [[python, "tests/check_words.py"]]),
+        "commits": Stage("subjects of commits", [[python, "tests/check_commits.py"]]),
+        "spelling": Stage("spelling", [[tool("codespell"), *texts()]]),
         "hot-files": Stage(
             "what a reader of an all-reduce meets",
             [[python, "tests/check_hot_files.py"]],
@@ -199,8 +248,15 @@ def stages() -> dict[str, Stage]:
         ),
         "shellcheck": Stage(
             "shell scripts",
-            [[tool("shellcheck"), ".ci/run", *sources(".sh")]],
+            [[tool("shellcheck"), ".ci/run", "packaging/commit-msg", *sources(".sh")]],
             needs=tool("shellcheck"),
+        ),
+        "c-quick": Stage("C tests, the quick ones", quick_c_tests(), count_ctest, named=True),
+        "py-quick": Stage(
+            "pytest of what is pure",
+            [[*pytest, "-m", "pure and not slow", *pure_tests()]],
+            count_pytest,
+            named=True,
         ),
         "c": Stage("C tests, Release", c_tests("release"), count_ctest, named=True),
         "asan": asan(),
@@ -293,41 +349,56 @@ def run(name: str, stage: Stage) -> tuple[Count, str]:
     return count, output
 
 
+def show(name: str, stage: Stage, shown: threading.Lock | None = None) -> Count:
+    """Run one stage, and print its line and the end of its output if it failed.
+
+    shown  held while the stage's lines are printed, when other stages run at the same time
+    """
+    head = f"{name:13} {stage.what:40} "
+    if stage.needs and not shutil.which(stage.needs):
+        with shown or contextlib.nullcontext():
+            print(f"{head}skipped: there is no {Path(stage.needs).name} here")
+        return Count(skipped=1)
+    if not shown:
+        print(head, end="", flush=True)
+    start = time.monotonic()
+    count, output = run(name, stage)
+    seconds = time.monotonic() - start
+    skipped = f", {count.skipped} skipped" if count.skipped else ""
+    with shown or contextlib.nullcontext():
+        print(head if shown else "", end="")
+        print(f"{count.passed} passed, {count.failed} failed{skipped}  {seconds:.1f} s", flush=True)
+        if count.failed:
+            lines = output.splitlines()
+            if len(lines) > SHOWN_LINES:
+                print(f"  ... all {len(lines)} lines in build/logs/{name}.log")
+            print("\n".join("  " + line for line in lines[-SHOWN_LINES:]))
+            print(f"  to run it alone: {sys.executable} tests/run_all.py {name}", flush=True)
+    return count
+
+
 def main(names: list[str]) -> int:
     everything = stages()
     if names == ["--list"]:
         for name, stage in everything.items():
             print(f"{name:13} {stage.what}{', when named' if stage.named else ''}")
         return 0
-    unknown = [name for name in names if name not in everything]
-    if unknown:
-        print(f"no such stage: {', '.join(unknown)}; there is: {', '.join(everything)}")
-        return 2
-    total = Count()
-    for name in names or [name for name, stage in everything.items() if not stage.named]:
-        stage = everything[name]
-        print(f"{name:13} {stage.what:40} ", end="", flush=True)
-        if stage.needs and not shutil.which(stage.needs):
-            print(f"skipped: there is no {Path(stage.needs).name} here")
-            total.skipped += 1
-            continue
-        start = time.monotonic()
-        count, output = run(name, stage)
-        seconds = time.monotonic() - start
-        skipped = f", {count.skipped} skipped" if count.skipped else ""
-        print(f"{count.passed} passed, {count.failed} failed{skipped}  {seconds:.1f} s", flush=True)
-        if count.failed:
-            lines = output.splitlines()
-            if len(lines) > SHOWN_LINES:
-                print(f"  ... all {len(lines)} lines in build/logs/{name}.log")
-            print("\n".join("  " + line for line in lines[-SHOWN_LINES:]), flush=True)
-        total.passed += count.passed
-        total.failed += count.failed
-        total.skipped += count.skipped
-    if total.skipped:
-        print(f"{total.skipped} skipped")
-    print(f"{total.passed} passed, {total.failed} failed")
-    return 1 if total.failed else 0
+    if names == ["--quick"]:
+        shown = threading.Lock()
+        with ThreadPoolExecutor(len(QUICK)) as pool:
+            lanes = pool.map(lambda lane: [show(n, everything[n], shown) for n in lane], QUICK)
+        counts = [count for lane in lanes for count in lane]
+    else:
+        if unknown := [name for name in names if name not in everything]:
+            print(f"no such stage: {', '.join(unknown)}; there is: {', '.join(everything)}")
+            return 2
+        names = names or [name for name, stage in everything.items() if not stage.named]
+        counts = [show(name, everything[name]) for name in names]
+    passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
+    if skipped := sum(count.skipped for count in counts):
+        print(f"{skipped} skipped")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

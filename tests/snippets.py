@@ -14,6 +14,7 @@ A comment right above a block, which no reader of the page sees, says more of it
     <!-- snippet: not run: REASON -->
     <!-- snippet: output -->                  what the block before it prints, in any order
 
+    <!-- snippet: setup=NAME -->              comes after this part of snippet_setups.py
     <!-- setup
     lines in the block's language that come first
     -->
@@ -45,6 +46,20 @@ _PART = re.compile(
 )
 
 
+def _setups() -> dict[str, str]:
+    """Return the parts of snippet_setups.py by name, each with those that come before it."""
+    text = (ROOT / "tests" / "snippet_setups.py").read_text()
+    found: dict[str, str] = {}
+    for part in text.split("\n# ---- ")[1:]:
+        name, code = part.split("\n", 1)
+        name, _, base = name.partition(": ")
+        found[name] = found[base] + code if base else code
+    return found
+
+
+SETUPS = _setups()
+
+
 @dataclass
 class Block:
     """A code block of a page."""
@@ -63,7 +78,8 @@ class Block:
 
     @property
     def code(self) -> str:
-        return self.setup + self.text
+        name = self.value("setup")
+        return (SETUPS[name] if name else "") + self.setup + self.text
 
     def value(self, key: str) -> str:
         """Of `key=value`; "" if it is not there."""

@@ -8,6 +8,8 @@ from pathlib import Path
 import heritage
 import pytest
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def outcomes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from check_layers import check, long_files
 
+pytestmark = pytest.mark.pure
+
 HEADER = "DDL_API ddl_status ddl_barrier(ddl_comm *comm);\n"
 
 

@@ -7,6 +7,10 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.pure
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("ddl_core", "ddl_launch", "ddl_elastic", "ddl_scheduler")
 SHARED = {  # each with the reason why several classes have it

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pure
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
     *("adapters", "bench", "ddl_core", "ddl_elastic", "ddl_launch", "ddl_scheduler", "docs"),

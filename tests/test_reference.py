@@ -14,6 +14,8 @@ sys.path.insert(0, str(ROOT / "docs" / "site"))
 import names  # noqa: E402
 import reference  # noqa: E402
 
+pytestmark = pytest.mark.pure
+
 ADAPTERS = ROOT / "adapters"
 # What programs import: packages, and modules for elastic training and in the place of others.
 MODULES = [

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
+import conftest
 import pytest
 import run_all
 from run_all import Count, Stage, count_ctest, count_pytest
@@ -100,3 +103,41 @@ def test_failed_stage_fails_the_run_and_not_the_next_stage(
     last = capsys.readouterr().out.splitlines()[-2:]
     passed, failed, skipped = 1 + (code == 0), int(code == 1), 1 + (code == 77)
     assert last == [f"{skipped} skipped", f"{passed} passed, {failed} failed"]
+
+
+# A file of tests without the mark `pure` has one of these: a process, a framework, many threads.
+IMPURE = (
+    r"subprocess|Popen|fork|multiprocessing|importorskip|ddlrun|run_program|cuda_standin"
+    r"|(?:import|from) (?:torch|jax|tensorflow|keras|sphinx|sklearn|bench|starter|clients)\b"
+    r"|\b(?:members|Members|jobs|mpi|lab|Lab|server|serving|browser|Run|release_files|snippets)\b"
+)
+ROOT = run_all.ROOT
+
+
+def test_file_of_tests_is_pure_or_has_a_reason() -> None:
+    """A new file of tests is in `make check` unless it cannot be."""
+    pure = set(run_all.pure_tests())
+    assert len(pure) > 30
+    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")]
+    silent = [f for f in files if f not in pure and not re.search(IMPURE, (ROOT / f).read_text())]
+    assert silent == [], f"mark them: {run_all.PURE}"
+
+
+def test_pure_test_that_starts_a_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "pure_tests_running", ["test_x"])
+    with pytest.raises(RuntimeError, match="test_x starts a process"):
+        subprocess.run(["true"], check=True)
+
+
+def test_quick_stages_are_there_and_run_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {name for lane in run_all.QUICK for name in lane} <= set(run_all.stages())
+    everything = {name: Stage("passes", [["true"]]) for lane in run_all.QUICK for name in lane}
+    everything["mypy"] = Stage("fails", [["false"]])
+    monkeypatch.setattr(run_all, "LOGS", tmp_path)
+    monkeypatch.setattr(run_all, "stages", lambda: everything)
+    assert run_all.main(["--quick"]) == 1
+    shown = capsys.readouterr().out
+    assert f"{len(everything) - 1} passed, 1 failed" in shown
+    assert "tests/run_all.py mypy" in shown

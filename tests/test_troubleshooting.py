@@ -7,10 +7,14 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
 import messages  # noqa: E402
+
+pytestmark = pytest.mark.pure
 
 
 def test_every_message_has_a_section() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import check_words
 import pytest
 from check_words import check
 
@@ -51,3 +52,21 @@ def test_a_private_word_is_found(tmp_path: Path, path: str, text: str, expected:
 def test_ordinary_english_is_left_alone(tmp_path: Path, path: str, text: str) -> None:
     """So are the record of the past and folders that are not the project's."""
     assert check(tree(tmp_path, path, text)) == []
+
+
+def test_docstrings_without_verb_or_noun_may_only_become_fewer(tmp_path: Path) -> None:
+    text = 'def size():\n    """Of its slots, the number."""\n\n\ndef add():\n    """Add one."""\n'
+    root = tree(tmp_path, "ddl_core/a.py", text)
+    assert check(root, most_markers=1) == []
+    first, place = check(root, most_markers=0)
+    assert "at most 0" in first
+    assert place == "ddl_core/a.py:2: 'Of its slots, the number.'"
+
+
+def test_phrase_with_a_limit_may_only_become_rarer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path, "docs/a.md", "There are so\nmany.\n")
+    for most, findings in ((1, 0), (0, 2)):
+        monkeypatch.setattr(check_words, "FEWER", {r"\bso many\b": ("N", most)})
+        assert len(check(root)) == findings

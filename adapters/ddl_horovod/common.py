@@ -58,7 +58,7 @@ def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
             raise AttributeError(name)
         raise NotImplementedError(
             f"Horovod's elastic.{name} is not served: its states are committed and restored by the"
-            f" program. Use {replacement}, which keeps them itself (docs/elastic.md)"
+            f" program. Use {replacement}, which keeps them itself (docs/elastic/)"
         )
 
     return refuse
@@ -93,7 +93,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def split_list(l: list[Any], n: int) -> list[list[Any]]:  # noqa: E741, Horovod's name
-    """n parts of a list; the first have one more."""
+    """Return n parts of a list; the first ones have one item more."""
     ends = [0, *accumulate(parts(len(l), n))]
     return [l[begin:end] for begin, end in pairwise(ends)]
 

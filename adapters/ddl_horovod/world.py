@@ -27,7 +27,7 @@ class Framework(Protocol):
         """Whether it is joined."""
 
     def rank(self) -> int:
-        """This process's number."""
+        """The number of this process."""
 
     def size(self) -> int:
         """How many processes there are."""
@@ -68,7 +68,7 @@ class ProcessSet:
         return self._world.rank() in self.members()
 
     def rank(self) -> int:
-        """This process's number in the set. ValueError if it is no member."""
+        """The number of this process in the set. ValueError if it is no member."""
         if not self.included():
             own = self._world.rank()
             raise ValueError(f"rank {own} is not in the process set {self.members()}")
@@ -173,7 +173,7 @@ class World(Generic[Kind]):
         return bool(self._sets) and self.framework.is_initialized()
 
     def rank(self) -> int:
-        """This process's number among all."""
+        """The number of this process among all."""
         self.check()
         return self.framework.rank()
 
@@ -183,7 +183,7 @@ class World(Generic[Kind]):
         return self.framework.size()
 
     def local_rank(self) -> int:
-        """This process's number on its host."""
+        """The number of this process on its host."""
         return self._locals[self.rank()][0]
 
     def local_size(self) -> int:

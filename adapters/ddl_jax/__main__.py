@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m ddl_jax build | info | run PROGRAM [ARGUMENTS]"""
+"""The command `python -m ddl_jax build | info | run PROGRAM [ARGUMENTS]`."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def allgather(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
 
 
 def reduce_scatter(array: ArrayLike, op: Op = "sum", *, comm: Communicator | None = None) -> Array:
-    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
-    dimension, as there are ranks.
+    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
+    first dimension, as there are ranks.
 
     array: of the same shape and type on all ranks; its first dimension is a multiple of size.
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4jax's functions over ddl_jax, with what its programs use of mpi4py. Two lines change:
+"""mpi4jax's functions over ddl_jax, with what its programs use of mpi4py.
+
+Two lines change:
 
     from ddl_jax.mpi4jax import MPI    # was: from mpi4py import MPI
     import ddl_jax.mpi4jax as mpi4jax  # was: import mpi4jax
@@ -28,7 +30,7 @@ class Comm:
         self._part = part
 
     def Get_rank(self) -> int:
-        """This process's number."""
+        """The number of this process."""
         return _members(self)[1]
 
     def Get_size(self) -> int:

@@ -94,9 +94,12 @@ def _check_devices(context: Any) -> None:
 
 
 def _may_reuse(operand: Any) -> bool:
-    """Whether it is faster for the result to take the operand's memory. Not if the operand is an
-    argument of the whole program that was not donated: XLA would copy it first. (Where the operand
-    is needed later, XLA copies it in any case, so only speed depends on this.)"""
+    """Return True if it is faster for the result to take the operand's memory.
+
+    It is not if the operand is an argument of the whole program that was not donated: XLA would
+    copy it first. (Where the operand is needed later, XLA copies it in any case, so only speed
+    depends on this.)
+    """
     from jaxlib.mlir import ir
 
     if not isinstance(operand, ir.BlockArgument):

@@ -125,6 +125,6 @@ def _broadcast_wide(array: Any, root: int) -> Any:
 
 
 def rank_key(key: Array) -> Array:
-    """This rank's random key, derived from one that all ranks share: for dropout, noise and
+    """Return this rank's random key, derived from one that all ranks share: for dropout, noise and
     shuffling that should differ between ranks."""
     return jax.random.fold_in(key, rank())

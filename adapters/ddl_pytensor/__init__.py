@@ -103,8 +103,8 @@ def allgather(array: Any) -> Any:
 
 
 def reduce_scatter(array: Any, op: Op = "sum") -> Any:
-    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
-    dimension, as there are ranks."""
+    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
+    first dimension, as there are ranks."""
     world.comm()
     return ReduceScatter(adapter.check_op(op))(_divided("array", array))
 

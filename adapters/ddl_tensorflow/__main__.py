@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m ddl_tensorflow build | info"""
+"""The command `python -m ddl_tensorflow build | info`."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def reduce_scatter(
     *,
     comm: Communicator | None = None,
 ) -> tf.Tensor:
-    """This rank's part of what `allreduce` would give. Parts are along the first dimension.
+    """Return this rank's part of what `allreduce` would give. Parts are along the first dimension.
 
     tensor   of the same shape and type on all ranks
     op       as for `allreduce`

@@ -225,8 +225,8 @@ def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[T
 
 
 def reduce_scatter(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
-    """This rank's part of what `allreduce` would give: of as many equal parts, along the first
-    dimension, as there are ranks.
+    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
+    first dimension, as there are ranks.
 
     tensor   of the same shape and type on all ranks, in CPU memory; its first dimension is a
              multiple of size

@@ -102,7 +102,7 @@ def shutdown() -> None:
 
 
 def rank() -> int:
-    """This process's number among all, from 0 on. InvalidState before `init`."""
+    """The number of this process among all, from 0 on. InvalidState before `init`."""
     number: int = group().rank()
     return number
 
@@ -114,7 +114,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This process's number among those that share its memory. InvalidState before `init`."""
+    """The number of this process among those that share its memory. InvalidState before `init`."""
     return _local()[0]
 
 

@@ -34,7 +34,7 @@ def dead() -> float:
 
 
 def allow_connections() -> None:
-    """This process may have as many open as the system lets it have."""
+    """Let this process have as many files open as the system lets it have."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

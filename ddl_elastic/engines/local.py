@@ -39,7 +39,7 @@ class LocalEngine:
     """See ddl_elastic.engines.Engine. A context manager."""
 
     def __init__(self, work: Work, slots: int, cores: int = 1, logs: Path | None = None) -> None:
-        """logs: the folder for what workers write, which stays; None: one of its own"""
+        """Keep the workers' output in the folder `logs`; None makes a temporary one."""
         host = socket.gethostname()
         self._slots = [Slot(number, host, f"cpu{cores}", cores) for number in range(slots)]
         # No TemporaryDirectory: a worker that ends as programs do would remove it.

@@ -29,7 +29,7 @@ _log = logging.getLogger("ddl_elastic")
 
 
 class AdmissionError(RuntimeError):
-    """This rank computes other bits than rank 0."""
+    """Error: this rank computes other bits than rank 0."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def describe(
     job: dict[str, int | None],
     checkpoint: str = "",
 ) -> Fingerprint:
-    """This process, which has computed the reference share, its job's numbers, and the checkpoint
-    that it has read."""
+    """Describe this process, which has computed the reference share, its job's numbers, and the
+    checkpoint that it has read."""
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)

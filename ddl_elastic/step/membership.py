@@ -32,11 +32,11 @@ ANSWER_MORE = 10.0  # seconds: a coordinator that is there has answered by then
 
 
 class Left(SystemExit):
-    """This worker has left its job by plan; its program ends here, with status 0."""
+    """Error: this worker has left its job by plan; its program ends here, with status 0."""
 
 
 class NotAdmitted(RuntimeError):
-    """This worker computes other bits than those who have begun."""
+    """Error: this worker computes other bits than those who have begun."""
 
 
 _asked = False  # this process was asked to end

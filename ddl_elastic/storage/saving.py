@@ -136,7 +136,8 @@ class Saver:
         self._copied.wait()
 
     def skip(self) -> None:
-        """This rank was behind in the step before, and does not know what was agreed on. If the
+        """Catch up: this rank was behind in the step before, and does not know what was agreed on.
+        If the
         others begin a checkpoint, its part is missing there. What it writes, it writes first: until
         then nobody begins another one."""
         with self._lock:

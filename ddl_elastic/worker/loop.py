@@ -376,7 +376,7 @@ class Loop:
         self.group.writer_is_done = self._first_left
 
     def _come(self) -> None:
-        """This rank's program takes part from now on, if it has not yet."""
+        """Note that this rank's program takes part from now on, if it has not yet."""
         if self._observer:
             if self._observer.take(self._number):
                 raise RuntimeError(

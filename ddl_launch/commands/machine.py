@@ -31,7 +31,7 @@ _CLOCK_SLOW = 1e-6  # seconds for a reading, from Python
 
 
 def limits(size: int, sockets: int = 1) -> Iterator[Finding]:
-    """ulimit -n and -l, for a job of `size` ranks with so many sockets between two."""
+    """Check ulimit -n and -l for a job of `size` ranks, with this many sockets between two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # for each other rank, as libddl/src/comm/descriptors.c counts them over TCP
     each = 3 if sockets == 1 else 2 * sockets + 5

@@ -169,7 +169,7 @@ class Store:
     """The file. Times are those of the caller's clock, in seconds since 1970."""
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
-        """on_statement: called with each statement before it runs"""
+        """Open the store. `on_statement` is called with each statement before it runs."""
         self.path = path
         _create(path)
         self._db = sqlite3.connect(path, BUSY, isolation_level=None)

@@ -39,7 +39,7 @@ def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
 
 
 def become(user: pwd.struct_passwd) -> None:
-    """This process, a worker, is the user's from now on, and what it was before is gone."""
+    """Make this process, a worker, the user's for good."""
     os.initgroups(user.pw_name, user.pw_gid)
     os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
     os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)

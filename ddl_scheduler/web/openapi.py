@@ -23,7 +23,7 @@ _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
 
 @operation("GET", "/v1/openapi.json", {200: "Anything"}, role=None)
 async def openapi_get(_: CheckedRequest) -> Response:
-    """This document."""
+    """Return this document."""
     return answer(document(OPERATIONS))
 
 

@@ -65,12 +65,14 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
 
     def link(match: re.Match[str]) -> str:
         words, target = match[1], match[2]
-        path = (ROOT / "docs" / target.split("#")[0]).resolve()
+        path = (folder / target.split("#")[0]).resolve()
         if path == ROOT / "README.md":
-            return f"[{words}](index.md)"
+            return f"[{words}]({up}index.md)"
         if path == ROOT / "CHANGELOG.md":
-            return f"[{words}](api/generated/changelog.md)"
+            return f"[{words}]({up}api/generated/changelog.md)"
         return f"`{words.strip('`')}`" if path.is_dir() else match[0]
+
+    folder, up = (ROOT / "docs" / page).parent, "../" * page.count("/")
 
     if page == "gallery":
         text = (ROOT / "examples" / "README.md").read_text().replace("# Examples", "# Gallery", 1)

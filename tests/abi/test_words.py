@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pure
+
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "libddl" / "include" / "ddl" / "ddl.h").read_text()
 

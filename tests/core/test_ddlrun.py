@@ -36,7 +36,7 @@ def wait_for_the_other():
 
 @pytest.fixture
 def cli(run_program: Run, tmp_path: Path) -> Run:
-    """ddlrun with any arguments."""
+    """Run ddlrun with any arguments."""
 
     def run(*arguments: Any, **options: Any) -> Any:
         return run_program([*LAUNCH, *arguments], cwd=tmp_path, **options)

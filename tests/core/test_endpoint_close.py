@@ -15,6 +15,8 @@ import ddl_core.endpoint_handle
 from ddl_core import Comm, Endpoint
 from ddl_core.errors import Unreachable
 
+pytestmark = pytest.mark.pure
+
 LIMIT = 60  # seconds
 
 

@@ -12,6 +12,8 @@ import pytest
 import ddl_core
 from ddl_core import _lib, errors
 
+pytestmark = pytest.mark.pure
+
 HEADER = (Path(ddl_core.get_include()) / "ddl" / "ddl.h").read_text()
 STATUSES = {
     name: int(value) for name, value in re.findall(r"^\s+(DDL_E\w+) = (-\d+)", HEADER, re.MULTILINE)

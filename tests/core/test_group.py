@@ -14,6 +14,8 @@ from ranks import LIMIT, together
 from ddl_core import Comm, Group
 from ddl_core.errors import Aborted, DdlError, InvalidArgument, InvalidState
 
+pytestmark = pytest.mark.pure
+
 Pair = tuple[Comm, Comm]
 
 

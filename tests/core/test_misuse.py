@@ -14,6 +14,8 @@ import pytest
 from ddl_core import Comm, Endpoint
 from ddl_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
 @pytest.mark.parametrize("what", ["Comm", "Endpoint", "Work", "Group"])

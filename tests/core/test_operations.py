@@ -19,6 +19,8 @@ from ddl_core import Comm, Endpoint
 from ddl_core.buffer import as_buffer
 from ddl_core.errors import DdlError, InvalidArgument, InvalidState, Mismatch, TimedOut
 
+pytestmark = pytest.mark.pure
+
 Pair = tuple[Comm, Comm]
 
 

@@ -15,6 +15,8 @@ from ranks import join, together
 from ddl_core import Comm, Endpoint, Order, add
 from ddl_core.errors import InvalidArgument, Mismatch, Unsupported
 
+pytestmark = pytest.mark.pure
+
 Array = np.ndarray[Any, Any]
 WORKERS = 6
 COUNT = 1000

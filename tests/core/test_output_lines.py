@@ -7,6 +7,8 @@ import pytest
 
 from ddl_launch.lines import Lines
 
+pytestmark = pytest.mark.pure
+
 
 def fed(*pieces: bytes) -> tuple[list[bytes], bytes]:
     """The lines that come out, and the one that has begun."""

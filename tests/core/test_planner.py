@@ -18,6 +18,8 @@ from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_second
 from ddl_launch.commands.scaling import scale
 from ddl_launch.commands.simulation import OPERATIONS, SimulationError, TooLongError, hops, simulate
 
+pytestmark = pytest.mark.pure
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "clusters"
 LAB = EXAMPLES / "lab.toml"
 N = 4 << 20

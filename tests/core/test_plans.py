@@ -9,6 +9,8 @@ import pytest
 from ddl_launch.commands.cluster import Cluster, Cores, Level
 from ddl_launch.commands.simulation import OPERATIONS, SimulationError, simulate
 
+pytestmark = pytest.mark.pure
+
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 

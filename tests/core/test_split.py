@@ -12,6 +12,8 @@ from ranks import join, together
 from ddl_core import Comm, Config, Endpoint
 from ddl_core.errors import InvalidArgument, InvalidState
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def four() -> Any:

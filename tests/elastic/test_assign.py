@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from ddl_elastic.shares.assign import SLACK, Assignment, assign, legal_sizes
 from ddl_elastic.shares.order import parts
 
+pytestmark = pytest.mark.pure
+
 
 def all_cuts(workers: int, ranks: int) -> list[list[int]]:
     """All ways to cut 0 <= v < workers into `ranks` ranges."""

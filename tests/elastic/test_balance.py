@@ -11,6 +11,8 @@ import pytest
 
 from ddl_elastic.shares.balance import AGAIN, SLOW_FOR, SPACING, STEPS, Balance, ShareTime
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.mark.slow
 def test_a_slow_worker_gets_fewer_shares(jobs: Any) -> None:

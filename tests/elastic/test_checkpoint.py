@@ -14,6 +14,8 @@ from ddl_elastic.frameworks.protocol import State, Tensor, digest
 from ddl_elastic.storage import checkpoint
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Folder, Manifest
 
+pytestmark = pytest.mark.pure
+
 DTYPES = {"float32": np.float32, "bfloat16": np.uint16, "int64": np.int64, "float": np.float64}
 
 

@@ -58,8 +58,8 @@ def check(folder: Path, find_port: Callable[[], int], words: list[Any]) -> None:
 
 @pytest.mark.slow
 def test_the_page(run_program: Any, tmp_path: Path) -> None:
-    """The first whole program in docs/elastic.md, which goes on from its checkpoint."""
-    page = (EXAMPLES.parent / "docs" / "elastic.md").read_text()
+    """The first whole program in docs/elastic/tutorial.md, which goes on from its checkpoint."""
+    page = (EXAMPLES.parent / "docs" / "elastic" / "tutorial.md").read_text()
     (text,) = re.findall(
         r"A whole program, `train.py`:\n\n<!--.*?-->\n```python\n(.*?)```", page, re.DOTALL
     )

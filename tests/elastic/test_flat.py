@@ -11,6 +11,8 @@ from ddl_elastic.frameworks import flat
 from ddl_elastic.frameworks.flat import Flat, Spec
 from ddl_elastic.frameworks.protocol import Tensor
 
+pytestmark = pytest.mark.pure
+
 SPECS = [
     Spec((2, 3), "float32"),
     Spec((4,), "int32"),

@@ -12,6 +12,8 @@ import pytest
 from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver, Message
 
+pytestmark = pytest.mark.pure
+
 CONNECT = {"members": [0], "addresses": ["00"], "attempt": 1}
 PLAN = {"members": [0], "newcomers": [], "addresses": {}, "speeds": []}
 

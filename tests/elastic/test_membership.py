@@ -13,6 +13,8 @@ from ddl_elastic.base.inbox import Inbox
 from ddl_elastic.base.messages import Channel, JobOver, Message
 from ddl_elastic.step.membership import Membership
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def leaver() -> Iterator[Membership]:

@@ -23,6 +23,8 @@ from ddl_elastic.coordinator.training import receive_state
 from ddl_elastic.worker.reporter import Reporter
 from ddl_launch.frames import HEAD, LARGEST, Frames, frame
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Channel, socket.socket]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from ranks import join
 
 from ddl_core import Endpoint
@@ -19,6 +20,8 @@ from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.worker.observer import Observer, Results
+
+pytestmark = pytest.mark.pure
 
 LIMIT = 60  # seconds for what must not hang
 

@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.quorum import MORE, QuorumArbiter
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
+pytestmark = pytest.mark.pure
+
 SILENCE = 6.0
 LATE = SILENCE + MORE
 

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddl_elastic.coordinator.rate import WINDOW, Rate
+
+pytestmark = pytest.mark.pure
 
 
 def test_a_rate() -> None:

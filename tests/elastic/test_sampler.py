@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from ddl_elastic.shares.sampler import Sampler, permute, sample_seed, share_seed
 
+pytestmark = pytest.mark.pure
+
 
 def used(sampler: Sampler, steps: int) -> list[tuple[int, int]]:
     """(pass, sample) in the order of steps and logical workers."""

@@ -19,6 +19,8 @@ from ddl_elastic.storage import checkpoint, saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Folder, Manifest
 from ddl_elastic.storage.saving import Policy, Saver
 
+pytestmark = pytest.mark.pure
+
 EVERY = 3
 CONSTANTS = {"batch": 8, "seed": 1}
 

@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
 from ddl_elastic.step.admission import Fingerprint
 
+pytestmark = pytest.mark.pure
+
 FIRST = Fingerprint(0, "a", "s", "g", {}, job={"len(data)": 150})
 OTHERS = {
     "its data": (replace(FIRST, member=1, job={"len(data)": 151}), "len(data) is 151, and 150 on"),

@@ -16,6 +16,8 @@ from ddl_elastic.step.partial import PartialSums
 from ddl_elastic.step.reform import Action, RankProgress, Watch, decide
 from ddl_elastic.step.step import PlainArrays, RankGroup, Step
 
+pytestmark = pytest.mark.pure
+
 
 def tree_sum(values: list[np.ndarray], first: int, size: int) -> np.ndarray:
     """By the rule of ddl.h, word for word."""

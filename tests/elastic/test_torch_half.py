@@ -86,7 +86,7 @@ def test_the_next_share_starts_from_the_same_state_and_the_result_is_applied() -
 
 
 def test_an_average_over_three_shares_keeps_constant_buffers() -> None:
-    """x + x + x divided by 3 need not be x, so that changes are averaged, not values."""
+    """The sum x + x + x divided by 3 need not be x, so that changes are averaged, not values."""
     half = half_of(Odd())
     shares = [compute(half, torch.ones(4, 3)) for _ in range(3)]
     result = [(a + b + c) / a.dtype.type(3) for a, b, c in zip(*shares, strict=True)]

@@ -13,6 +13,8 @@ from ddl_elastic.base.messages import Channel, pack
 from ddl_elastic.base.waiting import ready
 from ddl_launch.frames import HEAD, LARGEST, frame
 
+pytestmark = pytest.mark.pure
+
 
 def test_many_connections() -> None:
     environment.allow_connections()

@@ -12,6 +12,8 @@ from ddl_core import Config
 from ddl_elastic.step.watchdog import FIRST, STEPS, Lateness, Watchdog
 from ddl_elastic.worker import joining
 
+pytestmark = pytest.mark.pure
+
 
 def report(*missing: int, sequence: int = 7, status: int = 0, **states: Any) -> dict[str, Any]:
     """Of rank 0 of four. `states`: of rank 1."""
@@ -67,7 +69,7 @@ def test_no_number_of_seconds(limit: float) -> None:
 
 
 def test_operations_have_no_other_limit() -> None:
-    """libddl's own is 30 minutes, and a watchdog may allow more."""
+    """The limit of libddl is 30 minutes, and a watchdog may allow more."""
     asked: list[Config] = []
     endpoint = SimpleNamespace(connect=lambda _addresses, _rank, config: asked.append(config))
     joining.create(endpoint, 0, joining.alone(b"", 0))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddl_elastic.coordinator.watchdogs import (
     FOUNDING,
     LOOKS,
@@ -10,6 +12,8 @@ from ddl_elastic.coordinator.watchdogs import (
     JoinWatchdog,
     StartupWatchdog,
 )
+
+pytestmark = pytest.mark.pure
 
 
 def make(seconds: float = 0.5) -> JoinWatchdog:

@@ -13,6 +13,8 @@ from ddl_elastic.coordinator.recovery import CoordinatorRecovery, is_known, repl
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines.worker_record import WorkerRecord
 
+pytestmark = pytest.mark.pure
+
 
 def told(memory: WorkerRecord, kind: str, heard: bool = True, **fields: Any) -> None:
     memory.told(checked(kind, fields), heard)

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import Handle, Slot
+
+pytestmark = pytest.mark.pure
 
 
 def make_registry(workers: list[Worker]) -> WorkerRegistry:

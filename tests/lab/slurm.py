@@ -86,7 +86,8 @@ class Slurm:
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def clean(self) -> dict[str, str]:
-        """This process's environment without what belongs to another job, and `environment`."""
+        """Return this process's environment without what belongs to another job, and
+        `environment`."""
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "DDL_"))}
         return {**base, **self.environment}
 

@@ -26,7 +26,7 @@ def wheel(request: pytest.FixtureRequest) -> Path:
 
 
 def test_systems(wheel: Path) -> None:
-    """auditwheel finds glibc 2.28 or older enough, and no library but glibc's."""
+    """The tool auditwheel finds glibc 2.28 or older enough, and no library but glibc's."""
     assert re.search(r"-cp310-abi3-(\w+\.)*manylinux_2_2[0-8]_\w+\.whl$", wheel.name)
     report = " ".join(run(TOOLS / "auditwheel", "show", wheel).split())
     tags = re.findall(r"manylinux_2_(\d+)_", report)

@@ -20,6 +20,8 @@ from ddl_scheduler.planning.model import (
     sizes_list,
 )
 
+pytestmark = pytest.mark.pure
+
 MODELS = st.builds(
     StepModel,
     shares=st.sampled_from([8, 16, 60, 64]),

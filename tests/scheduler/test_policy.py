@@ -18,6 +18,8 @@ from ddl_scheduler.planning.jobs import Map, PolicyJob, PolicySlot, Schedule, Se
 from ddl_scheduler.planning.model import MemoryModel, StepModel, sizes_list
 from ddl_scheduler.planning.policy import plan_make
 
+pytestmark = pytest.mark.pure
+
 NOW = 1000.0
 SETTINGS = Settings()
 

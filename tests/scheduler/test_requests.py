@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ddl_scheduler.base.requests import JOB, JobSpec, RequestError, spec_read
 from ddl_scheduler.base.text import printable, printable_line
 
+pytestmark = pytest.mark.pure
+
 FULL = {
     "command": ["python", "train.py", "--lr", "0.1"],
     "min": 2,

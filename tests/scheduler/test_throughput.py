@@ -7,6 +7,8 @@ import pytest
 
 from ddl_scheduler.runner.throughput import LEAST_STEPS, ThroughputEstimator
 
+pytestmark = pytest.mark.pure
+
 
 def run(pace: ThroughputEstimator, begin: float, seconds: float, size: int, hosts: int) -> None:
     """Twenty steps of 12 shares, 0.02 s each."""

@@ -20,6 +20,8 @@ from ddl_scheduler.base.logs import CHUNK, log_folder
 from ddl_scheduler.web.limits import Limits
 from ddl_scheduler.web.server import check_address
 
+pytestmark = pytest.mark.pure
+
 JOB = {"command": ["train.py", "--lr", "0.1"], "min": 1, "max": 4}
 
 

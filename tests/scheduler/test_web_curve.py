@@ -6,7 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ddl_scheduler.web.curve import MOST, Curve
+
+pytestmark = pytest.mark.pure
 
 
 def point(time: int, workers: int = 1) -> dict[str, Any]:

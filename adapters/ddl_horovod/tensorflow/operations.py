@@ -208,7 +208,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """This member's rows of what `allreduce` would give, by Average or Sum; where they cannot be
+    """Return this member's rows of what `allreduce` would give, by Average or Sum; where they
+    cannot be
     divided equally, the first members have one more. Has Horovod's gradient: the members' rows,
     for Sum times their number."""
     how = op, float(prescale_factor), float(postscale_factor)

@@ -325,8 +325,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """This member's rows of what `allreduce` would give, by Average or Sum; where they cannot be
-    divided equally, the first members have one more. Has a gradient."""
+    """Return this member's rows of what `allreduce` would give, by Average or Sum; where they
+    cannot be divided equally, the first members have one more. Has a gradient."""
     how = op, prescale_factor, postscale_factor
     sent, context = compression.compress(tensor)
     return compression.decompress(_Reducescatter.apply(name, how, process_set, sent)[0], context)

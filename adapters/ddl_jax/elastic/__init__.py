@@ -12,7 +12,7 @@
 
     state = elastic.train(make_state, grad_fn, update_fn, data, batch=256, logical=16, passes=10)
 
-docs/elastic.md tells what is promised, and what a program must not do.
+docs/elastic/ tells what is promised, and what a program must not do.
 """
 
 from __future__ import annotations

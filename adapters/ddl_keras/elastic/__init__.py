@@ -7,7 +7,7 @@
     elastic.fit(model, data, batch=256, logical=16, epochs=10)  # was: model.fit(...)
 
 Under `ddl elastic run` each worker runs the program. `Job` starts workers itself, which make the
-model by a function. docs/elastic.md tells what is promised, and what a program must not do.
+model by a function. docs/elastic/ tells what is promised, and what a program must not do.
 """
 
 from __future__ import annotations

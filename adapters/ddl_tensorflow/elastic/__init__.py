@@ -16,7 +16,7 @@ own. Models of Keras have ddl_keras.elastic as well.
             step.backward(compute(x, y))
         optimizer.apply(job.gradients, model.trainable_variables)
 
-docs/elastic.md tells what is promised, and what a program must not do.
+docs/elastic/ tells what is promised, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Job(Loop):
     model      a tf.Module or Keras model that has its variables
     optimizer  has `variables`, as those of Keras have; it is built if it can be
     generators that shares draw from, besides those that are attributes of the model's modules
-    batch, logical, seed, threads, comm, watchdog, checkpoint, every, keep: see docs/elastic.md
+    batch, logical, seed, threads, comm, watchdog, checkpoint, every, keep: see docs/elastic/
     """
 
     def __init__(

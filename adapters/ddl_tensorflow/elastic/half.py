@@ -60,7 +60,7 @@ class Half(Flat):
     def backward(
         self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
     ) -> protocol.Share:
-        """loss  (loss, gradients) of a share, as a GradientTape has given them"""
+        """Add a share's (loss, gradients), which a GradientTape has computed."""
         value, gradients = loss
         self._check()
         pairs = zip(self._trained, gradients, strict=True)

@@ -10,7 +10,7 @@
         optimizer.step()
         schedule.step()
 
-docs/elastic.md tells what is promised, and what a program must not do.
+docs/elastic/ tells what is promised, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = logging.getLogger("ddl_elastic")
 class Job(Loop):
     """An elastic job with a loop of one's own.
 
-    batch, logical, seed   see docs/elastic.md: they are constants of the job
+    batch, logical, seed   see docs/elastic/: they are constants of the job
     threads                of PyTorch in each process, a constant as well: other numbers, other bits
     buffers                "average", of what the shares change in them, as batch norm does, or
                            "first": as logical worker 0's share leaves them; a constant as well
@@ -60,7 +60,7 @@ class Job(Loop):
     watchdog               seconds that the others wait for a process that hangs; 0: for ever
     also                   what else the loop changes that has a state, by name: schedules, averaged
                            models, gradient scalers. Checkpoints have it, and processes that join
-    strict                 hidden state, see docs/elastic.md, is an error instead of a warning
+    strict                 hidden state, see docs/elastic/reference.md, is an error instead of a warning
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job goes on as well;
                            steps between two checkpoints; how many are kept
     """

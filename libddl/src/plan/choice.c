@@ -4,7 +4,7 @@
  * The choice depends only on what all members of a comm know, and on no measurement, since the
  * order of additions must be the same on all ranks and in every run. Over wires the predicted costs
  * decide. In shared memory fixed sizes decide, because caches do not follow a model of latency and
- * bandwidth. They were measured with few ranks (docs/experiments.md). */
+ * bandwidth. They were measured with few ranks (docs/lab/experiments.md). */
 #include "plan/builder.h"
 
 #include <string.h>

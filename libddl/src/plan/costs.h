@@ -13,7 +13,7 @@
 #include "plan/plan.h"
 
 /* Seconds, and bytes per second, where the topology describes nothing. They were fitted once to
- * all-reduces over TCP (docs/experiments.md). */
+ * all-reduces over TCP (docs/lab/experiments.md). */
 
 /* A message over a wire: what the cores at both ends spend on it, and on each byte. */
 #define DDL__WIRE_MESSAGE 6.5e-6

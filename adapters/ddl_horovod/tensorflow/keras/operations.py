@@ -51,7 +51,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
 
 
 def reducescatter(value: Any, name: str | None = None, op: Reduction = Average) -> tf.Tensor:
-    """This rank's rows of what `allreduce` would give, by Average or Sum."""
+    """Return this rank's rows of what `allreduce` would give, by Average or Sum."""
     return operations.reducescatter(tf.constant(value), op=op, name=name)
 
 
