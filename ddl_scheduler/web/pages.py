@@ -24,7 +24,7 @@ _CACHED = {"cache-control": "max-age=86400"}
 
 
 def routes(service: AppContext) -> list[BaseRoute]:
-    """Of the pages and what they load."""
+    """Return the routes of the pages and of the files that they load."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True
     )

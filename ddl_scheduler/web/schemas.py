@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is answered, as JSON Schema; for the OpenAPI document."""
+"""JSON Schemas of the answers, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAYBE_COUNT = {"type": ["integer", "null"]}
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    """With all of these, and no others."""
+    """Return the schema of an object with exactly these properties."""
     return {
         "type": "object",
         "properties": properties,

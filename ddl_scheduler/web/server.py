@@ -62,7 +62,7 @@ def _host_name(text: str) -> str:
 
 
 def _bracketed(host: str) -> str:
-    """As a Host header has it."""
+    """Return the address as it is in a Host header."""
     try:
         is_six = ipaddress.ip_address(host.strip("[]")).version == 6
     except ValueError:

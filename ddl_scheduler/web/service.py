@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all requests share."""
+"""The context that all requests share."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AppContext:
 
     @property
     def path(self) -> Path:
-        """Of the store."""
+        """Return the path of the store."""
         return self.database.path
 
     async def job(self, number: int, sees: str | None) -> JobRecord:

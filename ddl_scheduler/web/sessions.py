@@ -29,7 +29,7 @@ SAFE = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose request it is."""
+    """The caller of a request."""
 
     tenant: str
     role: str
@@ -37,7 +37,7 @@ class Caller:
     csrf: str = ""  # of a session
 
     def may(self, role: str) -> bool:
-        """What this role may do."""
+        """Return True if the caller has this role or a higher one."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     @property
@@ -83,7 +83,7 @@ class Sessions:
         return caller
 
     async def look_up(self, token: str, csrf: str = "") -> Caller | None:
-        """Whose token it is, now."""
+        """Return the present owner of the token."""
         found = await self._database.call(lambda store: store.token_find(token))
         return Caller(*found, token, csrf) if found else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shown of jobs, slots and tenants, as JSON. A tenant sees its own jobs only."""
+"""JSON views of jobs, slots and tenants. A tenant sees its own jobs only."""
 
 from __future__ import annotations
 

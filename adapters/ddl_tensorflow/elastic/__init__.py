@@ -37,7 +37,7 @@ __all__ = ["Half", "Job", "pin", "preload", "seed"]
 
 
 class Job(Loop):
-    """An elastic job with a loop of one's own.
+    """An elastic job with its own training loop.
 
     model      a tf.Module or Keras model that has its variables
     optimizer  has `variables`, as those of Keras have; it is built if it can be

@@ -47,7 +47,7 @@ _log = logging.getLogger("ddl_elastic")
 
 
 class Job(Loop):
-    """An elastic job with a loop of one's own.
+    """An elastic job with its own training loop.
 
     batch, logical, seed   see docs/elastic/: they are constants of the job
     threads                of PyTorch in each process, a constant as well: other numbers, other bits
@@ -60,7 +60,7 @@ class Job(Loop):
     watchdog               seconds that the others wait for a process that hangs; 0: for ever
     also                   what else the loop changes that has a state, by name: schedules, averaged
                            models, gradient scalers. Checkpoints have it, and processes that join
-    strict                 hidden state, see docs/elastic/reference.md, is an error instead of a warning
+    strict                 hidden state is an error instead of a warning: docs/elastic/reference.md
     checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job goes on as well;
                            steps between two checkpoints; how many are kept
     """

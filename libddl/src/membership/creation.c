@@ -27,9 +27,9 @@ bool ddl__creation_concerns(uint32_t failed, uint32_t own)
 ddl__creation_audience ddl__creation_audience_of(ddl_status status, bool is_own, bool is_linked)
 {
     /* A member that is late may still come: this one may try again, too. */
-    bool may_meet = status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
+    bool may_come = status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
     return is_linked             ? DDL__CREATION_CLOSE_LINK
-           : is_own && !may_meet ? DDL__CREATION_SEND_NOTICE
+           : is_own && !may_come ? DDL__CREATION_SEND_NOTICE
                                  : DDL__CREATION_TELL_NOTHING;
 }
 

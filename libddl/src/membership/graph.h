@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* True for comms of so many ranks that not all pairs are connected. */
+/* True for comms in which not all pairs are connected. */
 bool ddl__is_sparse(int size);
 
 /* True if the two are 1, 2, 4, 8 ... places apart in the ring of all ranks. */

@@ -2,7 +2,7 @@
 /* Explores the schedules of a comm's members: all of them for few members and faults, or random
  * ones. Prints the shortest schedule found that breaks an invariant.
  *
- *     explore all N FAULTS [STATES]             at most so many states for each layout of hosts
+ *     explore all N FAULTS [STATES]             at most STATES states for each layout of hosts
  *     explore random N FAULTS SCHEDULES [SEED]  a seed that fails is printed: with SCHEDULES 1 it
  *                                               is replayed
  */

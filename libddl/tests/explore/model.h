@@ -52,7 +52,7 @@ typedef struct model {
     unsigned char host[MOST]; /* of each member */
     bool launcher;            /* it sees the processes of all hosts end */
     bool heals;               /* cut hosts may be connected again, stopped members may continue */
-    unsigned faults;          /* at most so many of a schedule's events are faults */
+    unsigned faults;          /* the maximum number of faults in a schedule */
     unsigned kinds;           /* bits of the faults' event types that may happen */
 } model;
 
