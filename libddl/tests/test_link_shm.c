@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over shared memory that each side maps for itself, as two processes do. */
-#include <sys/socket.h>
-
 #include "link_conformance.h"
 #include "net/regions.h"
 #include "net/shm.h"
@@ -29,11 +27,9 @@ static void create(star *s)
         ddl__arena_fence(arenas[1 + i], fences);
         ddl__arena *centre = ddl__arena_open(ddl__arena_fd(arenas[0]), i);
         ddl__arena *leaf = ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
-        int fds[2];
-        CHECK(centre && leaf && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s",
-              ddl__message());
-        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, fds[0], false);
-        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, fds[1], false);
+        CHECK(centre && leaf, "%s", ddl__message());
+        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, false);
+        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, false);
         CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
     }
 }
@@ -111,7 +107,7 @@ static void test_beside_ends(void)
         ddl__link *leaf = s.leaf[0], *centre = m->first[0];
         CHECK(publish_span(&s.centre[0], 1, 0, 1000), "full");
         if (state == DDL__LINK_LOST)
-            pull_plug(&factory, &s, centre);
+            pull_plug(&factory, &s, centre, m->first[1]);
         else
             centre->ops->close(centre, state == DDL__LINK_LEFT ? NULL : "enough");
         check_becomes(m->first[1], state);

@@ -311,6 +311,8 @@ void ddl__member_ended(ddl__health *h, int rank, int error)
         ddl__member_mark_ended(h, rank, local || member->confirmed, error);
         ddl__gossip_lost(h, rank);
         ddl__member_start_grace(h, rank);
+    } else if (member->fate == DDL__LEFT) {
+        ddl__engine_peer_gone(h->engine, rank); /* which has closed its links, or cannot any more */
     }
     if (local && member->fate == DDL__KILLED)
         ddl__member_announce_end(h, rank);
