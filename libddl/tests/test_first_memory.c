@@ -199,6 +199,25 @@ static int dies_after_leaving(ddl_comm *comm)
     return 0;
 }
 
+/* A member dies when all that have a control connection to it have left. */
+static int dies_unseen(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    bool stays = rank == 0 || rank == VICTIM;
+    if (stays)
+        exchange(comm, VICTIM - rank);
+    else
+        ddl_comm_destroy(comm);
+    reach_step(1, SIZE);
+    if (rank == VICTIM)
+        raise(SIGKILL);
+    if (rank == 0)
+        check_lost(comm);
+    if (stays)
+        ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Memory cannot be shared with a member that lives. */
 static int cannot_share(ddl_comm *comm)
 {
@@ -230,6 +249,7 @@ static const process_test tests[] = {
     {"leaves", leaves, 0, true},
     {"cannot share", cannot_share, 0, true},
     {"dies after leaving", dies_after_leaving, 1 << VICTIM, true},
+    {"dies unseen", dies_unseen, 1 << VICTIM, true},
 };
 
 int main(int argc, char **argv)

@@ -51,6 +51,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     }
     engine->config = *config;
     atomic_init(&engine->references, 1);
+    engine->probed_at = ddl__now();
     engine->wait_policy.sharing = config->sharing_cores;
     /* The members that the first operations wait for are still connecting, and need the cores. */
     if (config->sharing_cores)

@@ -76,3 +76,20 @@ void ddl__bell_silence(int bell)
         if (recv(bell, &byte, 1, MSG_DONTWAIT) < 0 && errno != EINTR)
             return;
 }
+
+static bool can_connect(int fd, uint64_t number)
+{
+    struct sockaddr_un name;
+    socklen_t length = ddl__bell_name(KIND, number, &name);
+    return !connect(fd, (struct sockaddr *)&name, length);
+}
+
+bool ddl__bell_is_gone(uint64_t own, uint64_t number)
+{
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool gone =
+        fd >= 0 && can_connect(fd, own) && !can_connect(fd, number) && errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    return gone;
+}

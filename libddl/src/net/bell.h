@@ -23,6 +23,11 @@ void ddl__bell_ring(int own, uint64_t number);
 /* Read all messages. */
 void ddl__bell_silence(int bell);
 
+/* Whether no process has the bell with this number any more. `own` is the number of a bell that the
+ * caller has: if that is not found either, the process has changed its network namespace, and
+ * nothing can be told. */
+bool ddl__bell_is_gone(uint64_t own, uint64_t number);
+
 /* The abstract name of the socket of this kind with this number, and its length. */
 socklen_t ddl__bell_name(const char *kind, uint64_t number, struct sockaddr_un *name);
 

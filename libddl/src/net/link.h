@@ -112,6 +112,9 @@ typedef struct ddl__link_ops {
     /* The peer's process has ended: an event of link->fd tells. NULL where the link finds that out
      * itself. Any thread. */
     void (*peer_ended)(ddl__link *link);
+    /* Find out whether the peer's process has ended, if nobody tells; as peer_ended then. NULL
+     * where the link finds that out itself. */
+    void (*probe)(ddl__link *link);
     /* Send a leave message unless closed, and free. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;

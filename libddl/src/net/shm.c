@@ -472,7 +472,8 @@ static void shm_destroy(ddl__link *link)
         .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,   \
         .give_back = shm_give_back, .next = shm_next, .want = ddl__shm_want, .peek = shm_peek,     \
         .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll,    \
-        .close = ddl__shm_close, .peer_ended = ddl__shm_peer_ended, .destroy = shm_destroy         \
+        .close = ddl__shm_close, .peer_ended = ddl__shm_peer_ended, .probe = ddl__shm_probe,       \
+        .destroy = shm_destroy                                                                     \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);

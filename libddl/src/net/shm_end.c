@@ -10,6 +10,9 @@
  * end in all rings of the dead rank's arena, and rings the bells of all readers
  * (ddl__shm_peer_ended). So the others know as soon as the first member does.
  *
+ * If all members that have such a connection are gone, too, a driver that waits finds out by
+ * itself: once a second it looks whether the bells of its peers exist (ddl__shm_probe).
+ *
  * What the dead rank had published counts, since a reader looks for spans after the end.
  */
 #include <string.h>
@@ -61,4 +64,13 @@ void ddl__shm_peer_ended(ddl__link *link)
         ddl__arena_mark_ended(peer, s->own_arena->bell);
     /* Whoever has marked it first may have ended before it has rung. */
     ddl__bell_ring(s->own_arena->bell, s->own_arena->bell_number);
+}
+
+/* A rank stores its end before it closes its bell. */
+void ddl__shm_probe(ddl__link *link)
+{
+    ddl__shm_link *s = ddl__shm_of(link);
+    if (!s->first && link->fd >= 0 && link->state == DDL__LINK_OPEN &&
+        ddl__bell_is_gone(s->own_arena->bell_number, s->bell))
+        ddl__shm_peer_ended(link);
 }

@@ -83,6 +83,7 @@ void ddl__shm_look_for_end(ddl__shm_link *first);
 /* For ddl__link_ops. */
 void ddl__shm_close(ddl__link *link, const char *reason);
 void ddl__shm_peer_ended(ddl__link *link);
+void ddl__shm_probe(ddl__link *link);
 
 /* ---- shm_first_use.c; of links that were created unopened ---- */
 
