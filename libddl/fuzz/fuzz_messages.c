@@ -51,19 +51,18 @@ static atomic_uint names_unsent;
 
 static void open_links(scene *s, bool shared)
 {
-    int fds[2];
-    REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
     if (shared) {
         s->own = ddl__arena_create(2, SPANS, PRIVATE);
         s->theirs = ddl__arena_create(2, SPANS, PRIVATE);
         ddl__arena *opened = s->theirs ? ddl__arena_open(ddl__arena_fd(s->theirs), 0) : NULL;
         REQUIRE(s->own && opened, "%s", ddl__message());
-        s->first = ddl__shm_link_create(s->own, 1, opened, 0, fds[0], false);
-        s->their_first =
-            ddl__shm_link_create(s->theirs, 0, ddl__arena_share(s->own), 1, fds[1], false);
+        s->first = ddl__shm_link_create(s->own, 1, opened, 0, false);
+        s->their_first = ddl__shm_link_create(s->theirs, 0, ddl__arena_share(s->own), 1, false);
         s->link = ddl__shm_link_beside(s->first);
         s->other = ddl__shm_link_beside(s->their_first);
     } else {
+        int fds[2];
+        REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
         s->slots = ddl__slots_create(SLOT, 1);
         s->link = s->first = ddl__tcp_link_create(s->slots, fds[0], "", NULL);
         s->other = s->their_first = ddl__tcp_link_create(s->slots, fds[1], "", NULL);

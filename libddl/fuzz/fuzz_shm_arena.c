@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "input.h"
-#include "net/shm.h"
+#include "net/bell.h"
+#include "net/lending.h"
 
 enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STEPS_MAX = 200 };
 
@@ -22,7 +23,7 @@ enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
 /* As in the arena, written down a second time: header, then the readers' rings. */
 enum {
     LANES = 128,
-    ENTRIES = 128, /* in a ring, and each of */
+    ENTRIES = 512, /* in a ring, and each of */
     ENTRY = 640,   /* bytes */
     LOANS = 256 * 4 + 128,
     LANE = ENTRIES + 64 * ENTRY + LOANS,
@@ -94,7 +95,7 @@ typedef struct scene {
     input in;
     ddl__arena *own;
     side sides[2]; /* the link and the one beside it */
-    int own_file, peer_file, bell;
+    int own_file, peer_file;
 } scene;
 
 /* Overwrite short runs of an outlet's header and first rings. */
@@ -154,12 +155,21 @@ static void publish(scene *s, const side *d)
     pwrite(s->peer_file, &stamp, sizeof stamp, entry);
 }
 
+/* Ring, and offer anything, with the right secret or not. */
 static void ring(scene *s)
 {
-    char bytes[300];
-    size_t n = input_run(&s->in, bytes, 1 + input_byte(&s->in));
+    struct sockaddr_un name;
+    socklen_t length = ddl__bell_name("loan", s->own->bell_number, &name);
+    ddl__offer offer = {.secret = {s->own->secret[0], s->own->secret[1]}};
+    size_t n = input_byte(&s->in) % (sizeof offer + 1);
+    input_alter(&s->in, &offer, sizeof offer);
+    ddl__bell_ring(s->own->bell, s->own->bell_number);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    REQUIRE(fd >= 0 && !connect(fd, (struct sockaddr *)&name, length), "%s", strerror(errno));
     if (n)
-        send(s->bell, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+        send(fd, &offer, n % 4 ? sizeof offer : n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    close(fd);
+    ddl__shm_take_offers(s->own);
 }
 
 /* ------------------------------------------------------------------------------------- the link */
@@ -241,7 +251,7 @@ static void check_state(side *d)
 
 static void step(scene *s)
 {
-    enum { KINDS = 13 };
+    enum { KINDS = 14 };
     unsigned what = input_byte(&s->in);
     side *d = &s->sides[what / KINDS % 2];
     ddl__link *link = d->link;
@@ -258,15 +268,16 @@ static void step(scene *s)
     case 9: link->ops->sleeping(link, input_byte(&s->in) % 2); break;
     case 10: link->ops->close(link, input_byte(&s->in) % 2 ? "enough" : NULL); break;
     case 11: link_check_next(d); break;
+    case 12: link->ops->peer_ended(s->sides[0].link); break;
     default: link->ops->flush(link); break;
     }
     check_state(&s->sides[0]);
     check_state(&s->sides[1]);
 }
 
-static void run_links(scene *s, ddl__arena *peer, unsigned number, int bell)
+static void run_links(scene *s, ddl__arena *peer, unsigned number)
 {
-    ddl__link *link = ddl__shm_link_create(s->own, 0, peer, number, bell, false);
+    ddl__link *link = ddl__shm_link_create(s->own, 0, peer, number, false);
     REQUIRE(link && n_mappings == MAPPINGS, "%s", ddl__message());
     off_t beside = (off_t)(mappings[PEER].bytes + number * mappings[PEER_PRIVATE].bytes);
     s->sides[0] =
@@ -287,29 +298,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     scene s = {.in = {bytes, n}};
     ddl__arena *right = NULL;
-    int bells[2];
     s.own = ddl__arena_create(1, SPANS, PRIVATE);
     n_mappings = MAPPINGS;
     right = ddl__arena_create(1, SPANS, PRIVATE); /* without guards: it is not looked at */
     n_mappings = PEER;
-    REQUIRE(s.own && right && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, bells), "%s",
-            strerror(errno));
+    REQUIRE(s.own && right, "%s", ddl__message());
     s.own_file = ddl__arena_fd(s.own);
     s.peer_file = make_file(&s, right);
-    s.bell = bells[1];
     scribble(&s, s.peer_file, 0);
     unsigned number = input_byte(&s.in) % 4;
 
     ddl__message_clear();
     ddl__arena *peer = ddl__arena_open(s.peer_file, number);
-    if (peer) {
-        run_links(&s, peer, number, bells[0]);
-    } else {
+    if (peer)
+        run_links(&s, peer, number);
+    else
         REQUIRE(ddl__message()[0], "refused without a message");
-        close(bells[0]);
-    }
     close(s.peer_file);
-    close(s.bell);
     ddl__arena_drop(right);
     ddl__arena_drop(s.own);
     unmap_guards();

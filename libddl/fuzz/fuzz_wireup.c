@@ -77,6 +77,7 @@ static int make_memory(const stage *s, input *in)
 /* By rank; only those to the other rank are ever created. */
 typedef struct pair_links {
     ddl__link *links[2], *messages[2];
+    ddl__control_dial *controls;
 } pair_links;
 
 /* Let a link receive any bytes, sent from the other end of its connection if we have that. */
@@ -108,6 +109,7 @@ static void drop_links(const pair_links *m, int peer)
         m->messages[peer]->ops->destroy(m->messages[peer]);
     if (m->links[peer])
         m->links[peer]->ops->destroy(m->links[peer]);
+    ddl__controls_destroy(m->controls, 2);
 }
 
 static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
@@ -132,6 +134,8 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
                           .links = m->links,
                           .messages = m->messages,
                           .peer_reason = &told};
+    m->controls = wireup.controls = ddl__controls_create(2);
+    REQUIRE(m->controls, "no memory");
     ddl__message_clear();
     ddl_status status = ddl__wireup_run(&wireup);
     REQUIRE(ddl__now() - start < LIMIT_NS, "kept waiting: %s", ddl__message());

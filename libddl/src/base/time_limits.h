@@ -71,6 +71,7 @@
 #define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is taken for a dead peer */
 #define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* that spans are received when a comm ends */
 #define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* of a driver without events */
+#define DDL__PROBE_EACH           (1 * DDL__S)    /* between looks whether peers are there */
 
 /* ---- a member's death ---- */
 

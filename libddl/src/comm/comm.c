@@ -340,6 +340,7 @@ static ddl_status tear_down(ddl_comm *comm)
     ddl__operation_times_close(comm->times);
     ddl__device_detach(comm->device);
     ddl__engine_destroy(comm->engine);
+    ddl__health_destroy(comm->health);
     ddl__device_destroy(comm->device);
     ddl__first_use_destroy(comm->first_use);
     ddl__operation_times_destroy(comm->times);

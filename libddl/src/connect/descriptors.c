@@ -15,7 +15,7 @@
 enum {
     RESERVE = 64,      /* for descriptors that the program opens meanwhile */
     LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
-    SHARING = 2,       /* the link's socket, and the control connection */
+    SHARING = 1,       /* the control connection */
     PLAIN = 3,         /* two links, and the control connection */
     UNOPENED = 1,      /* the control connection */
     WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
@@ -41,11 +41,14 @@ static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *a
                              int size, uint32_t kinds, bool unopened)
 {
     uint64_t needed = 0;
-    for (int i = 0; i < size; i++)
-        if (i != rank && (!unopened || ddl__are_connected_early(addresses, size, kinds, rank, i)))
-            needed += looks_local(&addresses[rank], &addresses[i], kinds)
-                          ? SHARING
-                          : count_tcp_sockets(endpoint, &addresses[i], unopened);
+    for (int i = 0; i < size; i++) {
+        bool early = ddl__are_connected_early(addresses, size, kinds, rank, i);
+        if (i == rank || (unopened && !early))
+            continue;
+        needed += looks_local(&addresses[rank], &addresses[i], kinds)
+                      ? (early ? SHARING : 0)
+                      : count_tcp_sockets(endpoint, &addresses[i], unopened);
+    }
     return needed;
 }
 

@@ -209,10 +209,13 @@ static void use_open(link_use *u, const opening *o)
              w->addresses[u->peer].host, name);
     u->state = ENDED;
     if (u->shared)
-        ddl__shm_link_connect(u->link, o->fd, o->arena);
+        ddl__shm_link_connect(u->link, o->arena);
     else
         ddl__tcp_link_connect(u->link, o->fd, name, o->seal);
-    u->use->events.opened(u->use->events.engine, u->link, o->fd);
+    u->use->events.opened(u->use->events.engine, u->link,
+                          u->shared ? ddl__arena_bell(w->arena) : o->fd);
+    if (u->shared) /* both map the other's memory: nothing else comes over it */
+        close(o->fd);
 }
 
 /* Under the lock. */

@@ -142,7 +142,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
 /* Whether nothing is opened between this rank and the peer. */
 static bool is_late(const ddl__wireup *w, int peer)
 {
-    return peer != w->rank && w->first_use && w->controls &&
+    return peer != w->rank && w->first_use &&
            !ddl__are_connected_early(w->addresses, w->size, w->kinds, w->rank, peer);
 }
 

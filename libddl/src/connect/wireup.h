@@ -11,9 +11,9 @@
 #include "net/shm.h"
 #include "net/tcp.h"
 
-/* The control connection to a member, for the failure detector. Members that share memory get
- * theirs with the link, already open. Over TCP it is dialed together with the links, unless these
- * have lanes. */
+/* The control connection to a member, for the failure detector. Where members share memory it is
+ * the connection over which they did that. Over TCP it is dialed together with the links, unless
+ * these have lanes. */
 typedef struct ddl__control_dial {
     int fd;               /* -1: none yet */
     bool late;            /* there is none unless an agreement needs it: see neighbours.h */
@@ -44,7 +44,7 @@ typedef struct ddl__wireup {
     ddl__arena *arena; /* this rank's, if shared memory is allowed */
     ddl__slots *slots;
     ddl__link **links, **messages; /* by rank: created by the wireup */
-    ddl__control_dial *controls;   /* by rank: begun by the wireup; NULL: not wanted */
+    ddl__control_dial *controls;   /* by rank: begun by the wireup */
     ddl__first_use
         *first_use; /* opens the TCP links of a large comm when used; NULL: all are opened */
     ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or

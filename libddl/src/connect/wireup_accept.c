@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/forks.h"
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "net/socket.h"
@@ -37,7 +36,7 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     bool second = hello->kind == DDL__CONN_MESSAGES;
     if (hello->kind == DDL__CONN_CONTROL)
         return "control connections come later";
-    if (hello->kind == DDL__CONN_PAIR && (!w->first_use || !w->controls))
+    if (hello->kind == DDL__CONN_PAIR && !w->first_use)
         return "the links of this comm are opened at once";
     const ddl__link *link = w->links[hello->from], *messages = w->messages[hello->from];
     if (hello->lane)
@@ -50,43 +49,18 @@ static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *h
     return w->kinds & link_kind ? NULL : "this kind of link is not allowed here";
 }
 
-/* Whether a control connection belongs to the link that the hello asks for. */
-static bool has_control(const ddl__wireup *w, const ddl__hello *hello)
-{
-    return w->controls && !ddl__is_over_tcp(hello->kind);
-}
-
-/* Create the control connection of a member that shares memory; *theirs is its end. A forked child
- * must not keep that open. */
-static bool control_create(const ddl__wireup *w, int peer, int *theirs)
-{
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends)) {
-        ddl__fail(DDL_ESYSTEM, "no descriptors for a control connection: %s", strerror(errno));
-        return false;
-    }
-    w->controls[peer] = (ddl__control_dial){.fd = ends[0], .open = true};
-    *theirs = ddl__guard(ends[1]);
-    return true;
-}
-
-/* Send the member its answer, with our arena and its end of the control connection (-1: none). */
+/* Send the member its answer, with our arena. */
 static bool send_member_answer(const ddl__wireup *w, const ddl__accepted *accepted,
-                               const char *refusal, ddl__hello *answer, int control)
+                               const char *refusal, ddl__hello *answer)
 {
     uint8_t kind = accepted->hello.kind;
-    int passed[DDL__PASSED_MAX];
-    unsigned n = 0;
+    int passed = !refusal && kind == DDL__CONN_SHM ? ddl__arena_fd(w->arena) : -1;
     *answer = ddl__hello_answer(&accepted->hello, refusal ? DDL_EREFUSED : DDL_OK, refusal);
     if (!refusal && kind == DDL__CONN_INPROC)
         answer->arena = (uintptr_t)ddl__arena_share(w->arena);
-    if (!refusal && kind == DDL__CONN_SHM)
-        passed[n++] = ddl__arena_fd(w->arena);
-    if (control >= 0)
-        passed[n++] = control;
     ddl__answer_prove(ddl__endpoint_job(w->endpoint), &accepted->session, DDL__AUTH_MEMBER, answer);
-    return ddl__send_with_fds(accepted->fd, answer, sizeof *answer, passed, n,
-                              ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
+    return ddl__send_with_fd(accepted->fd, answer, sizeof *answer, passed,
+                             ddl__wireup_within(w, DDL__ADDRESS_LIMIT));
 }
 
 /* Create the member's link, or refuse the connection. True if the member now has both links. */
@@ -94,9 +68,7 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
 {
     const ddl__hello *hello = &accepted->hello;
     const char *why = find_member_refusal(w, hello);
-    int peer = (int)hello->from, control = -1;
-    if (!why && has_control(w, hello) && !control_create(w, peer, &control))
-        why = ddl__message();
+    int peer = (int)hello->from;
     if (!why) {
         bool made = ddl__wireup_make_links(w, peer, hello, &accepted->session, DDL__DIALED,
                                            accepted->fd, accepted->passed, hello->arena);
@@ -108,16 +80,13 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
             close(accepted->passed);
     }
     ddl__hello answer;
-    bool sent = send_member_answer(w, accepted, why, &answer, control);
-    if (control >= 0 && (why || !sent))
-        ddl__control_dial_close(&w->controls[peer]);
-    ddl__close_guarded(control);
+    bool sent = send_member_answer(w, accepted, why, &answer);
     if (why) {
         close(accepted->fd);
         ddl__log(DDL__INFO, "rank %u was refused: %s", hello->from, answer.text);
         return false;
     }
-    if (w->controls && hello->kind == DDL__CONN_TCP)
+    if (hello->kind == DDL__CONN_TCP)
         w->controls[peer].after = hello->number;
     if (sent)
         return ddl__wireup_is_connected(w, peer);

@@ -141,11 +141,19 @@ static void warn_missing(const ddl__wireup *w)
              (double)(now - w->begun) * 1e-9, named > 1 ? "s" : "", missing);
 }
 
-/* Whether a member whose link is not open yet has closed its control connection. */
+/* Whether a member with an open control connection has closed that. A link that does not find out
+ * by itself is told so. */
 static bool pair_has_ended(const ddl__wireup *w, int peer)
 {
-    int fd = w->links[peer]->fd < 0 ? w->controls[peer].fd : -1;
-    return fd >= 0 && ddl__has_ended(fd);
+    const ddl__control_dial *control = &w->controls[peer];
+    ddl__link *link = w->links[peer];
+    if (!control->open || !ddl__has_ended(control->fd))
+        return false;
+    if (link->ops->peer_ended) {
+        link->ops->peer_ended(link);
+        link->ops->poll(link);
+    }
+    return true;
 }
 
 static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t later)
@@ -219,14 +227,18 @@ static ddl_status check_aborted(const ddl__wireup *w)
 /* Fail if a member has closed its link, with or without a reason. */
 static ddl_status check_lost(const ddl__wireup *w)
 {
-    for (int i = 0; i < w->size; i++) {
+    ddl_status status = DDL_OK;
+    for (int i = 0; i < w->size && status == DDL_OK; i++) {
         const ddl__link *link = w->links[i];
-        if (link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i)))
+        bool ended = link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i));
+        if (ended) /* it may have said why before */
+            status = check_aborted(w);
+        if (ended && status == DDL_OK)
             return ddl__fail(
                 DDL_EPEER, "rank %d on %s closed its connection while the comm was created: %s", i,
                 w->addresses[i].host, link->reason[0] ? link->reason : "it failed itself");
     }
-    return DDL_OK;
+    return status;
 }
 
 static ddl_status check_cause(const ddl__wireup *w, ddl__creation_cause cause)
@@ -275,16 +287,16 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     return status;
 }
 
-/* Receive the answer of the peer's comm. The caller owns the descriptors, also on failure. */
+/* Receive the answer of the peer's comm. The caller owns the descriptor, also on failure. */
 static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
                                         const ddl__session *session, ddl__hello *answer,
-                                        int passed[DDL__PASSED_MAX])
+                                        int *passed)
 {
     const char *host = w->addresses[peer].host;
     ddl_status status = await_member_answer(w, fd);
     if (status != DDL_OK)
         return status;
-    if (!ddl__recv_with_fds(fd, answer, sizeof *answer, passed, DDL__PASSED_MAX, w->deadline)) {
+    if (!ddl__recv_with_fd(fd, answer, sizeof *answer, passed, w->deadline)) {
         int error = errno;
         status = ddl__wireup_check_members(w); /* the peer may have sent the reason */
         if (status != DDL_OK)
@@ -315,15 +327,8 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
 ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
 {
     ddl__hello answer;
-    int passed[DDL__PASSED_MAX] = {-1, -1};
-    bool shm = d->hello.kind == DDL__CONN_SHM;
-    ddl_status status = receive_member_answer(w, peer, d->fd, &d->session, &answer, passed);
-    int arena = shm ? passed[0] : -1, control = passed[shm];
-    if (status == DDL_OK && w->controls && control < 0 && !ddl__is_over_tcp(d->hello.kind))
-        status = ddl__fail(DDL_ESYSTEM,
-                           "rank %d has no descriptor for the control connection of rank %d: raise "
-                           "ulimit -n",
-                           w->rank, peer);
+    int arena = -1;
+    ddl_status status = receive_member_answer(w, peer, d->fd, &d->session, &answer, &arena);
     if (status == DDL_OK) {
         if (!ddl__wireup_make_links(w, peer, &d->hello, &d->session, DDL__DIALER, d->fd, arena,
                                     answer.arena))
@@ -331,11 +336,7 @@ ddl_status ddl__dial_join(const ddl__wireup *w, int peer, ddl__dial_attempt *d)
         arena = -1;
     }
     if (status == DDL_OK)
-        d->fd = -1; /* owned by the link */
-    if (status == DDL_OK && w->controls && control >= 0)
-        w->controls[peer] = (ddl__control_dial){.fd = control, .open = true};
-    else if (control >= 0)
-        close(control);
+        d->fd = -1; /* owned by the link, or the control connection */
     if (arena >= 0)
         close(arena);
     ddl__dial_cancel(d);

@@ -37,6 +37,13 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
     return link;
 }
 
+/* Links over shared memory need the connection no more: it becomes the control connection. */
+static void keep_as_control(const ddl__wireup *w, int peer, int fd)
+{
+    ddl__control_dial_close(&w->controls[peer]);
+    w->controls[peer] = (ddl__control_dial){.fd = fd, .open = true};
+}
+
 /* Create the unopened links of a pair whose control connection this is. */
 static bool make_pair(const ddl__wireup *w, int peer, const ddl__session *session, ddl__side side,
                       int fd)
@@ -72,12 +79,14 @@ bool ddl__wireup_make_links(const ddl__wireup *w, int peer, const ddl__hello *he
                              : passed >= 0            ? ddl__arena_open(passed, (unsigned)w->rank)
                                                       : NULL;
         if (theirs)
-            link = ddl__shm_link_create(w->arena, (unsigned)peer, theirs, (unsigned)w->rank, fd,
+            link = ddl__shm_link_create(w->arena, (unsigned)peer, theirs, (unsigned)w->rank,
                                         kind == DDL__CONN_INPROC);
         else if (passed < 0)
             ddl__fail(DDL_EREFUSED, "the hello came without shared memory");
         if (theirs && !link)
             ddl__arena_drop(theirs);
+        if (link)
+            keep_as_control(w, peer, fd);
     }
     if (passed >= 0)
         close(passed);
@@ -125,6 +134,8 @@ void ddl__wireup_unmake_links(const ddl__wireup *w, int peer, uint8_t kind)
     }
     (*made)->ops->destroy(*made);
     *made = NULL;
-    if (!ddl__is_over_tcp(kind))
-        w->messages[peer] = NULL;
+    if (ddl__is_over_tcp(kind))
+        return;
+    w->messages[peer] = NULL;
+    ddl__control_dial_close(&w->controls[peer]);
 }

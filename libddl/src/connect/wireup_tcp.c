@@ -67,7 +67,7 @@ static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_sta
     a->status = status;
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
     ddl__dial_cancel(&a->messages);
-    if (w->controls && !w->links[peer])
+    if (!w->links[peer])
         ddl__control_dial_close(&w->controls[peer]);
     if (a->path + 1 < a->paths.at_once)
         warn_unused(w, peer, a->paths.path[a->path]);
@@ -115,7 +115,7 @@ static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, co
 {
     bool lanes = race->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
     a->paths = race->paths;
-    a->first_use = w->first_use && w->controls && !lanes;
+    a->first_use = w->first_use && !lanes;
     a->status = DDL_EUNREACHABLE;
     snprintf(a->why, sizeof a->why, "%s",
              race->error ? strerror(race->error) : "it has no address that leads to it from here");

@@ -19,6 +19,8 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
+    else if (link->ops->shared) /* nothing waits for room in a peer's bell */
+        event.events = EPOLLIN | EPOLLET;
     /* Where links share a descriptor, the first one polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
@@ -49,6 +51,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     }
     engine->config = *config;
     atomic_init(&engine->references, 1);
+    engine->probed_at = ddl__now();
     engine->wait_policy.sharing = config->sharing_cores;
     /* The members that the first operations wait for are still connecting, and need the cores. */
     if (config->sharing_cores)
@@ -109,16 +112,22 @@ void ddl__engine_created(ddl__engine *engine)
 void ddl__engine_peer_died(ddl__engine *engine, int rank)
 {
     atomic_store_explicit(&engine->losses[rank].ended, true, memory_order_release);
+    ddl__engine_peer_gone(engine, rank);
     ddl__wake_driver(engine);
+}
+
+void ddl__engine_peer_gone(ddl__engine *engine, int rank)
+{
+    ddl__link *link = engine->config.links[rank];
+    if (link && link->ops->peer_ended)
+        link->ops->peer_ended(link);
 }
 
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
-    ddl__messages_links_changed(engine->messages);
-    if (engine_watch_fd(engine, fd, link))
-        return;
-    ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
-    ddl__wake_driver(engine);
+    if (!engine_watch_fd(engine, fd, link))
+        ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
+    ddl__engine_wake(engine); /* one that shares memory has the descriptor of others */
 }
 
 void ddl__engine_wake(ddl__engine *engine)

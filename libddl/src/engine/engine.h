@@ -112,6 +112,10 @@ void ddl__engine_created(ddl__engine *engine);
  * may have no room to say why, and its reason then comes a little later. Any thread. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
+/* This member sends nothing any more; it has left the comm, or its process has ended before it
+ * could. Any thread. */
+void ddl__engine_peer_gone(ddl__engine *engine, int rank);
+
 /* A link that was unopened has this descriptor now: watch it. Any thread. */
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 

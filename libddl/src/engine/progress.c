@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/time_limits.h"
 #include "engine/calls/describe.h"
 #include "engine/state.h"
 
@@ -232,8 +233,23 @@ unsigned ddl__links_ended(const ddl__engine *engine)
     return n;
 }
 
+/* A peer may have died, and all that would tell this rank as well. */
+static void probe_peers(ddl__engine *engine)
+{
+    int64_t now = ddl__now();
+    if (now - engine->probed_at < DDL__PROBE_EACH)
+        return;
+    engine->probed_at = now;
+    for (int rank = 0; rank < engine->config.size; rank++) {
+        ddl__link *link = engine->config.links[rank];
+        if (link && link->ops->probe)
+            link->ops->probe(link);
+    }
+}
+
 void ddl__check_blocked(ddl__engine *engine)
 {
+    probe_peers(engine);
     if (ddl__links_ended(engine))
         ddl__check_ended(engine);
     else

@@ -94,6 +94,7 @@ struct ddl__engine {
     atomic_bool created;       /* see ddl__engine_created */
     ddl__loss *losses;         /* by rank */
     int64_t unconfirmed_until; /* when to believe a lost link; 0: none is in doubt */
+    int64_t probed_at;         /* when links last probed their peers */
     int epoll, wake;
 
     pthread_mutex_t explaining; /* held during a call of `explain`; before the detector's lock */

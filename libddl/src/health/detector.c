@@ -97,6 +97,8 @@ void ddl__member_poll(ddl__health *h, int rank)
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
     ddl__peer *peer = member->peer;
+    if (peer->state == DDL__LEFT) /* it has closed its links, or cannot any more */
+        ddl__engine_peer_gone(h->engine, rank);
     bool confirmed = peer->confirmed || peer->confirmed_at;
     if (peer->is_new && !confirmed) /* it has given up dialing before it had the answer */
         peer->silent_ns = 0;

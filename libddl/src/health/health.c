@@ -31,6 +31,9 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
  * comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
+    for (int i = 0; i < h->size; i++)
+        if (h->members[i].conn.fd >= 0 && ddl__has_ended(h->members[i].conn.fd))
+            ddl__engine_peer_gone(h->engine, i);
     ddl__engine_poll(h->engine);
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
     if (snapshot.status != DDL_OK)
@@ -251,10 +254,12 @@ static void send_last(ddl__control_conn *conn, ddl__control_msg message, const v
     ddl__control_conn_receive(conn, handle, context);
 }
 
-static void health_free(ddl__health *h)
+void ddl__health_destroy(ddl__health *h)
 {
-    for (int i = 0; i < h->size && h->members; i++)
+    for (int i = 0; h && i < h->size && h->members; i++)
         ddl__control_conn_close(&h->members[i].conn);
+    if (!h)
+        return;
     ddl__controls_destroy(h->dials, h->size);
     ddl__close_guarded(h->arrivals);
     free(h->trace_dir);
@@ -301,8 +306,7 @@ ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **o
     }
     if (!h || !detector || !health_allocate(h)) {
         ddl__controls_destroy(config->controls, config->size);
-        if (h)
-            health_free(h);
+        ddl__health_destroy(h);
         return detector ? ddl__fail(DDL_ENOMEM, "no memory to monitor %d members", config->size)
                         : DDL_ESYSTEM;
     }
@@ -438,7 +442,9 @@ void ddl__health_close(ddl__health *h, char difference[DDL__MESSAGE_MAX])
     else if (h->monitored && snapshot.status == DDL_EMISMATCH && !snapshot.told)
         memcpy(difference, snapshot.text, sizeof snapshot.text);
     ddl__flight_record_join(h);
-    health_free(h);
+    for (int i = 0; i < h->size; i++)
+        if (!h->members[i].conn.local)
+            ddl__control_conn_close(&h->members[i].conn);
 }
 
 int ddl__health_failed(ddl__health *h, int *ranks, int capacity)

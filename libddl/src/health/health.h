@@ -51,10 +51,15 @@ ddl_status ddl__health_open(ddl__health *health);
 /* All members have created the comm. `health` may be NULL. */
 void ddl__health_created(ddl__health *health);
 
-/* Send a leave message, and end. When this returns, the detector no longer touches the engine.
- * `difference` describes a known difference between the members' operations that was not reported
- * to a caller yet, else it is "". `health` may be NULL. */
+/* Send a leave message. When this returns, the detector no longer touches the engine. The
+ * connections to members of this host stay open: their end is evidence that the links over shared
+ * memory have been closed, or never will be. `difference` describes a known difference between the
+ * members' operations that was not reported to a caller yet, else it is "". `health` may be NULL.
+ */
 void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
+
+/* Close the connections that are left, when the links are closed, and free. */
+void ddl__health_destroy(ddl__health *health);
 
 /* The comm is about to be closed because its members go on in another comm. Closing it then sends
  * EXPEL instead of a leave message, so that other members do not take this rank for gone. */

@@ -8,7 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/crypto.h"
 #include "base/forks.h"
+#include "net/bell.h"
+#include "net/lending.h"
 #include "net/memory_file.h"
 
 static size_t rings_bytes(unsigned readers)
@@ -54,7 +57,7 @@ static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t 
         return NULL;
     }
     atomic_init(&arena->references, 1);
-    arena->fd = -1;
+    arena->fd = arena->bell = arena->offers = -1;
     arena->first = first;
     arena->private_bytes = private_bytes;
     size_t stride = private_stride(private_bytes), mapped = rings_bytes(readers) + bytes;
@@ -86,9 +89,17 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     }
     arena->fd = ddl__guard(fd);
     arena->outlet.readers = calloc(readers, sizeof *arena->outlet.readers);
-    if (!arena->outlet.readers) {
+    arena->links = calloc(readers, sizeof *arena->links);
+    if (!arena->outlet.readers || !arena->links) {
         ddl__arena_drop(arena);
         ddl__fail(DDL_ENOMEM, "no memory for %u readers", readers);
+        return NULL;
+    }
+    arena->bell = ddl__guard(ddl__bell_create(&arena->bell_number));
+    if (arena->bell >= 0)
+        arena->offers = ddl__guard(ddl__lending_listen(arena->bell_number));
+    if (arena->offers < 0 || !ddl__random(arena->secret, sizeof arena->secret)) {
+        ddl__arena_drop(arena);
         return NULL;
     }
     ddl__arena_header *shared = arena->outlet.shared;
@@ -98,6 +109,8 @@ ddl__arena *ddl__arena_create(unsigned readers, size_t bytes, size_t private_byt
     shared->queue = DDL__ARENA_QUEUE;
     shared->bytes = bytes;
     shared->private_bytes = private_bytes;
+    shared->bell = arena->bell_number;
+    memcpy(shared->secret, arena->secret, sizeof arena->secret);
     return arena;
 }
 
@@ -109,6 +122,11 @@ void ddl__arena_fence(ddl__arena *arena, const ddl__fences *fences)
 int ddl__arena_fd(const ddl__arena *arena)
 {
     return arena->fd;
+}
+
+int ddl__arena_bell(const ddl__arena *arena)
+{
+    return arena->bell;
 }
 
 /* Whether a file of `total` bytes fits its header. No sum may overflow. */
@@ -153,7 +171,12 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
         ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", number, said.readers);
         return NULL;
     }
-    return arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
+    ddl__arena *arena = arena_map(fd, said.readers, said.bytes, said.private_bytes, number, 1);
+    if (arena) {
+        arena->bell_number = said.bell;
+        memcpy(arena->secret, said.secret, sizeof arena->secret);
+    }
+    return arena;
 }
 
 ddl__arena *ddl__arena_share(ddl__arena *arena)
@@ -171,8 +194,26 @@ void ddl__arena_drop(ddl__arena *arena)
     if (arena->privates_mapped)
         munmap(arena->privates, arena->privates_mapped);
     ddl__close_guarded(arena->fd);
+    ddl__close_guarded(arena->bell);
+    ddl__close_guarded(arena->offers);
+    free(arena->links);
     free(arena->outlet.readers);
     free(arena);
+}
+
+/* A reader that begins to map the arena stores its bell and then looks at the end of its ring. */
+void ddl__arena_mark_ended(ddl__arena *arena, int bell)
+{
+    ddl__arena_outlet *o = &arena->outlet;
+    for (unsigned i = 0; i < o->n_readers; i++) {
+        ddl__arena_ring *ring = &o->shared->rings[i];
+        unsigned open = DDL__LINK_OPEN;
+        if (!atomic_compare_exchange_strong(&ring->end.state, &open, DDL__LINK_LOST))
+            continue;
+        uint64_t reader = atomic_load_explicit(&ring->bell, memory_order_seq_cst);
+        if (reader)
+            ddl__bell_ring(bell, reader);
+    }
 }
 
 /* The private outlet of a reader, as its owner or that reader sees it. */

@@ -5,8 +5,8 @@
  *
  * An arena is the outgoing memory of one rank. It consists of outlets. An outlet is a ring of bytes
  * for spans and, for each reader, a ring of entries that say where the next span lies. Only the
- * owner writes bytes and entries; only the reader writes the `released` count of its ring. Every
- * cache line thus has one writer.
+ * owner writes bytes and entries; only the reader writes the `released` count of its ring, and its
+ * bell. Every cache line thus has one writer, as long as the owner's process lives (shm_end.c).
  *
  * A short span travels inside its entry, right behind the words that describe it: caches fetch the
  * second line of a pair with the first, and prefetch more of what is read in order. A span
@@ -34,7 +34,7 @@
 
 enum {
     DDL__ARENA_MAGIC = 0x64646c61,
-    DDL__ARENA_LAYOUT = 6,
+    DDL__ARENA_LAYOUT = 7,
     DDL__ARENA_LINE = 64,
     DDL__ARENA_PAIR = 2 * DDL__ARENA_LINE, /* the alignment of shared words */
     DDL__ARENA_QUEUE = 64,                 /* entries of a ring */
@@ -58,12 +58,21 @@ typedef struct ddl__arena_entry {
 typedef struct ddl__arena_loans {
     /* Written by the reader: the serial of the region with this number that it maps; 0: none. */
     alignas(DDL__ARENA_PAIR) atomic_uint mapped[DDL__REGIONS];
-    /* Written by the owner: offers made; 1: it has closed the link (readers add nothing to it). */
-    alignas(DDL__ARENA_PAIR) atomic_uint offers, closed;
+    /* Written by the owner: offers made. */
+    alignas(DDL__ARENA_PAIR) atomic_uint offers;
 } ddl__arena_loans;
+
+/* The last that is heard of the owner. Written once, by the owner, or by a reader that knows that
+ * the owner's process has ended. (Readers add nothing to the state.) */
+typedef struct ddl__arena_end {
+    alignas(DDL__ARENA_PAIR) atomic_uint state; /* ddl__link_state: OPEN, LEFT, ABORTED or LOST */
+    char reason[DDL__LINK_REASON];              /* ABORTED: in words */
+} ddl__arena_end;
 
 typedef struct ddl__arena_ring {
     alignas(DDL__ARENA_PAIR) atomic_ullong released; /* spans that the reader has released */
+    atomic_ullong bell; /* the number of the reader's bell; 0: it does not map the arena yet */
+    ddl__arena_end end;
     ddl__arena_entry entries[DDL__ARENA_QUEUE];
     ddl__arena_loans loans;
 } ddl__arena_ring;
@@ -72,6 +81,7 @@ typedef struct ddl__arena_header {
     uint32_t magic, layout, readers, queue;
     uint64_t bytes, private_bytes; /* of the first outlet, and of each private one */
     atomic_uint fences;            /* 1: the owner's driver passes a heavy fence before it sleeps */
+    uint64_t bell, secret[2];      /* of the owner: see bell.h, and lending.h */
     alignas(DDL__ARENA_LINE) atomic_uint sleeping; /* the owner's driver sleeps, or is about to */
     alignas(DDL__ARENA_PAIR) ddl__arena_ring rings[];
 } ddl__arena_header;
@@ -115,11 +125,18 @@ static inline bool ddl__outlet_is_new(const ddl__arena_outlet *own)
     return own->reserved <= own->size;
 }
 
+struct ddl__shm_link;
+
 struct ddl__arena {
     atomic_uint references;
     int fd;
-    const ddl__fences *fences; /* heavy ones that the owner's driver passes, or NULL */
-    ddl__arena_outlet outlet;  /* the one for all readers */
+    /* Of the owner: its bell, the socket for offers of memory, and its first links by reader, with
+     * holes. */
+    int bell, offers;
+    struct ddl__shm_link **links;
+    uint64_t bell_number, secret[2]; /* as in the header, which a peer can write */
+    const ddl__fences *fences;       /* heavy ones that the owner's driver passes, or NULL */
+    ddl__arena_outlet outlet;        /* the one for all readers */
     size_t mapped;
 
     /* The private outlets, beginning with that of reader `first`. */
@@ -128,6 +145,10 @@ struct ddl__arena {
     uint64_t private_bytes;
     size_t privates_mapped;
 };
+
+/* The process of this arena's owner has ended: store that for all readers, and wake them by ringing
+ * from `bell`. Any thread. */
+void ddl__arena_mark_ended(ddl__arena *arena, int bell);
 
 /* The private outlet of a reader, as its owner or that reader sees it. */
 void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/lending.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,42 +9,68 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "net/bell.h"
 #include "net/memory_file.h"
+#include "net/socket.h"
 
 /* ---------------------------------------------------------------------------------- the owner */
 
-/* Not sent while the socket is full: the next span tries again. */
-static bool offer_send(int socket, const ddl__region *region)
+/* Room for a descriptor, aligned as the kernel wants it. */
+typedef union control {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr aligned;
+} control;
+
+static const char KIND[] = "loan";
+
+/* False while the peer has no room: the next span tries again. */
+static bool offer_send(int socket, const ddl__offer *offer, int file)
 {
-    ddl__offer offer = {region->number, region->serial, region->bytes};
-    unsigned char bytes[1 + sizeof offer] = {DDL__OFFER_LETTER};
-    memcpy(bytes + 1, &offer, sizeof offer);
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr aligned;
-    } control = {{0}};
-    struct iovec part = {bytes, sizeof bytes};
+    control room = {{0}};
+    struct iovec part = {(void *)offer, sizeof *offer};
     struct msghdr message = {.msg_iov = &part,
                              .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
+                             .msg_control = room.bytes,
+                             .msg_controllen = sizeof room.bytes};
     struct cmsghdr *along = CMSG_FIRSTHDR(&message);
     along->cmsg_level = SOL_SOCKET;
     along->cmsg_type = SCM_RIGHTS;
     along->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(along), &region->fd, sizeof region->fd);
-    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof bytes;
+    memcpy(CMSG_DATA(along), &file, sizeof file);
+    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *offer;
 }
 
-bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
-                      const ddl__region *region)
+/* Connect and send. A peer of another user, or one that is not found, is offered nothing, and not
+ * again. */
+static bool offer_make(const ddl__arena *peer, unsigned from, const ddl__region *region)
+{
+    ddl__offer offer = {.secret = {peer->secret[0], peer->secret[1]},
+                        .from = from,
+                        .number = region->number,
+                        .serial = region->serial,
+                        .bytes = region->bytes};
+    struct sockaddr_un name;
+    socklen_t length = ddl__bell_name(KIND, peer->bell_number, &name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool made = false;
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&name, length))
+        made = errno == ECONNREFUSED;
+    else if (fd >= 0)
+        made = !ddl__same_user(fd) || offer_send(fd, &offer, region->fd);
+    if (fd >= 0)
+        close(fd);
+    return made;
+}
+
+bool ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
+                      ddl__arena_loans *reader, const ddl__region *region)
 {
     uint32_t number = region->number, serial = region->serial;
     if (atomic_load_explicit(&reader->mapped[number], memory_order_acquire) == serial)
         return true;
     if (!lending->offered)
         lending->offered = calloc(DDL__REGIONS, sizeof *lending->offered);
-    if (!lending->offered || lending->offered[number] == serial || !offer_send(socket, region))
+    if (!lending->offered || lending->offered[number] == serial || !offer_make(peer, from, region))
         return false;
     lending->offered[number] = serial;
     atomic_fetch_add_explicit(&reader->offers, 1, memory_order_release);
@@ -114,83 +141,120 @@ static void *map_offered(int fd, size_t bytes)
     return base;
 }
 
+int ddl__lending_listen(uint64_t bell)
+{
+    enum { BACKLOG = 1024 };
+    struct sockaddr_un name;
+    socklen_t length = ddl__bell_name(KIND, bell, &name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, length) && !listen(fd, BACKLOG))
+        return fd;
+    ddl__fail(DDL_ESYSTEM, "no unix socket for offers of memory: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* The alignment of a message's room may let more than one in. */
+static void take_files(struct msghdr *message, int *file, bool *several)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; c->cmsg_type == SCM_RIGHTS && i < n; i++) {
+            if (*file >= 0)
+                close(*file);
+            memcpy(file, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            *several = *several || i;
+        }
+    }
+}
+
+static ssize_t receive_some(int fd, ddl__offer *offer, int *file, bool *several)
+{
+    control room;
+    struct iovec part = {offer, sizeof *offer};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = room.bytes,
+                             .msg_controllen = sizeof room.bytes};
+    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n > 0 && message.msg_controllen)
+        take_files(&message, file, several);
+    return n;
+}
+
+/* The offer of a peer that has connected. If it has sent nothing yet, it cannot any more, and
+ * offers again. */
+static bool offer_receive(int fd, const ddl__arena *own, ddl__offer *offer, int *file,
+                          bool *several)
+{
+    *file = -1;
+    *several = false;
+    ssize_t n = receive_some(fd, offer, file, several);
+    if (n < 0 && !shutdown(fd, SHUT_RD))
+        n = receive_some(fd, offer, file, several);
+    if (n == (ssize_t)sizeof *offer && !memcmp(offer->secret, own->secret, sizeof own->secret))
+        return true;
+    if (*file >= 0)
+        close(*file);
+    return false;
+}
+
+bool ddl__lending_receive(const ddl__arena *own, ddl__offer *offer, int *file, bool *several)
+{
+    for (int fd; (fd = accept4(own->offers, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
+        bool received = offer_receive(fd, own, offer, file, several);
+        close(fd);
+        if (received)
+            return true;
+    }
+    return false;
+}
+
 /* A descriptor that is missing was dropped by the kernel: this process has too many. What takes the
  * place of another region was freed by its owner, after its spans were released. */
-static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer,
-                               uint64_t released)
+static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer, int file,
+                               bool several, uint64_t released)
 {
-    if (lending->several)
+    if (several)
         return "came with several";
     if (offer->number >= DDL__REGIONS || !offer->serial || !offer->bytes)
         return "has a wrong number";
     if (lending->borrowed && lending->borrowed[offer->number].last > released)
         return "replaces one that is being read";
-    return lending->fd < 0 ? NULL : ddl__memory_file_fault(lending->fd, offer->bytes);
+    return file < 0 ? NULL : ddl__memory_file_fault(file, offer->bytes);
 }
 
-/* Without a mapping the peer's spans are copied. */
-static void offer_accept(ddl__lending *lending, const ddl__offer *offer, ddl__arena_loans *ours)
+bool ddl__lending_take(ddl__lending *lending, const ddl__offer *offer, int file, bool several,
+                       ddl__arena_loans *ours, uint64_t released, char *reason)
 {
+    const char *fault = offer_fault(lending, offer, file, several, released);
+    if (fault) {
+        snprintf(reason, DDL__LINK_REASON, "it offered %llu bytes of memory in a file that %s",
+                 (unsigned long long)offer->bytes, fault);
+        return false;
+    }
     if (!lending->borrowed)
         lending->borrowed = calloc(DDL__REGIONS, sizeof *lending->borrowed);
     if (!lending->borrowed)
-        return;
+        return true; /* without a mapping the peer's spans are copied */
     struct ddl__borrowed *b = &lending->borrowed[offer->number];
     unmap(b);
-    void *base = lending->fd < 0 ? NULL : map_offered(lending->fd, offer->bytes);
+    void *base = file < 0 ? NULL : map_offered(file, offer->bytes);
     if (!base) {
         ddl__log(DDL__INFO, "a peer's region of %llu bytes cannot be mapped: it is copied",
                  (unsigned long long)offer->bytes);
-        return;
+        return true;
     }
     *b = (struct ddl__borrowed){.serial = offer->serial, .base = base, .bytes = offer->bytes};
     atomic_store_explicit(&ours->mapped[offer->number], offer->serial, memory_order_release);
-}
-
-static void drop_fd(ddl__lending *lending)
-{
-    if (lending->fd >= 0)
-        close(lending->fd);
-    lending->fd = -1;
-}
-
-bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          uint64_t released, char *reason)
-{
-    lending->offer[lending->received++] = byte;
-    if (lending->received < sizeof lending->offer)
-        return true;
-    ddl__offer offer;
-    memcpy(&offer, lending->offer, sizeof offer);
-    const char *fault = offer_fault(lending, &offer, released);
-    if (fault)
-        snprintf(reason, DDL__LINK_REASON, "it offered %llu bytes of memory in a file that %s",
-                 (unsigned long long)offer.bytes, fault);
-    else
-        offer_accept(lending, &offer, ours);
-    drop_fd(lending);
-    lending->received = 0;
-    lending->receiving = false;
-    return !fault;
-}
-
-void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message)
-{
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; c->cmsg_type == SCM_RIGHTS && i < n; i++) {
-            drop_fd(lending);
-            memcpy(&lending->fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-            lending->several = lending->several || i;
-        }
-    }
+    return true;
 }
 
 void ddl__lending_end(ddl__lending *lending)
 {
     for (unsigned i = 0; lending->borrowed && i < DDL__REGIONS; i++)
         unmap(&lending->borrowed[i]);
-    drop_fd(lending);
     free(lending->borrowed);
     free(lending->offered);
     free(lending->awaited);

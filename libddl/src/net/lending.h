@@ -2,10 +2,15 @@
 /* lending.h - spans that lie in the sender's own regions (regions.h), which the reader maps.
  *
  * The owner offers a region to a peer when it first sends from it: a message with the descriptor,
- * over their unix socket. The reader looks for offers when it takes a long span, maps the file
- * read-only, and says so in its lane of the owner's arena. From then on the owner publishes spans
- * of that region as lent: their entry says where they lie. Until then, and when a reader cannot
- * map, spans are copied through the arena as always. So nobody has to know how others send.
+ * over a unix socket that is connected for it and closed afterwards. The reader looks for offers
+ * when it takes a long span, maps the file read-only, and says so in its lane of the owner's arena.
+ * From then on the owner publishes spans of that region as lent: their entry says where they lie.
+ * Until then, and when a reader cannot map, spans are copied through the arena as always. So nobody
+ * has to know how others send.
+ *
+ * Every process of the host can connect to that socket, and could take its name when the reader has
+ * ended. So the owner sends to a socket of its own user only, and the reader takes what carries the
+ * secret of its arena, which only peers map.
  *
  * The owner's operation ends only after all lent spans are released. When it gives an operation up,
  * its caller may write to the memory at once. So the owner first says that it has closed the link,
@@ -21,8 +26,6 @@
 #ifndef DDL_NET_LENDING_H
 #define DDL_NET_LENDING_H
 
-#include <sys/socket.h>
-
 #include "net/arena.h"
 #include "net/regions.h"
 
@@ -34,12 +37,14 @@ typedef struct ddl__loan {
     uint32_t unused;
 } ddl__loan;
 
-/* What follows the letter of an offer on the socket. */
+/* The message of an offer. */
 typedef struct ddl__offer {
+    uint64_t secret[2]; /* of the reader's arena */
+    uint32_t from;      /* the owner, as a reader of that arena */
     uint32_t number, serial;
+    uint32_t unused;
     uint64_t bytes;
 } ddl__offer;
-enum { DDL__OFFER_LETTER = 'M' };
 
 typedef struct ddl__lending {
     uint32_t *offered; /* by number: the serial that was offered last; or NULL */
@@ -60,18 +65,12 @@ typedef struct ddl__lending {
     } * borrowed;      /* by number: what the peer has offered and we have mapped; or NULL */
     uint64_t wanted;   /* position + 1 of the span whose result is to be given back */
     unsigned looked;   /* offers that were looked for */
-
-    /* The offer that is being received. */
-    unsigned char offer[sizeof(ddl__offer)];
-    size_t received;
-    bool receiving;
-    int fd;       /* that came with it, or -1 */
-    bool several; /* more than one has come with a message */
 } ddl__lending;
 
-/* Whether the reader maps this region. If not, it is offered, once. */
-bool ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
-                      const ddl__region *region);
+/* Whether the reader maps this region. If not, it is offered, once: to the owner of arena `peer`,
+ * by its reader `from`. */
+bool ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
+                      ddl__arena_loans *reader, const ddl__region *region);
 
 /* Where this span, its position + 1, lies; or NULL if the peer has said nonsense. It is read until
  * it is released. */
@@ -88,14 +87,19 @@ bool ddl__lending_await(ddl__lending *lending, uint64_t span, const ddl__region 
  * the region was detached meanwhile. */
 bool ddl__lending_returned(const ddl__lending *lending, uint64_t span, void *memory, size_t bytes);
 
-/* The next byte after the letter of an offer. After its last one the region is mapped, if it can
- * be, and `ours` says so. `released`: the spans of this peer that were released. False, with the
- * reason, if no honest peer makes such an offer. */
-bool ddl__lending_receive(ddl__lending *lending, unsigned char byte, ddl__arena_loans *ours,
-                          uint64_t released, char *reason);
+/* A listening socket for offers to the rank whose bell has this number; -1 with the message set. */
+int ddl__lending_listen(uint64_t bell);
 
-/* Take the descriptors that came with a message. */
-void ddl__lending_take_fds(ddl__lending *lending, struct msghdr *message);
+/* The next offer that carries the secret of the owner of the arena, without waiting; false if there
+ * is none. *file is its descriptor, which the caller closes; -1: none came, for this process has
+ * too many, or several. */
+bool ddl__lending_receive(const ddl__arena *own, ddl__offer *offer, int *file, bool *several);
+
+/* Take an offer of this peer: the region is mapped, if it can be, and `ours` says so. `released`:
+ * the spans of this peer that were released. False, with the reason, if no honest peer makes such
+ * an offer. */
+bool ddl__lending_take(ddl__lending *lending, const ddl__offer *offer, int file, bool several,
+                       ddl__arena_loans *ours, uint64_t released, char *reason);
 
 /* Unmap everything. */
 void ddl__lending_end(ddl__lending *lending);

@@ -98,10 +98,10 @@ typedef struct ddl__link_ops {
      * comes any more. */
     bool (*release)(ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
-     * sleeper makes link->fd readable. Links of a comm that share memory, other than those beside
-     * them, announce it in one place: one of them is enough. After announcing it on all links, pass
-     * a heavy fence if the fences of the arena (ddl__arena_fence) are joined, and look for spans
-     * once more before sleeping. */
+     * sleeper makes link->fd readable. Links of a comm that share memory have one descriptor; other
+     * than those beside them, they announce it in one place: one of them is enough. After
+     * announcing it on all links, pass a heavy fence if the fences of the arena (ddl__arena_fence)
+     * are joined, and look for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
     /* link->fd has an event: handle doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
@@ -109,6 +109,12 @@ typedef struct ddl__link_ops {
     /* Send the peer a leave message (reason NULL), or that the comm is dead and why. Nothing can be
      * sent afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
+    /* The peer's process has ended: an event of link->fd tells. NULL where the link finds that out
+     * itself. Any thread. */
+    void (*peer_ended)(ddl__link *link);
+    /* Find out whether the peer's process has ended, if nobody tells; as peer_ended then. NULL
+     * where the link finds that out itself. */
+    void (*probe)(ddl__link *link);
     /* Send a leave message unless closed, and free. */
     void (*destroy)(ddl__link *link);
 } ddl__link_ops;

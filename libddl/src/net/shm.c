@@ -8,18 +8,17 @@
  * need not wait until the line that it has stored to comes back from the reader's core. Otherwise
  * both pairs are sequentially consistent. The side that takes the flag down rings, once.
  *
- * The doorbell is the unix socket over which the two connected. It also carries leave and abort,
- * and its end of file tells of the death of the peer.
+ * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one for
+ * all that share memory with it: its bell (bell.h). So no pair keeps a descriptor.
  */
 #include "net/shm.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/forks.h"
+#include "net/bell.h"
 #include "net/shm_link.h"
 
 _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among a link's words");
@@ -59,7 +58,7 @@ static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
         s->light = s->fences && ddl__fences_joined(s->fences) && are_promised(s);
     }
     if (asleep && atomic_exchange_explicit(sleeping, 0, memory_order_relaxed))
-        send(s->link.fd, "D", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ddl__bell_ring(s->link.fd, s->bell);
 }
 
 /* ------------------------------------------------------------------------------------ sending */
@@ -129,7 +128,7 @@ static void *short_place(ddl__link *const *to, unsigned n)
     return n == 1 ? own_entry(own, one, own->readers[one].reserved)->inline_span : own->short_span;
 }
 
-/* There is no room, or a link is unopened and asks for its connection. */
+/* There is no room, or a link is unopened and asks for its peer's arena. */
 __attribute__((noinline)) static void *wait_for_room(ddl__link *const *to, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
@@ -226,7 +225,7 @@ static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, siz
     word_store(s, &e->stamp, r->published);
 }
 
-/* Of a first link only: offers travel over its socket. */
+/* Of a first link only. */
 static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
                      const ddl__signature *signature, bool returns)
 {
@@ -234,7 +233,8 @@ static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memor
     ddl__arena_loans *loans = &s->own->shared->rings[s->to].loans;
     if (s->first || to->fd < 0 || bytes < DDL__LEND_LEAST ||
         !ddl__region_has(region, memory, bytes) || !ddl__region_is_attached(region) ||
-        !ddl__lending_may(&s->lending, to->fd, loans, region) || outlet_is_full(s->own, s->to))
+        !ddl__lending_may(&s->lending, s->peer_arena, s->from, loans, region) ||
+        outlet_is_full(s->own, s->to))
         return false;
     uint64_t span = s->own->readers[s->to].published + 1;
     ddl__loan loan = {.number = region->number,
@@ -287,9 +287,28 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
-static void shm_poll(ddl__link *link);
+/* Take an offer of any peer of this arena's owner. */
+static void take_offer(ddl__arena *own, const ddl__offer *offer, int file, bool several)
+{
+    shm_link *s = offer->from < own->outlet.n_readers ? own->links[offer->from] : NULL;
+    if (s && ddl__shm_is_open(s) &&
+        !ddl__lending_take(&s->lending, offer, file, several,
+                           &s->peer->shared->rings[s->from].loans, s->position, s->link.reason))
+        s->link.state = DDL__LINK_LOST;
+    if (file >= 0)
+        close(file);
+}
 
-/* An offer that the peer has made is in the socket. */
+void ddl__shm_take_offers(ddl__arena *own)
+{
+    ddl__offer offer;
+    int file;
+    bool several;
+    while (ddl__lending_receive(own, &offer, &file, &several))
+        take_offer(own, &offer, file, several);
+}
+
+/* An offer that the peer has made waits at our socket. */
 static void look_for_offers(shm_link *s)
 {
     unsigned offers =
@@ -297,7 +316,7 @@ static void look_for_offers(shm_link *s)
     if (offers == s->lending.looked)
         return;
     s->lending.looked = offers;
-    shm_poll(&s->link);
+    ddl__shm_take_offers(s->own_arena);
 }
 
 static ddl__loan loan_of(const ddl__arena_entry *e)
@@ -382,13 +401,15 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
 }
 
 /* After a lent span was read: whether the peer has closed the link. Its caller may have written
- * there since. The addition of nothing keeps the reading before the look. */
+ * there since, unless its process has ended. The addition of nothing keeps the reading before the
+ * look. */
 static bool lent_has_ended(shm_link *s)
 {
     if (!s->lending.borrowed || next_entry(s, 0)->offset != DDL__ARENA_LENT)
         return false;
-    atomic_uint *closed = &s->peer->shared->rings[s->from].loans.closed;
-    return atomic_fetch_add_explicit(closed, 0, memory_order_acq_rel);
+    atomic_uint *state = &s->peer->shared->rings[s->from].end.state;
+    unsigned end = atomic_fetch_add_explicit(state, 0, memory_order_acq_rel);
+    return end == DDL__LINK_LEFT || end == DDL__LINK_ABORTED;
 }
 
 static bool shm_release(ddl__link *link)
@@ -420,89 +441,14 @@ static void shm_sleeping(ddl__link *link, bool asleep)
     atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
 }
 
-/* As recv without waiting. A descriptor comes with the last bytes that one call receives. */
-static ssize_t receive_some(shm_link *s, char *bytes, size_t n)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr aligned;
-    } control;
-    struct iovec part = {bytes, n};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t got = recvmsg(s->link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got > 0 && message.msg_controllen)
-        ddl__lending_take_fds(&s->lending, &message);
-    return got;
-}
-
-/* The socket's bytes: D doorbell, M offer (lending.h), G leave, A abort followed by the reason and
- * NUL. */
+/* The bell is that of all links of the arena. */
 static void shm_poll(ddl__link *link)
 {
-    shm_link *s = shm(link);
-    if (s->first)
-        link = &(s = s->first)->link;
-    if (!ddl__shm_is_open(s))
-        return;
-    char bytes[256];
-    for (;;) {
-        ssize_t n = receive_some(s, bytes, sizeof bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
-        if (n <= 0) {
-            if (link->state == DDL__LINK_OPEN || link->state == DDL__LINK_MISMATCH) {
-                strcpy(link->reason, "its process ended or closed the connection");
-                link->state = DDL__LINK_LOST;
-            }
-            return;
-        }
-        for (ssize_t i = 0; i < n; i++) {
-            if (link->state == DDL__LINK_ABORTED) {
-                s->reason_whole = s->reason_whole || !bytes[i];
-                if (!s->reason_whole && s->reason_length + 1 < DDL__LINK_REASON)
-                    link->reason[s->reason_length++] = bytes[i];
-            } else if (s->lending.receiving) {
-                if (!ddl__lending_receive(&s->lending, (unsigned char)bytes[i],
-                                          &s->peer->shared->rings[s->from].loans, s->position,
-                                          link->reason))
-                    link->state = DDL__LINK_LOST;
-            } else if (bytes[i] == DDL__OFFER_LETTER) {
-                s->lending.receiving = true;
-            } else if (bytes[i] == 'A') {
-                link->state = DDL__LINK_ABORTED;
-            } else if (bytes[i] == 'G' && link->state == DDL__LINK_OPEN) {
-                link->state = DDL__LINK_LEFT;
-            }
-        }
-    }
-}
-
-static void shm_close(ddl__link *link, const char *reason)
-{
-    if (shm(link)->first || /* the first link says it */
-        atomic_exchange_explicit(&shm(link)->closed, true, memory_order_relaxed))
-        return;
-    /* Soon the caller may write to what was lent. No such store passes the load. */
-    atomic_uint *said = &shm(link)->own->shared->rings[shm(link)->to].loans.closed;
-    atomic_store_explicit(said, 1, memory_order_seq_cst);
-    (void)atomic_load_explicit(said, memory_order_seq_cst);
-    char text[DDL__SHM_FAREWELL] = "G";
-    size_t n = 1;
-    if (reason) {
-        text[0] = 'A';
-        n += strnlen(reason, DDL__LINK_REASON - 1);
-        memcpy(text + 1, reason, n - 1);
-        text[n++] = 0;
-    }
-    if (shm(link)->arrival)
-        ddl__shm_arrival_close(shm(link), text, n);
-    else
-        ddl__shm_say_farewell(link->fd, text, n);
+    const ddl__arena *own = shm(link)->own_arena;
+    ddl__bell_silence(own->bell);
+    for (unsigned i = 0; i < own->outlet.n_readers; i++)
+        if (own->links[i] && ddl__shm_is_open(own->links[i]))
+            ddl__shm_look_for_end(own->links[i]);
 }
 
 static void shm_destroy(ddl__link *link)
@@ -510,13 +456,12 @@ static void shm_destroy(ddl__link *link)
     shm_link *s = shm(link);
     if (s->first) /* allocated with the first link */
         return;
-    shm_close(link, NULL);
-    if (s->arrival) {
+    ddl__shm_close(link, NULL);
+    s->own_arena->links[s->to] = NULL;
+    if (s->arrival)
         ddl__shm_arrival_destroy(s->arrival);
-    } else {
-        ddl__close_guarded(link->fd);
+    else
         ddl__arena_drop(s->peer_arena);
-    }
     ddl__lending_end(&s->lending);
     free(s);
 }
@@ -527,7 +472,8 @@ static void shm_destroy(ddl__link *link)
         .publish = shm_publish, .send_user = shm_send_user, .lend = lends, .borrow = shm_borrow,   \
         .give_back = shm_give_back, .next = shm_next, .want = ddl__shm_want, .peek = shm_peek,     \
         .release = shm_release, .flush = shm_flush, .sleeping = shm_sleeping, .poll = shm_poll,    \
-        .close = shm_close, .destroy = shm_destroy                                                 \
+        .close = ddl__shm_close, .peer_ended = ddl__shm_peer_ended, .probe = ddl__shm_probe,       \
+        .destroy = shm_destroy                                                                     \
     }
 
 static const ddl__link_ops shm_ops = SHM_OPS("shm", shm_lend);
@@ -548,9 +494,8 @@ ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *b
     s->link.ops = beside->link.ops = inproc ? &inproc_ops : &shm_ops;
     s->link.fd = beside->link.fd = -1;
     s->own = beside->own = &own->outlet;
-    s->own_arena = own;
+    s->own_arena = beside->own_arena = own;
     s->to = beside->to = to;
-    s->lending.fd = beside->lending.fd = -1;
     s->fences = beside->fences = own->fences;
     s->own_fences = beside->own_fences = &own->outlet.shared->fences;
 
@@ -559,10 +504,11 @@ ddl__shm_link *ddl__shm_create(ddl__arena *own, unsigned to, ddl__shm_buffers *b
         s[i].link.reason = s->buffers->reasons[i];
         s[i].link.stores = s->buffers->stores[i];
     }
+    own->links[to] = s;
     return s;
 }
 
-void ddl__shm_attach(ddl__shm_link *s, ddl__arena *peer, unsigned from, int fd)
+void ddl__shm_attach(ddl__shm_link *s, ddl__arena *peer, unsigned from)
 {
     shm_link *beside = s + 1;
     ddl__shm_buffers *buffers = s->buffers;
@@ -576,11 +522,15 @@ void ddl__shm_attach(ddl__shm_link *s, ddl__arena *peer, unsigned from, int fd)
     beside->to = 0;
     ddl__outlet_place_private(&buffers->private_peer, peer, from);
     beside->peer = &buffers->private_peer;
-    s->link.fd = beside->link.fd = fd;
+    s->bell = beside->bell = peer->bell_number;
+    s->link.fd = beside->link.fd = s->own_arena->bell;
+    ddl__arena_ring *ring = &s->peer->shared->rings[from];
+    atomic_store_explicit(&ring->bell, s->own_arena->bell_number, memory_order_seq_cst);
+    ddl__shm_look_for_end(s);
 }
 
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
-                                int fd, bool inproc)
+                                bool inproc)
 {
     if (from >= peer->outlet.n_readers) {
         ddl__fail(DDL_EREFUSED, "reader %u of %u in a peer's shared memory", from,
@@ -590,7 +540,7 @@ ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, 
     shm_link *s = ddl__shm_create(own, to, NULL, inproc);
     if (!s)
         return NULL;
-    ddl__shm_attach(s, peer, from, ddl__guard(fd));
+    ddl__shm_attach(s, peer, from);
     return &s->link;
 }
 

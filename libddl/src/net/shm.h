@@ -34,11 +34,14 @@ ddl__arena *ddl__arena_share(ddl__arena *arena);
 /* Drop one reference. Create, open and share return one each. */
 void ddl__arena_drop(ddl__arena *arena);
 
+/* The descriptor by which peers wake the owner: that of all links of the arena. */
+int ddl__arena_bell(const ddl__arena *arena);
+
 /* A link that publishes in `own` to reader `to`, and reads the spans of `peer` as its reader
- * `from`. fd is the connected unix socket that serves as doorbell and tells of death. The link owns
- * fd and one reference of `peer`; `own` is borrowed. `inproc` only sets the name of the kind. */
+ * `from`. The link owns one reference of `peer`; `own` is borrowed. `inproc` only sets the name of
+ * the kind. */
 ddl__link *ddl__shm_link_create(ddl__arena *own, unsigned to, ddl__arena *peer, unsigned from,
-                                int fd, bool inproc);
+                                bool inproc);
 
 /* The buffers of the links to n readers. Those of many links take no memory until they are used,
  * since their pages are not touched. NULL without memory; free() them after the links. */
@@ -51,14 +54,18 @@ ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned 
                                          ddl__shm_buffers *buffers, void (*ask)(void *context),
                                          void *context);
 
-/* Give it its connection, and the peer's arena, which it owns then; or tell that it will get none:
- * LEFT or LOST. Once, by any thread. */
-void ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer);
+/* Give it the peer's arena, which it owns then; or tell that it will get none: LEFT or LOST. Once,
+ * by any thread. */
+void ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
 void ddl__shm_link_lapse(ddl__link *link, ddl__link_state state);
 
 /* The second link between the same two ranks, in memory of its own, so that neither blocks the
- * other. It belongs to the first link, which has the doorbell and the state of the peer; `next`
- * copies that state. */
+ * other. It belongs to the first link, which has the state of the peer; `next` copies that
+ * state. */
 ddl__link *ddl__shm_link_beside(ddl__link *first);
+
+/* Take the offers of memory (lending.h) that have come, of all peers. The driver does that when it
+ * takes a long span. */
+void ddl__shm_take_offers(ddl__arena *own);
 
 #endif

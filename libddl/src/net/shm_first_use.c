@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links over shared memory that get their connection, and the peer's arena with it, when one of the
- * two ends first sends.
+/* Links over shared memory that get the peer's arena when one of the two ends first sends.
  *
  * Until then such a link looks as if it were full and empty. A driver that wants to send asks for
- * the connection (connect/first_use.h dials it); so does one that has waited for a while to
+ * the arena (connect/first_use.h dials the peer); so does one that has waited for a while to
  * receive. Another thread leaves it in `arrival`. The driver takes it over at the next send,
- * receive or event. So only the driver changes the link; any thread may close it, and then sends
- * the leave message under the lock of the arrival. */
-#include <errno.h>
+ * receive or event. So only the driver changes the link. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/forks.h"
 #include "base/time_limits.h"
 #include "net/shm_link.h"
 
@@ -28,6 +24,8 @@ ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned 
     ddl__shm_link *s = ddl__shm_create(own, to, &buffers[to], false);
     ddl__shm_arrival *a = s ? calloc(1, sizeof *a) : NULL;
     if (!a) {
+        if (s)
+            own->links[to] = NULL;
         free(s);
         ddl__fail(DDL_ENOMEM, "no memory for a link");
         return NULL;
@@ -35,7 +33,6 @@ ddl__link *ddl__shm_link_create_unopened(ddl__arena *own, unsigned to, unsigned 
     a->ask = ask;
     a->context = context;
     a->from = from;
-    a->fd = -1;
     pthread_mutex_init(&a->lock, NULL);
     s->arrival = a;
     return &s->link;
@@ -68,17 +65,25 @@ void ddl__shm_want(ddl__link *link)
         ddl__shm_ask(ddl__shm_of(link));
 }
 
-void ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer)
+void ddl__shm_link_connect(ddl__link *link, ddl__arena *peer)
 {
-    const ddl__shm_link *s = ddl__shm_of(link);
-    ddl__shm_arrival *a = s->arrival;
+    ddl__shm_arrival *a = ddl__shm_of(link)->arrival;
     pthread_mutex_lock(&a->lock);
-    a->fd = ddl__guard(fd);
     a->arena = peer;
-    if (a->farewell_bytes)
-        ddl__shm_say_farewell(fd, s->buffers->farewell, a->farewell_bytes);
+    bool ended = a->ended;
     pthread_mutex_unlock(&a->lock);
+    if (ended)
+        ddl__arena_mark_ended(peer, ddl__shm_of(link)->own_arena->bell);
     atomic_store_explicit(&a->state, DDL__SHM_CONNECTED, memory_order_release);
+}
+
+ddl__arena *ddl__shm_arrival_end(ddl__shm_arrival *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->ended = true;
+    ddl__arena *arena = a->arena;
+    pthread_mutex_unlock(&a->lock);
+    return arena;
 }
 
 void ddl__shm_link_lapse(ddl__link *link, ddl__link_state state)
@@ -106,25 +111,11 @@ void ddl__shm_adopt(ddl__shm_link *s)
         lapse(first);
         return;
     }
-    ddl__shm_attach(first, a->arena, a->from, a->fd);
-}
-
-void ddl__shm_arrival_close(ddl__shm_link *first, const char *text, size_t n)
-{
-    ddl__shm_arrival *a = first->arrival;
-    pthread_mutex_lock(&a->lock);
-    if (a->fd >= 0) {
-        ddl__shm_say_farewell(a->fd, text, n);
-    } else {
-        memcpy(first->buffers->farewell, text, n);
-        a->farewell_bytes = n;
-    }
-    pthread_mutex_unlock(&a->lock);
+    ddl__shm_attach(first, a->arena, a->from);
 }
 
 void ddl__shm_arrival_destroy(ddl__shm_arrival *a)
 {
-    ddl__close_guarded(a->fd);
     ddl__arena_drop(a->arena);
     pthread_mutex_destroy(&a->lock);
     free(a);

@@ -3,6 +3,8 @@
  * as sparse (sparse_comms.c). Ranks are processes. */
 #include <dirent.h>
 
+#include "engine/engine.h"
+
 /* Barriers and the creation use the pairs that are 1, 2 and 4 places apart in the ring. So rank 0
  * and the victim have not shared memory before. */
 enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20 };
@@ -25,57 +27,87 @@ ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, in
     return status;
 }
 
-void __real_ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer);
-void __wrap_ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer);
-void __wrap_ddl__shm_link_connect(ddl__link *link, int fd, ddl__arena *peer)
+void __real_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
+void __wrap_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer);
+void __wrap_ddl__shm_link_connect(ddl__link *link, ddl__arena *peer)
 {
     die_at(AFTER_ANSWERING);
-    __real_ddl__shm_link_connect(link, fd, peer);
+    __real_ddl__shm_link_connect(link, peer);
 }
 
-/* The unix connections of this process. */
-static int count_connections(void)
+void __real_ddl__engine_destroy(ddl__engine *engine);
+void __wrap_ddl__engine_destroy(ddl__engine *engine);
+void __wrap_ddl__engine_destroy(ddl__engine *engine)
+{
+    die_at(AFTER_LEAVING);
+    __real_ddl__engine_destroy(engine);
+}
+
+/* The descriptors of this process. */
+static int count_descriptors(void)
 {
     int n = 0;
     DIR *folder = opendir("/proc/self/fd");
     CHECK(folder, "no /proc");
-    for (const struct dirent *entry; (entry = readdir(folder));) {
-        struct sockaddr_storage peer;
-        socklen_t length = sizeof peer;
-        n += !getpeername(atoi(entry->d_name), (struct sockaddr *)&peer, &length) &&
-             peer.ss_family == AF_UNIX;
-    }
+    while (readdir(folder))
+        n++;
     closedir(folder);
     return n;
 }
 
-/* Their number once none comes or goes: of two ends that dial at once, one drops its connection. */
-static int settled_connections(void)
+/* The mappings of shared memory, its own and that of others. */
+static int count_mappings(void)
 {
-    int n = count_connections();
-    for (int same = 0; same < 100; same++) {
-        usleep(2000);
-        int now = count_connections();
-        same = now == n ? same : 0;
-        n = now;
-    }
+    char line[512];
+    int n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps, "no /proc");
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, "/memfd:libddl") != NULL;
+    fclose(maps);
     return n;
 }
 
+/* Their numbers once none comes or goes: of two ends that dial at once, one drops its connection.
+ */
+typedef struct held {
+    int descriptors, mappings;
+} held;
+
+static held settled(void)
+{
+    held h = {count_descriptors(), count_mappings()};
+    for (int same = 0; same < 100; same++) {
+        usleep(2000);
+        held now = {count_descriptors(), count_mappings()};
+        same = now.descriptors == h.descriptors && now.mappings == h.mappings ? same : 0;
+        h = now;
+    }
+    return h;
+}
+
+static void check_descriptors(held now, held before)
+{
+    CHECK(now.descriptors == before.descriptors, "%d descriptors, before %d", now.descriptors,
+          before.descriptors);
+}
+
 /* Ranks that have sent each other nothing share no memory. Then all pairs open at once, both ends
- * of each. */
+ * of each. No pair keeps a descriptor. */
 static int opens_what_is_used(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
     bool uses = rank == 0 || rank == VICTIM;
     reach_step(1, SIZE);
-    int before = settled_connections();
+    held before = settled();
     reach_step(2, SIZE);
     if (uses)
         exchange(comm, VICTIM - rank);
     reach_step(3, SIZE);
-    int after = settled_connections();
-    CHECK(after == before + uses, "rank %d: %d connections, before %d", rank, after, before);
+    held after = settled();
+    CHECK((after.mappings > before.mappings) == uses, "rank %d: %d mappings, before %d", rank,
+          after.mappings, before.mappings);
+    check_descriptors(after, before);
     reach_step(4, SIZE);
     int32_t out[SIZE], in[SIZE];
     for (int i = 0; i < SIZE; i++)
@@ -84,13 +116,16 @@ static int opens_what_is_used(ddl_comm *comm)
     for (int i = 0; i < SIZE; i++)
         CHECK(in[i] == i * SIZE + rank, "%d from %d", in[i], i);
     reach_step(5, SIZE);
-    int all = settled_connections();
-    CHECK(all > after, "rank %d: %d connections, before %d", rank, all, after);
+    held all = settled();
+    CHECK(all.mappings > after.mappings, "rank %d: %d mappings, before %d", rank, all.mappings,
+          after.mappings);
+    check_descriptors(all, before);
     reach_step(6, SIZE);
     OK(ddl_alltoall(comm, out, in, 1, DDL_I32, NULL, NULL));
     reach_step(7, SIZE);
-    int same = settled_connections();
-    CHECK(same == all, "rank %d: %d connections, before %d", rank, same, all);
+    held same = settled();
+    CHECK(same.mappings == all.mappings, "rank %d: %d mappings, before %d", rank, same.mappings,
+          all.mappings);
     reach_step(8, SIZE);
     ddl_comm_destroy(comm);
     return 0;
@@ -135,6 +170,54 @@ static int sends_and_leaves(ddl_comm *comm)
     return 0;
 }
 
+static void check_lost(ddl_comm *comm)
+{
+    int32_t word;
+    double start = seconds();
+    ddl_status status = ddl_recv(comm, &word, 1, DDL_I32, VICTIM, 0, NULL, NULL, NULL);
+    CHECK(status == DDL_EPEER && strstr(ddl_last_error(), victim_name()), "%d %s", status,
+          ddl_last_error());
+    CHECK(seconds() - start < 20, "after %g s", seconds() - start);
+}
+
+/* A member dies when it has told the failure detector that it leaves, and not yet its peers. */
+static int dies_after_leaving(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    if (rank == 0 || rank == VICTIM)
+        exchange(comm, VICTIM - rank);
+    reach_step(1, SIZE);
+    if (rank == VICTIM) {
+        atomic_fetch_add(arrived, 1);
+        atomic_store(&dies, AFTER_LEAVING);
+    } else {
+        if (rank == 0)
+            check_lost(comm);
+        reach_step(2, SIZE);
+    }
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A member dies when all that have a control connection to it have left. */
+static int dies_unseen(ddl_comm *comm)
+{
+    int rank = ddl_comm_rank(comm);
+    bool stays = rank == 0 || rank == VICTIM;
+    if (stays)
+        exchange(comm, VICTIM - rank);
+    else
+        ddl_comm_destroy(comm);
+    reach_step(1, SIZE);
+    if (rank == VICTIM)
+        raise(SIGKILL);
+    if (rank == 0)
+        check_lost(comm);
+    if (stays)
+        ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* Memory cannot be shared with a member that lives. */
 static int cannot_share(ddl_comm *comm)
 {
@@ -165,6 +248,8 @@ static const process_test tests[] = {
     {"is killed", is_killed, 1 << VICTIM, true},
     {"leaves", leaves, 0, true},
     {"cannot share", cannot_share, 0, true},
+    {"dies after leaving", dies_after_leaving, 1 << VICTIM, true},
+    {"dies unseen", dies_unseen, 1 << VICTIM, true},
 };
 
 int main(int argc, char **argv)

@@ -134,7 +134,7 @@ static void test_descriptors(void)
 enum {
     SPANS = 64 * 1024,
     PRIVATE = 32 * 1024,
-    LANE = 128 + 64 * 640,
+    LANE = 128 + 384 + 64 * 640 + 1024 + 128,
     LANES = 45056, /* a header and one lane, in whole pages */
     BESIDE = LANES + SPANS,
     WHOLE = BESIDE + LANES + PRIVATE
@@ -254,10 +254,9 @@ static two make_two(void)
 {
     two t = {.own = make_arena(), .theirs = make_arena()};
     ddl__arena *peer = ddl__arena_open(ddl__arena_fd(t.theirs), 0);
-    int fds[2];
-    CHECK(peer && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", ddl__message());
-    t.link = ddl__shm_link_create(t.own, 0, peer, 0, fds[0], false);
-    t.other = ddl__shm_link_create(t.theirs, 0, ddl__arena_share(t.own), 0, fds[1], false);
+    CHECK(peer, "%s", ddl__message());
+    t.link = ddl__shm_link_create(t.own, 0, peer, 0, false);
+    t.other = ddl__shm_link_create(t.theirs, 0, ddl__arena_share(t.own), 0, false);
     CHECK(t.link && t.other, "%s", ddl__message());
     return t;
 }
@@ -282,8 +281,8 @@ static void test_arena_readers(void)
         put(ddl__arena_fd(t.theirs), &many, sizeof many, headers[i] + READERS);
         put(ddl__arena_fd(t.own), &many, sizeof many, headers[i] + READERS);
     }
-    CHECK(!ddl__shm_link_create(t.own, 0, peer, 1000, -1, false), "a lane that is not there");
-    CHECK(!ddl__shm_link_create(t.own, 1000, peer, 0, -1, false), "a lane that is not there");
+    CHECK(!ddl__shm_link_create(t.own, 0, peer, 1000, false), "a lane that is not there");
+    CHECK(!ddl__shm_link_create(t.own, 1000, peer, 0, false), "a lane that is not there");
     ddl__arena_drop(peer);
     ddl__link *links[] = {t.link, ddl__shm_link_beside(t.link)};
     for (size_t i = 0; i < 2; i++) {
@@ -298,7 +297,7 @@ static void test_arena_readers(void)
  * no span begins. */
 static void check_entry(bool beside, uint32_t offset)
 {
-    enum { ENTRY = 128 + 128, OFFSET = 24, BYTES_APART = 1000 };
+    enum { ENTRY = 128 + 128 + 384, OFFSET = 24, BYTES_APART = 1000 };
     two t = make_two();
     ddl__link *link = beside ? ddl__shm_link_beside(t.link) : t.link;
     ddl__link *other = beside ? ddl__shm_link_beside(t.other) : t.other;

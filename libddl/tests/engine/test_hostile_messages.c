@@ -31,17 +31,17 @@ static atomic_uint names_unsent;
 static pair make_pair(bool shared)
 {
     pair p = {0};
-    int fds[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "socketpair");
     if (shared) {
         p.own = ddl__arena_create(2, SPANS, PRIVATE);
         p.theirs = ddl__arena_create(2, SPANS, PRIVATE);
         CHECK(p.own && p.theirs, "%s", ddl__message());
-        p.first[0] = ddl__shm_link_create(p.own, 1, ddl__arena_share(p.theirs), 0, fds[0], false);
-        p.first[1] = ddl__shm_link_create(p.theirs, 0, ddl__arena_share(p.own), 1, fds[1], false);
+        p.first[0] = ddl__shm_link_create(p.own, 1, ddl__arena_share(p.theirs), 0, false);
+        p.first[1] = ddl__shm_link_create(p.theirs, 0, ddl__arena_share(p.own), 1, false);
         p.link = ddl__shm_link_beside(p.first[0]);
         p.other = ddl__shm_link_beside(p.first[1]);
     } else {
+        int fds[2];
+        CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "socketpair");
         p.slots = ddl__slots_create(SLOT, 1);
         p.link = p.first[0] = ddl__tcp_link_create(p.slots, fds[0], "", NULL);
         p.other = p.first[1] = ddl__tcp_link_create(p.slots, fds[1], "", NULL);

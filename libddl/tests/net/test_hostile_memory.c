@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that a broken or hostile peer offers over the socket of a link is refused with the reason,
- * before anything reads it, and leaves no descriptor behind. */
+/* Memory that a broken or hostile peer offers is refused with the reason, before anything reads it,
+ * and leaves no descriptor behind. What others send to the socket for offers is ignored. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
@@ -9,37 +9,33 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "net/bell.h"
 #include "net/lending.h"
 #include "net/memory_file.h"
 #include "net/shm.h"
 
 enum { ARENA = 1 << 20, BYTES = 1 << 18, FILES = 3 };
 
-/* A link, and the socket of its peer, who says on it what the test wants. */
+/* A link, to whose peer the test puts words into the mouth. */
 typedef struct pair {
     ddl__arena *arenas[2];
     ddl__link *link;
-    int peer;
 } pair;
 
 static pair pair_create(void)
 {
     pair p;
-    int fds[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "no sockets");
     for (int i = 0; i < 2; i++)
         p.arenas[i] = ddl__arena_create(1, ARENA, ARENA);
     ddl__arena *peers = ddl__arena_open(ddl__arena_fd(p.arenas[1]), 0);
     CHECK(peers, "%s", ddl__message());
-    p.link = ddl__shm_link_create(p.arenas[0], 0, peers, 0, fds[0], false);
-    p.peer = fds[1];
+    p.link = ddl__shm_link_create(p.arenas[0], 0, peers, 0, false);
     return p;
 }
 
 static void pair_destroy(pair *p)
 {
     p->link->ops->destroy(p->link);
-    close(p->peer);
     for (int i = 0; i < 2; i++)
         ddl__arena_drop(p->arenas[i]);
 }
@@ -54,15 +50,23 @@ static int count_descriptors(void)
     return n;
 }
 
+static int connect_to(const pair *p)
+{
+    struct sockaddr_un name;
+    socklen_t length = ddl__bell_name("loan", p->arenas[0]->bell_number, &name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && !connect(fd, (struct sockaddr *)&name, length), "no connection");
+    return fd;
+}
+
 static void send_offer(const pair *p, ddl__offer offer, const int *files, size_t n)
 {
-    unsigned char bytes[1 + sizeof offer] = {DDL__OFFER_LETTER};
-    memcpy(bytes + 1, &offer, sizeof offer);
+    memcpy(offer.secret, p->arenas[0]->secret, sizeof offer.secret);
     union {
         char bytes[CMSG_SPACE(FILES * sizeof(int))];
         struct cmsghdr aligned;
     } control = {{0}};
-    struct iovec part = {bytes, sizeof bytes};
+    struct iovec part = {&offer, sizeof offer};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     if (n) {
         message.msg_control = control.bytes;
@@ -73,7 +77,9 @@ static void send_offer(const pair *p, ddl__offer offer, const int *files, size_t
         along->cmsg_len = CMSG_LEN(n * sizeof *files);
         memcpy(CMSG_DATA(along), files, n * sizeof *files);
     }
-    CHECK(sendmsg(p->peer, &message, 0) == (ssize_t)sizeof bytes, "not sent");
+    int fd = connect_to(p);
+    CHECK(sendmsg(fd, &message, 0) == (ssize_t)sizeof offer, "not sent");
+    close(fd);
 }
 
 /* The reason for which the offer is refused, in `text`; empty if it is not. Closes the files. */
@@ -82,7 +88,7 @@ static void offer(ddl__offer made, const int *files, size_t n, char text[256])
     int before = count_descriptors();
     pair p = pair_create();
     send_offer(&p, made, files, n);
-    p.link->ops->poll(p.link);
+    ddl__shm_take_offers(p.arenas[0]);
     strcpy(text, p.link->state == DDL__LINK_OPEN ? "" : p.link->reason);
     CHECK(!*text == (p.link->state == DDL__LINK_OPEN), "lost without a reason");
     pair_destroy(&p);
@@ -176,6 +182,30 @@ static void test_accepted(void)
     CHECK(!*text, "refused without a descriptor: %s", text);
 }
 
+/* Whoever does not know the secret, or sends something else or nothing, or says that it is a peer
+ * that there is not, changes nothing. */
+static void test_ignored(void)
+{
+    pair p = pair_create();
+    int before = count_descriptors();
+    ddl__offer unknown = {.number = 1, .serial = 1, .bytes = UINT64_MAX};
+    for (size_t bytes = 0; bytes <= sizeof unknown; bytes++) {
+        int fd = connect_to(&p);
+        CHECK(!bytes || send(fd, &unknown, bytes, 0) == (ssize_t)bytes, "not sent");
+        ddl__shm_take_offers(p.arenas[0]);
+        CHECK(send(fd, &unknown, sizeof unknown, MSG_NOSIGNAL) < 0, "still connected");
+        close(fd);
+    }
+    unknown.from = UINT32_MAX;
+    send_offer(&p, unknown, NULL, 0);
+    unknown.from = 1;
+    send_offer(&p, unknown, NULL, 0);
+    ddl__shm_take_offers(p.arenas[0]);
+    CHECK(p.link->state == DDL__LINK_OPEN, "%s", p.link->reason);
+    CHECK(count_descriptors() == before, "%d descriptors, then %d", before, count_descriptors());
+    pair_destroy(&p);
+}
+
 /* Descriptors without an offer, and as many offers as anybody likes. */
 static void test_flood(void)
 {
@@ -185,7 +215,7 @@ static void test_flood(void)
     for (uint32_t i = 1; i <= ROUNDS; i++) {
         ddl__offer made = {.number = i % DDL__REGIONS, .serial = i, .bytes = BYTES};
         send_offer(&p, made, &file, 1);
-        p.link->ops->poll(p.link);
+        ddl__shm_take_offers(p.arenas[0]);
     }
     CHECK(p.link->state == DDL__LINK_OPEN, "%s", p.link->reason);
     CHECK(count_descriptors() == before + 1, "%d descriptors, then %d", before,
@@ -202,21 +232,22 @@ static void test_replaced(bool released)
     int other = ddl__memory_file_create(BYTES);
     pair p = pair_create();
     ddl__arena *ours = ddl__arena_open(ddl__arena_fd(p.arenas[0]), 0);
-    ddl__link *peers = ddl__shm_link_create(p.arenas[1], 0, ours, 0, dup(p.peer), false);
+    ddl__link *peers = ddl__shm_link_create(p.arenas[1], 0, ours, 0, false);
     ddl__regions *regions = ddl__regions_create();
     char *memory = ddl__memory_alloc(regions, BYTES);
     ddl__region region = ddl__regions_find(regions, memory);
     memset(memory, 7, BYTES);
     CHECK(!peers->ops->lend(peers, &region, memory, BYTES, &signature, false), "not mapped yet");
-    p.link->ops->poll(p.link);
+    ddl__shm_take_offers(p.arenas[0]);
     for (int i = 0; i < 2; i++)
         CHECK(peers->ops->lend(peers, &region, memory, BYTES, &signature, false), "span %d", i);
     const char *first = p.link->ops->peek(p.link, 0, NULL, BYTES, &signature);
     CHECK(first, "no span");
     for (int i = 0; released && i < 2; i++)
         CHECK(p.link->ops->release(p.link), "not released");
-    send_offer(&p, (ddl__offer){region.number, region.serial + 1, BYTES}, &other, 1);
-    p.link->ops->poll(p.link);
+    ddl__offer made = {.number = region.number, .serial = region.serial + 1, .bytes = BYTES};
+    send_offer(&p, made, &other, 1);
+    ddl__shm_take_offers(p.arenas[0]);
     CHECK((p.link->state == DDL__LINK_OPEN) == released, "state %d", p.link->state);
     CHECK(released || strstr(p.link->reason, "being read"), "%s", p.link->reason);
     CHECK(released || (first[0] == 7 && first[BYTES - 1] == 7), "other bytes");
@@ -232,6 +263,7 @@ int main(void)
     test_refused();
     test_several();
     test_accepted();
+    test_ignored();
     test_flood();
     test_replaced(true);
     test_replaced(false);

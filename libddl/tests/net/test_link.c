@@ -2,7 +2,6 @@
 /* Links over shared memory. With `shm` each side maps it for itself, as two processes do; with
  * `inproc` it is mapped once, as between threads. */
 #include <string.h>
-#include <sys/socket.h>
 
 #include "link_conformance.h"
 #include "net/regions.h"
@@ -38,11 +37,9 @@ static void create(star *s)
             is_inproc ? ddl__arena_share(arenas[0]) : ddl__arena_open(ddl__arena_fd(arenas[0]), i);
         ddl__arena *leaf = is_inproc ? ddl__arena_share(arenas[1 + i])
                                      : ddl__arena_open(ddl__arena_fd(arenas[1 + i]), 0);
-        int fds[2];
-        CHECK(centre && leaf && !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s",
-              ddl__message());
-        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, fds[0], is_inproc);
-        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, fds[1], is_inproc);
+        CHECK(centre && leaf, "%s", ddl__message());
+        s->centre[i] = ddl__shm_link_create(arenas[0], i, leaf, 0, is_inproc);
+        s->leaf[i] = ddl__shm_link_create(arenas[1 + i], 0, centre, i, is_inproc);
         CHECK(s->centre[i] && s->leaf[i], "%s", ddl__message());
     }
 }
@@ -121,7 +118,7 @@ static void test_beside_ends(void)
         ddl__link *leaf = s.leaf[0], *centre = m->first[0];
         CHECK(publish_span(&s.centre[0], 1, 0, 1000), "full");
         if (state == DDL__LINK_LOST)
-            pull_plug(&factory, &s, centre);
+            pull_plug(&factory, &s, centre, m->first[1]);
         else
             centre->ops->close(centre, state == DDL__LINK_LEFT ? NULL : "enough");
         check_becomes(m->first[1], state);

@@ -161,14 +161,14 @@ static int same_bits(ddl_comm *comm)
 
 /* Spans that this process has lent, and results that it has found in its own memory. */
 static int lent, returned;
-bool __real_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
-                             const ddl__region *region);
-bool __wrap_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
-                             const ddl__region *region);
-bool __wrap_ddl__lending_may(ddl__lending *lending, int socket, ddl__arena_loans *reader,
-                             const ddl__region *region)
+bool __real_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
+                             ddl__arena_loans *reader, const ddl__region *region);
+bool __wrap_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
+                             ddl__arena_loans *reader, const ddl__region *region);
+bool __wrap_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
+                             ddl__arena_loans *reader, const ddl__region *region)
 {
-    bool may = __real_ddl__lending_may(lending, socket, reader, region);
+    bool may = __real_ddl__lending_may(lending, peer, from, reader, region);
     lent += may;
     return may;
 }

@@ -215,7 +215,9 @@ static void check_becomes(ddl__link *link, ddl__link_state state)
 static int epoll_on(ddl__link *link)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    if (!link->ops->shared)
+        event.events |= EPOLLOUT | EPOLLRDHUP;
     CHECK(epoll >= 0 && !epoll_ctl(epoll, EPOLL_CTL_ADD, link->fd, &event), "no epoll");
     return epoll;
 }

@@ -19,7 +19,8 @@ typedef enum moment {
     AFTER_DIALING,
     BEFORE_ANSWERING,
     AFTER_ANSWERING,
-    CANNOT_DIAL
+    CANNOT_DIAL,
+    AFTER_LEAVING
 } moment;
 static atomic_int dies;
 

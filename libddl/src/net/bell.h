@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bell.h - the socket that wakes the driver of one rank. All peers that share memory with the rank
+ * send to it, so a rank needs one descriptor for all of them. A message means: look at what you
+ * share with your peers.
+ *
+ * The socket has an abstract name, which is made from a random number. So a peer needs the number
+ * only, and no descriptor. Whoever else sends to it wakes the driver for nothing. */
+#ifndef DDL_NET_BELL_H
+#define DDL_NET_BELL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* Create a bell, and choose its number. -1: none can be created (message set). */
+int ddl__bell_create(uint64_t *number);
+
+/* Ring the bell with this number; `own` is the bell of the caller. Any thread. Nothing happens if
+ * its process has ended. */
+void ddl__bell_ring(int own, uint64_t number);
+
+/* Read all messages. */
+void ddl__bell_silence(int bell);
+
+/* Whether no process has the bell with this number any more. `own` is the number of a bell that the
+ * caller has: if that is not found either, the process has changed its network namespace, and
+ * nothing can be told. */
+bool ddl__bell_is_gone(uint64_t own, uint64_t number);
+
+/* The abstract name of the socket of this kind with this number, and its length. */
+socklen_t ddl__bell_name(const char *kind, uint64_t number, struct sockaddr_un *name);
+
+#endif
