@@ -230,7 +230,7 @@ class _Rank:
                 self._signal(payload[0])
             elif kind == frames.INPUT:
                 self._take_input(payload)
-            elif kind == frames.WITNESSED:
+            elif kind == frames.WITNESSED and witness.is_report(payload):
                 self._witness.spread(payload)
             elif kind == frames.FINISH:
                 if payload != b"well":

@@ -36,9 +36,11 @@ HELLO, LEAVE, ENDED = b"ddlwitn1", b"ddlleave", b"ddlended"
 CONTINUES = b"ddlcontn"
 ID = 16  # bytes
 _RECORD = 8 + ID
+MOST_BYTES = ID * 10  # of a report
 _MOST = 4096  # connections
 _REMEMBERED = 64  # ends
-_CONTINUED = 8  # comms of an endpoint
+_CONTINUED = 8  # comms of an endpoint; if there were more, _ALL stands for those that are forgotten
+_ALL = struct.pack("=QQ", 0, 2**32 - 1)
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
@@ -68,9 +70,11 @@ class _Endpoint:
             elif word == LEAVE and own == self.id:
                 self.leaves = True
             elif word == CONTINUES and self.id is not None:
+                self.continued.pop(own[:8], None)
                 self.continued[own[:8]] = own
                 if len(self.continued) > _CONTINUED:
-                    del self.continued[next(iter(self.continued))]
+                    del self.continued[next(key for key in self.continued if key != _ALL[:8])]
+                    self.continued[_ALL[:8]] = _ALL
             else:
                 return False
         return True
@@ -169,7 +173,7 @@ class Witness:
 
 def is_report(data: bytes) -> bool:
     """Return True if `data` has the form of a report of an end."""
-    return len(data) >= ID and len(data) % ID == 0 and len(data) <= ID * (1 + _CONTINUED)
+    return len(data) >= ID and len(data) % ID == 0 and len(data) <= MOST_BYTES
 
 
 def _records(report: bytes) -> bytes:

@@ -22,7 +22,7 @@ from ddl_elastic.engines import AgentSpec, Handle
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.worker_record import WorkerRecord
 from ddl_launch import frames
-from ddl_launch.witness import ID
+from ddl_launch.witness import is_report
 
 REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
 CUT = 1.0  # seconds in which all connections to one that is gone end
@@ -152,7 +152,7 @@ class HostAgent:
             self._start(**message.fields)
         elif message.kind == "halt":
             self._halt(**message.fields)
-        elif message.kind == "witnessed" and len(message.fields["endpoint"]) == 2 * ID:
+        elif message.kind == "witnessed" and is_report(bytes.fromhex(message.fields["endpoint"])):
             self._engine.spread(bytes.fromhex(message.fields["endpoint"]))
         elif message.kind == "over":
             self._is_over = True

@@ -27,7 +27,7 @@ from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines import AgentSpec, Event, Handle, Slot, agent
 from ddl_elastic.engines.logs import follow_log
-from ddl_launch.witness import ID, Witness
+from ddl_launch.witness import MOST_BYTES, Witness
 
 # What a worker does, with its spec and its channel to the job.
 Work = Callable[[AgentSpec, Channel], None]
@@ -95,16 +95,16 @@ class LocalEngine:
         return self._server
 
     def witnessed(self) -> list[bytes]:
-        """Endpoints of libddl whose processes, workers of this engine, have ended since the last
-        call."""
+        """Return reports of the ends of workers of this engine since the last call: what
+        `Witness` reports of each endpoint of libddl."""
         found = []
         with suppress(BlockingIOError, ConnectionError):
-            while endpoint := self._server.recv(ID, socket.MSG_DONTWAIT):
+            while endpoint := self._server.recv(MOST_BYTES, socket.MSG_DONTWAIT):
                 found.append(endpoint)
         return found
 
     def spread(self, endpoint: bytes) -> None:
-        """The process of this endpoint, of another engine, has ended."""
+        """Pass on the report of another engine that a process has ended."""
         with suppress(OSError):  # the fork server has ended
             self._server.send(_SPREAD + endpoint)
 

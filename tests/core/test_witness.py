@@ -124,7 +124,8 @@ def test_end_is_reported_with_the_attempts_by_which_the_process_continued(served
         served.serve()
     ends.close()
     served.serve(LIMIT, lambda: bool(served.told))
-    kept = attempts[-8:]
+    rest = (0).to_bytes(8, sys.byteorder) + (2**32 - 1).to_bytes(8, sys.byteorder)
+    kept = [rest, *attempts[-8:]]  # it stands for those that are forgotten
     expected = b"".join(CONTINUES + attempt for attempt in kept) + ENDED + own_id(1)
     assert received(stays) == expected
     assert served.told == [own_id(1) + b"".join(kept)]

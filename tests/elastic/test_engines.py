@@ -35,7 +35,7 @@ from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
-from ddl_launch import frames
+from ddl_launch import frames, witness
 from ddl_launch.hosts import parse_hosts
 
 LIMIT = 60  # seconds
@@ -301,7 +301,8 @@ def test_agents_are_witnesses_for_each_other(tmp_path: Path, late: bool) -> None
             os.kill(int(workers[0]["address"]), signal.SIGCONT)
         told = handles[0].channel
         wait_until(lambda: bool(engine.slots() and select.select([told], [], [], 0)[0]))
-        assert told.receive().fields["text"] == "01" * 16
+        records = witness.CONTINUES + b"\x11" * 16 + witness.ENDED + b"\x01" * 16
+        assert told.receive().fields["text"] == records.hex()
 
 
 def test_ends_that_nobody_has_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -103,10 +103,12 @@ static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a
     return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* If the creation's time is up, the member's was too short. */
-static void report_unreachable(const ddl__wireup *w, int peer)
+/* Nothing has answered at the peer's addresses. If the creation's time is up, it was too short for
+ * that. */
+static void report_unreachable(const ddl__wireup *w, int peer, int error)
 {
-    if (w->until && w->until->unreachable && ddl__now() < w->deadline)
+    bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH;
+    if (is_silent && w->until && w->until->unreachable && ddl__now() < w->deadline)
         w->until->unreachable(w->until->context, peer);
 }
 
@@ -121,7 +123,7 @@ static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, co
              race->error ? strerror(race->error) : "it has no address that leads to it from here");
     if (race->fd < 0) {
         a->path = a->paths.n;
-        report_unreachable(w, peer);
+        report_unreachable(w, peer, race->error);
         return DDL_OK;
     }
     uint8_t kind = a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP;
@@ -164,7 +166,7 @@ static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial
         if (status != DDL_OK)
             return status;
         if (a->attempt.fd < 0 && a->status == DDL_EUNREACHABLE)
-            report_unreachable(w, peer);
+            report_unreachable(w, peer, a->attempt.error);
         if (a->attempt.fd < 0)
             return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, w->addresses[peer].host,
                              w->addresses[peer].port, a->why);

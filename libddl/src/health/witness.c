@@ -24,7 +24,7 @@ typedef struct record {
 } record;
 _Static_assert(sizeof(record) == 24, "the launcher's format");
 
-enum { CONTINUED = 8 };
+enum { CONTINUED = 16 };
 
 /* The attempts by which a process may have continued without members of comms. */
 typedef struct continued {
@@ -154,7 +154,8 @@ bool ddl__witness_saw(const ddl__witness *w, const ddl__digest *endpoint, const 
         if (!ddl__digest_equal(e->endpoint, *endpoint))
             continue;
         for (unsigned k = 0; k < e->n_continued && k < CONTINUED; k++)
-            if (e->continued[k].comm == comm->words[0] && e->continued[k].attempt > *attempt)
+            if ((e->continued[k].comm == comm->words[0] || !e->continued[k].comm) &&
+                e->continued[k].attempt > *attempt)
                 *attempt = (uint32_t)e->continued[k].attempt;
         return true;
     }

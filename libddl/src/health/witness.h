@@ -6,8 +6,9 @@
  * $DDL_WITNESS names the launcher's abstract unix socket. A record has a type of eight characters
  * and 16 bytes, mostly an endpoint's id. A process sends "ddlwitn1" (registers its endpoint),
  * "ddlcontn" (it may continue without members of a comm: the first half of the comm's id, and the
- * attempt of the agreement), and "ddlleave" (the endpoint is destroyed in good order). The launcher
- * sends "ddlended" (the endpoint's process has ended), after the "ddlcontn" of that process. */
+ * attempt of the agreement; from the launcher, 0 and the highest number stand for all comms), and
+ * "ddlleave" (the endpoint is destroyed in good order). The launcher sends "ddlended" (the
+ * endpoint's process has ended), after the "ddlcontn" of that process. */
 #ifndef DDL_HEALTH_WITNESS_H
 #define DDL_HEALTH_WITNESS_H
 

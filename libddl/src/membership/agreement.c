@@ -55,6 +55,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     ddl__peer *peer = &m->peers[from];
     if (message->kind == DDL__JOIN) {
         memcpy(ddl__accused(m, from), message->set, m->set_bytes);
+        m->disputed_until = 0; /* news of what it accuses may be on its way, too */
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VERDICT) {
@@ -96,7 +97,7 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         /* A rank that joined the agreement before it left, or was expelled, may have continued. */
-        bool out = !peer->may_continue && (peer->state == DDL__LEFT || (peer->expelled && waited));
+        bool out = (peer->state == DDL__LEFT && !peer->may_continue) || (peer->expelled && waited);
         if (rank != m->rank && (peer->state == DDL__KILLED || (out && !peer->joined)))
             continue;
         lowest = lowest < 0 ? rank : lowest;

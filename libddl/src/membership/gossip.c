@@ -138,6 +138,8 @@ void ddl__gossip_receive_gone(ddl__membership *m, const ddl__member_msg *message
     if (message->rank < 0 || message->rank >= m->size || message->rank == m->rank)
         return;
     ddl__peer *peer = &m->peers[message->rank];
+    if (peer->state == DDL__LEFT && !peer->connected && !message->attempt)
+        peer->may_continue = false; /* this rank had found only that it was not there any more */
     if (peer->state != DDL__ALIVE || peer->connected)
         return;
     peer->joined = message->attempt > peer->joined ? message->attempt : peer->joined;

@@ -33,6 +33,8 @@
 #include "membership/graph.h"
 #include "membership/state.h"
 
+enum { BEATS = 3 }; /* without a heartbeat, a member may be stopped */
+
 size_t ddl__membership_bytes(int size)
 {
     size_t n = (size_t)size, sets = (2 * n + 1) * ((n + 7) / 8);
@@ -113,7 +115,6 @@ void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state
     ddl__peer *peer = &m->peers[rank];
     peer->cause = (unsigned char)cause->kind;
     peer->state = (unsigned char)state;
-    peer->disconnected_at = now;
     m->n_deaths++;
     if (peer->silent_ns > m->detection_ns)
         m->detection_ns = peer->silent_ns;
@@ -223,7 +224,9 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 
 void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
 {
-    if (!ddl__is_alive(m, rank) || m->dead == INT64_MAX)
+    const ddl__peer *peer = &m->peers[rank];
+    if (peer->state != DDL__ALIVE || !peer->connected || m->dead == INT64_MAX ||
+        peer->silent_ns > BEATS * m->heartbeat)
         return;
     ddl__cause cause = {.kind = DDL__CAUSE_LINK_UNREACHABLE};
     ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
@@ -292,7 +295,7 @@ static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg
         e->by == m->rank || m->peers[e->rank].expelled || m->peers[e->rank].state == DDL__LEFT)
         return;
     /* Its sender may have died before it reached all: else some would not know, and vote. */
-    if (m->n_late)
+    if (ddl__is_sparse(m->size))
         ddl__gossip_pass_on(m, from, e);
     else
         ddl__member_broadcast(m, e);
@@ -338,7 +341,8 @@ static void receive_confirm(ddl__membership *m, int from, const ddl__member_msg 
 {
     if (message->rank < 0 || message->rank >= m->size || message->rank == m->rank)
         return;
-    if (!m->peers[message->rank].confirmed)
+    const ddl__peer *peer = &m->peers[message->rank];
+    if (!peer->confirmed || message->attempt > peer->confirmed_attempt)
         ddl__gossip_pass_on(m, from, message);
     confirm(m, message->rank, message->attempt, now);
 }

@@ -134,7 +134,6 @@ typedef struct ddl__peer {
     unsigned char n_reporters;
     int reporters[2];           /* ranks that count it as dead; see gossip.c */
     int64_t silent_ns;          /* how long it has been silent */
-    int64_t disconnected_at;    /* when it died, for this rank */
     int64_t confirmed_at;       /* when the launcher has confirmed the end of its process */
     uint32_t confirmed_attempt; /* the last one whose comm it had created, for a witness */
 
@@ -221,8 +220,8 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * opened. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
-/* No address of the member answers, although its heartbeats may arrive: they cannot both be in the
- * next list. Ignored where silence proves nothing either. */
+/* Nothing answers at the member's addresses, although its heartbeats arrive: the two cannot both be
+ * in the next list. Ignored without heartbeats, and where silence proves nothing either. */
 void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now);
 
 /* The launcher has seen the member's process end, after it had created the comm of `attempt` (0:

@@ -319,7 +319,7 @@ static bool allows_fault(const model *m, const world *w, event e)
     case STOP: return is_open(a) && !a->stopped;
     case ABORT: return runs(a) && a->phase == RUNNING && !a->ended;
     case EXPEL: /* the program vouches that it does not continue: it must not be out of reach */
-        return runs(a) && e.a != e.b && !w->was_cut;
+        return runs(a) && e.a != e.b && !w->was_cut && !w->was_stopped;
     case LEAVE: return runs(a) && a->phase == RUNNING;
     case LATE: return runs(a) && (a->phase == SHRINKING || a->phase == CREATING);
     default: return false;

@@ -25,8 +25,8 @@ if __name__ == "__main__":
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect("\0" + os.environ[witness.VARIABLE])
         connection.sendall(witness.HELLO + bytes([member]) * witness.ID)
+        connection.sendall(witness.CONTINUES + bytes([member + 16]) * witness.ID)
         channel.send("ready", address=str(server), pid=os.getpid())
-        record = connection.recv(64)
-        assert record[: len(witness.ENDED)] == witness.ENDED
-        channel.send("line", text=record[len(witness.ENDED) :].hex())
+        records = connection.recv(48, socket.MSG_WAITALL)
+        channel.send("line", text=records.hex())
         channel.receive()
