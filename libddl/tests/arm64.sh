@@ -28,10 +28,10 @@ compile src/reduce/fold.c
 compile src/reduce/portable.c
 compile src/reduce/neon.c -O3
 set -- "$build"/*.o
-for file in reduce/test_reduce reduce/test_reduce_small_floats plan/test_fold \
+for program in reduce/test_reduce reduce/test_reduce_small_floats plan/test_fold \
     reduce/test_reduce_scale base/test_fp_mode; do
-    compile "tests/$file.c"
-    test=$(basename "$file")
+    compile "tests/$program.c"
+    test=$(basename "$program")
     "$cc" -static "$build/$test.o" "$@" -lm -o "$build/$test"
     "$qemu" "$build/$test"
 done

@@ -118,7 +118,9 @@ def test_a_leaving_process_is_not_reported(served: Served) -> None:
 def test_end_is_reported_with_the_attempts_by_which_the_process_continued(served: Served) -> None:
     """The newest attempt of each comm, of at most eight comms."""
     ends, stays = served.connect(own_id(1)), served.connect(own_id(2))
-    attempts = [bytes([comm]) * 8 + bytes([number]) * 8 for number in (1, 2) for comm in range(10)]
+    attempts = [
+        bytes([comm]) * 8 + bytes([number]) * 8 for number in (1, 2) for comm in range(1, 11)
+    ]
     for attempt in attempts:
         ends.sendall(CONTINUES + attempt)
         served.serve()
