@@ -23,10 +23,10 @@ class _Waiting:
     """The waiting connections of the process, by client, the oldest first."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, OrderedDict[Connection, None]] = {}
+        self._clients: dict[str, OrderedDict[ClientConnection, None]] = {}
         self._count = 0
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ClientConnection) -> None:
         own = self._clients.setdefault(connection.address, OrderedDict())
         own[connection] = None
         self._count += 1
@@ -35,7 +35,7 @@ class _Waiting:
         elif self._count > MOST:
             self._close_oldest(max(self._clients.values(), key=len))
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: ClientConnection) -> None:
         own = self._clients.get(connection.address, OrderedDict())
         if connection in own:
             del own[connection]
@@ -43,7 +43,7 @@ class _Waiting:
             if not own:
                 del self._clients[connection.address]
 
-    def _close_oldest(self, own: OrderedDict[Connection, None]) -> None:
+    def _close_oldest(self, own: OrderedDict[ClientConnection, None]) -> None:
         oldest = next(iter(own))
         self.discard(oldest)
         oldest.transport.abort()
@@ -52,7 +52,7 @@ class _Waiting:
 _waiting = _Waiting()  # protocols are made by uvicorn, which has no place for an object of ours
 
 
-class Connection(H11Protocol):
+class ClientConnection(H11Protocol):
     """One with these limits."""
 
     address = ""

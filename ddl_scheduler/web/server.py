@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from ddl_scheduler.web.connections import Connection
+from ddl_scheduler.web.connections import ClientConnection
 
 DEFAULT_PORT = 8470
 
@@ -100,7 +100,7 @@ def make_server(
             proxy_headers=False,  # nobody is believed who says to ask for somebody else
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,  # streams have no end of their own
-            http=Connection,
+            http=ClientConnection,
             limit_concurrency=1024,
             lifespan="on",
         )

@@ -70,7 +70,8 @@ def outside_links(app: Sphinx, page: str, source: list[str]) -> None:
             return f"[{words}]({up}index.md)"
         if path == ROOT / "CHANGELOG.md":
             return f"[{words}]({up}api/generated/changelog.md)"
-        return f"`{words.strip('`')}`" if path.is_dir() else match[0]
+        is_text = path.is_dir() or (path.suffix == ".md" and ROOT / "docs" not in path.parents)
+        return f"`{words.strip('`')}`" if is_text else match[0]
 
     folder, up = (ROOT / "docs" / page).parent, "../" * page.count("/")
 

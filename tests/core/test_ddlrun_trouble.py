@@ -124,8 +124,8 @@ time.sleep(60)
     launch.write_text("""
 import signal, sys
 from ddl_launch import cli, job, supervisor
-send = job.Job._send_signal
-job.Job._send_signal = lambda self, n: None if n == signal.SIGKILL else send(self, n)
+send = job.LocalJob._send_signal
+job.LocalJob._send_signal = lambda self, n: None if n == signal.SIGKILL else send(self, n)
 supervisor._LEAVE = 0.5
 sys.exit(cli.main(sys.argv[1:]))
 """)

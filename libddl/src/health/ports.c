@@ -227,8 +227,8 @@ ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
     ddl__sanitize_text(why, sizeof why);
     pthread_mutex_lock(&h->detector->lock);
     ddl_status status = ddl__member_expel(h->membership, rank, why, ddl__now());
-    if (status != DDL_OK)
-        ddl__fail(status, "%s cannot expel %s: it was %s itself", h->names[h->rank], h->names[rank],
+    if (status == DDL_EMINORITY)
+        ddl__fail(DDL_EMINORITY, "%s cannot expel %s: it was %s itself", h->names[h->rank], h->names[rank],
                   h->members[h->rank].cause);
     ddl__health_settle(h);
     pthread_mutex_unlock(&h->detector->lock);

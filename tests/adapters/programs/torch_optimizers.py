@@ -160,7 +160,8 @@ for which in ((0,), (0, 1)):
         loss.backward()
         optimizer.step()
 
-    refused("requires gradients on rank", step, "parameter 0", "rank 0", "rank 1")
+    named = "parameter 0" if which == (0,) else "parameter"
+    refused("requires gradients on rank", step, named, "rank 0", "rank 1")
     for each in pair:
         check(each.detach(), -1.0, "refused")
 
