@@ -228,8 +228,8 @@ ddl_status ddl__health_expel(ddl__health *h, int rank, const char *reason)
     pthread_mutex_lock(&h->detector->lock);
     ddl_status status = ddl__member_expel(h->membership, rank, why, ddl__now());
     if (status == DDL_EMINORITY)
-        ddl__fail(DDL_EMINORITY, "%s cannot expel %s: it was %s itself", h->names[h->rank], h->names[rank],
-                  h->members[h->rank].cause);
+        ddl__fail(DDL_EMINORITY, "%s cannot expel %s: it was %s itself", h->names[h->rank],
+                  h->names[rank], h->members[h->rank].cause);
     ddl__health_settle(h);
     pthread_mutex_unlock(&h->detector->lock);
     return status;
