@@ -13,13 +13,15 @@
 /* Where a member's program is. */
 typedef enum phase { RUNNING, SHRINKING, CREATING, RETURNED, FAILED, CLOSED, DEAD } phase;
 
+/* Without padding, which would be in the hash. */
 typedef struct message {
+    uint64_t set;
+    uint32_t silent_ms;
     unsigned char kind; /* ddl__control_msg, or one of the ends below */
     signed char rank, by, leader;
     unsigned char attempt, state;
     bool flag;
-    uint32_t silent_ms;
-    uint64_t set;
+    unsigned char unused[5];
 } message;
 
 enum { END_LOCAL = 200, END_REMOTE, RESET };
@@ -40,13 +42,12 @@ typedef struct node {
     uint64_t list;         /* of that attempt */
     uint64_t witnessed;    /* ends that its launcher has reported */
     uint64_t link;         /* members with which it has an open connection */
-    uint64_t closing;      /* members from which an end is on its way */
     int64_t now;
 } node;
 
 struct world {
     unsigned char faults;
-    bool was_cut, was_expelled, was_stopped, was_late, was_lossy, was_left;
+    bool was_cut, was_expelled, was_stopped, was_late, was_left;
     bool was_hasty;     /* a member has not waited for a message that was on its way */
     uint64_t expelled;  /* members that a program has expelled */
     uint64_t cut[MOST]; /* by host: hosts to which nothing gets through */
@@ -119,9 +120,15 @@ static void port_send(void *context, int to, const ddl__member_msg *msg)
     if (msg->set)
         memcpy(&set, msg->set, (size_t)(now_model->n + 7) / 8);
     push(to, from,
-         (message){(unsigned char)msg->kind, (signed char)msg->rank, (signed char)msg->by,
-                   (signed char)msg->leader, (unsigned char)msg->attempt, msg->state, msg->flag,
-                   msg->silent_ms, set});
+         (message){.set = set,
+                   .silent_ms = msg->silent_ms,
+                   .kind = (unsigned char)msg->kind,
+                   .rank = (signed char)msg->rank,
+                   .by = (signed char)msg->by,
+                   .leader = (signed char)msg->leader,
+                   .attempt = (unsigned char)msg->attempt,
+                   .state = msg->state,
+                   .flag = msg->flag});
 }
 
 static void port_send_gone(void *context, int to, const int32_t *ranks, int n)
@@ -417,8 +424,14 @@ static void close_all(const model *m, world *w, int rank, bool lossy)
             out->length = 0;
         push(b, rank, (message){.kind = local ? END_LOCAL : END_REMOTE});
     }
-    n->link = 0;
-    memset(machine(m, w, rank)->peers, 0, (size_t)m->n * sizeof(ddl__peer)); /* out of the hash */
+    /* What it knew is of no influence any more, and would be in the hash. */
+    n->ended = n->watches = n->dirty = n->stopped = false;
+    n->waits = 0;
+    n->witnessed = n->link = 0;
+    n->now = 0;
+    ddl__membership *self = machine(m, w, rank);
+    memset(self, 0, machine_bytes(m));
+    ddl__membership_init(self, &ports, (void *)(intptr_t)rank, rank, m->n);
 }
 
 static const char *check_return(const model *m, const world *w, int i);
@@ -562,7 +575,6 @@ static void happen(const model *m, world *w, event e)
     case KILL:
         a->phase = DEAD;
         a->stopped = false;
-        w->was_lossy = w->was_lossy || e.flag;
         close_all(m, w, e.a, e.flag);
         return;
     case CUT: cut(m, w, e.a, e.b, e.flag); return;
@@ -647,14 +659,16 @@ const char *world_apply(const model *m, world *w, event e)
         ddl__membership *self = machine(m, w, i);
         if (w->nodes[i].ended && is_open(&w->nodes[i]) && !self->announced)
             ddl__membership_announce(self, false);
-        self->n_deaths = 0; /* counters without influence, out of the hash */
+        self->n_deaths = 0; /* of no influence, and out of the hash */
         self->detection_ns = 0;
+        for (int b = 0; b < m->n; b++)
+            self->peers[b].silent_ns = 0;
     }
     return broken ? broken : check_one_group(m, w);
 }
 
 /* L1: no member waits. L2: a failure has reached all. L3: where only processes ended, all survivors
- * continue in one comm, if they are most of the members or a witness saw the ends. */
+ * continue in one comm, if they are most of the members. */
 const char *world_check_end(const model *m, world *w)
 {
     bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late ||
