@@ -278,8 +278,7 @@ static ddl__agreement_step gather(ddl__membership *m, int64_t now)
     return DDL__STEP_WAIT;
 }
 
-/* ----------------------------------------------------------------------------------- the new comm
- */
+/* -------------------------------------------------------------------------------- the new comm */
 
 bool ddl__agreement_has(const ddl__membership *m, int rank)
 {
@@ -339,8 +338,7 @@ static ddl__agreement_step await_all_done(ddl__membership *m, int64_t now)
     return gather(m, now);
 }
 
-/* ---------------------------------------------------------------------------------------- events
- */
+/* -------------------------------------------------------------------------------------- events */
 
 bool ddl__agreement_may_begin(ddl__membership *m, bool failed)
 {

@@ -6,10 +6,7 @@
  * Each proposes one above all that it has used or seen, and uses it at most once. The highest
  * proposal counts: a member that proposed a lower one is superseded, and begins again.
  *
- * All functions are pure: no sockets, clock, locks or memory. The first part has the single
- * decisions, which connect/ and comm/ carry out for comms of any size. The second part composes
- * them to the machine of one member, with which tests run whole creations over a modeled network.
- */
+ * All functions are pure. connect/ and comm/ carry out what they decide. */
 #ifndef DDL_MEMBERSHIP_CREATION_H
 #define DDL_MEMBERSHIP_CREATION_H
 
@@ -35,7 +32,7 @@ typedef enum ddl__creation_verdict {
 } ddl__creation_verdict;
 ddl__creation_verdict ddl__creation_judge(uint32_t own, uint32_t theirs, bool is_missing);
 
-/* Whether a member that failed at creation `failed` does not come to creation `own` either. */
+/* True if a member that failed at creation `failed` does not come to creation `own` either. */
 bool ddl__creation_concerns(uint32_t failed, uint32_t own);
 
 /* Why an attempt ends. If there are several causes, the first in this order is reported. */
@@ -58,7 +55,7 @@ typedef enum ddl__creation_audience {
 } ddl__creation_audience;
 ddl__creation_audience ddl__creation_audience_of(ddl_status status, bool is_own, bool is_linked);
 
-/* Whether an attempt that ended with `status` is followed by another one. */
+/* True if an attempt that ended with `status` is followed by another one. */
 bool ddl__creation_begins_again(ddl_status status, int64_t now, int64_t deadline);
 
 #endif

@@ -13,10 +13,9 @@
  *   they find out themselves, by dialing it (leader.c), since ranks with different leaders would
  *   wait for each other. Only a rank's own evidence counts as its accusation in the agreement.
  * - GONE: members that have left, with the next heartbeats, in one message for all. */
+#include "base/time_limits.h"
 #include "membership/graph.h"
 #include "membership/state.h"
-
-#define MS INT64_C(1000000)
 
 bool ddl__member_is_far(const ddl__membership *m, int rank)
 {
@@ -48,11 +47,12 @@ void ddl__gossip_lost(ddl__membership *m, int rank)
 {
     const ddl__peer *peer = &m->peers[rank];
     if (has_late_pairs(m, rank))
-        ddl__member_broadcast(m, &(ddl__member_msg){.kind = DDL__LOST,
-                                                    .rank = rank,
-                                                    .by = m->rank,
-                                                    .state = peer->state,
-                                                    .silent_ms = (uint32_t)(peer->silent_ns / MS)});
+        ddl__member_broadcast(
+            m, &(ddl__member_msg){.kind = DDL__LOST,
+                                  .rank = rank,
+                                  .by = m->rank,
+                                  .state = peer->state,
+                                  .silent_ms = (uint32_t)(peer->silent_ns / DDL__MS)});
 }
 
 /* True if what two ranks say of a third one is more than one broken network between two hosts. */

@@ -33,19 +33,24 @@
 #include "membership/graph.h"
 #include "membership/state.h"
 
-enum { BEATS = 3 }; /* without a heartbeat, a member may be stopped */
+enum { BEATS = 3 }; /* intervals without a heartbeat, after which a member may be stopped */
+
+/* Where the ranks of GONE begin, behind the members and the sets. */
+static size_t gone_at(size_t n)
+{
+    size_t sets = (2 * n + 1) * ((n + 7) / 8);
+    return sizeof(ddl__membership) + n * sizeof(ddl__peer) + (sets + 3) / 4 * 4;
+}
 
 size_t ddl__membership_bytes(int size)
 {
-    size_t n = (size_t)size, sets = (2 * n + 1) * ((n + 7) / 8);
-    return sizeof(ddl__membership) + n * sizeof(ddl__peer) + (sets + 3) / 4 * 4 +
-           n * sizeof(int32_t);
+    return gone_at((size_t)size) + (size_t)size * sizeof(int32_t);
 }
 
 void ddl__membership_init(ddl__membership *m, const ddl__member_ports *ports, void *context,
                           int rank, int size)
 {
-    size_t n = (size_t)size, sets = (2 * n + 1) * ((n + 7) / 8);
+    size_t n = (size_t)size;
     m->ports = ports;
     m->context = context;
     m->rank = rank;
@@ -53,7 +58,7 @@ void ddl__membership_init(ddl__membership *m, const ddl__member_ports *ports, vo
     m->far_beats = 1;
     m->set_bytes = (n + 7) / 8;
     m->sets_at = sizeof *m + n * sizeof *m->peers;
-    m->gone_at = m->sets_at + (sets + 3) / 4 * 4;
+    m->gone_at = gone_at(n);
 }
 
 bool ddl__member_is_dead(const ddl__membership *m, int rank)
@@ -151,6 +156,14 @@ void ddl__member_give_up(ddl__membership *m, int rank)
     m->ports->end(m->context, &(ddl__comm_end){.kind = DDL__END_DEAD, .rank = rank});
 }
 
+/* The member is dead by this rank's own evidence, but may be alive. */
+static void lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t now)
+{
+    ddl__member_mark_dead(m, rank, DDL__SILENT, cause, now);
+    ddl__gossip_lost(m, rank);
+    ddl__member_give_up(m, rank);
+}
+
 /* Our kernel ran the member's process, so this rank is a witness for the others. */
 static void announce_end(ddl__membership *m, int rank)
 {
@@ -174,10 +187,7 @@ void ddl__member_unreachable(ddl__membership *m, int rank, int error, int64_t no
 {
     if (!ddl__is_alive(m, rank))
         return;
-    ddl__cause cause = {DDL__CAUSE_UNREACHABLE, .error = error};
-    ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
-    ddl__gossip_lost(m, rank);
-    ddl__member_give_up(m, rank);
+    lose(m, rank, &(ddl__cause){DDL__CAUSE_UNREACHABLE, .error = error}, now);
 }
 
 bool ddl__member_check_silence(ddl__membership *m, int rank, int64_t elapsed, int64_t interval,
@@ -187,9 +197,7 @@ bool ddl__member_check_silence(ddl__membership *m, int rank, int64_t elapsed, in
     peer->silent_ns += elapsed;
     if (peer->silent_ns - interval < m->dead)
         return false;
-    ddl__member_mark_dead(m, rank, DDL__SILENT, &(ddl__cause){.kind = DDL__CAUSE_SILENT}, now);
-    ddl__gossip_lost(m, rank);
-    ddl__member_give_up(m, rank);
+    lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_SILENT}, now);
     return true;
 }
 
@@ -225,13 +233,9 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
 {
     const ddl__peer *peer = &m->peers[rank];
-    if (peer->state != DDL__ALIVE || !peer->connected || m->dead == INT64_MAX ||
-        peer->silent_ns > BEATS * m->heartbeat)
-        return;
-    ddl__cause cause = {.kind = DDL__CAUSE_LINK_UNREACHABLE};
-    ddl__member_mark_dead(m, rank, DDL__SILENT, &cause, now);
-    ddl__gossip_lost(m, rank);
-    ddl__member_give_up(m, rank);
+    bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
+    if (peer->state == DDL__ALIVE && has_heartbeats && m->dead != INT64_MAX)
+        lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
 }
 
 /* ------------------------------------------------------------------------------------ witnesses */

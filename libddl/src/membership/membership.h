@@ -126,7 +126,7 @@ typedef struct ddl__peer {
     bool late;            /* it has none unless an agreement needs it */
     bool is_new;          /* its late connection has brought no message so far */
     bool confirmed;       /* a witness has seen its process end */
-    bool expelled;        /* a program has expelled it; of our own entry: it has expelled us */
+    bool expelled;        /* a program has expelled it; of our own entry: this rank */
     bool may_continue;    /* it expelled us, or left after we had given it up: it may have continued
                              with others, so its own end does not prove that they have ended */
     bool by_report;       /* it counts as dead since others say so */
@@ -197,7 +197,7 @@ bool ddl__member_is_dead(const ddl__membership *m, int rank);
 /* The lowest rank that counts as alive. */
 int ddl__lowest_alive(const ddl__membership *m);
 
-/* A message has arrived from a member. GONE and LEAVE: the caller reads the operations in it. */
+/* Handle a message of a member. The caller reads the operations in GONE and LEAVE. */
 void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now);
 
 /* The member's connection has ended, or has failed with an error. The caller closes it. `local`: a
@@ -332,7 +332,5 @@ int ddl__agreement_lost(const ddl__membership *m);
 
 /* True if the rank is in the list of survivors of the present attempt. */
 bool ddl__agreement_has(const ddl__membership *m, int rank);
-
-/* ---- creation: creation.h ---- */
 
 #endif

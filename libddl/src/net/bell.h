@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bell.h - the socket that wakes the driver of one rank. All peers that share memory with the rank
- * send to it, so a rank needs one descriptor for all of them. A message means: look at what you
- * share with your peers.
+ * send to it, so a rank needs one descriptor for all of them. A message means that something
+ * in the shared memory has changed.
  *
  * The socket has an abstract name, which is made from a random number. So a peer needs the number
  * only, and no descriptor. Whoever else sends to it wakes the driver for nothing. */
@@ -23,9 +23,9 @@ void ddl__bell_ring(int own, uint64_t number);
 /* Read all messages. */
 void ddl__bell_silence(int bell);
 
-/* Whether no process has the bell with this number any more. `own` is the number of a bell that the
- * caller has: if that is not found either, the process has changed its network namespace, and
- * nothing can be told. */
+/* True if no process has the bell with this number any more. `own` is the number of a bell that the
+ * caller has. If that is not found either, the caller has changed its network namespace, and the
+ * result is false. */
 bool ddl__bell_is_gone(uint64_t own, uint64_t number);
 
 /* The abstract name of the socket of this kind with this number, and its length. */
