@@ -79,7 +79,7 @@ ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
     ddl_status status;
     if (w->has_cores)
         ddl__await_awake(d->fd, POLLIN);
-    ddl__await_until(d->fd, POLLIN, &until, &status);
+    d->error = ddl__await_until(d->fd, POLLIN, &until, &status) ? 0 : errno;
     if (status == DDL_OK)
         status = ddl__handshake_finish(ddl__endpoint_job(w->endpoint), d->fd, until.deadline,
                                        &d->session, &handed_over);

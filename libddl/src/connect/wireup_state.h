@@ -13,7 +13,7 @@
 /* A connection to a peer, over which our hello and proof were sent. */
 typedef struct ddl__dial_attempt {
     int fd;    /* -1: none */
-    int error; /* the errno with which the last attempt to connect has failed */
+    int error; /* the errno with which connecting, or waiting for an answer, has failed */
     ddl__hello hello;
     ddl__session session;
 } ddl__dial_attempt;
