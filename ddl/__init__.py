@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """libddl, by one name: `ddl.torch` is the package ddl_torch, `ddl.elastic` is ddl_elastic ...
 
-
     import ddl.torch
 
     ddl.torch.init()
@@ -34,9 +33,9 @@ __all__ = list(ddl_core.__all__)
 
 
 class _Loader(InspectLoader):
-    """Loads a module by another name: it is imported by its own, and stays as it is.
+    """The loader of a module by its second name: returns the module imported by its own name.
 
-    spec: the module's own
+    spec  the spec of the module's own name
     """
 
     def __init__(self, spec: ModuleSpec) -> None:
@@ -60,7 +59,7 @@ class _Loader(InspectLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds ddl.NAME as ddl_NAME, and modules of it as modules of that."""
+    """The finder of ddl.NAME, which is ddl_NAME, and of its modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

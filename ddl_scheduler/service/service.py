@@ -187,7 +187,12 @@ class Service:
                 raise
             self._is_due, self._looked = True, 0.0
         if problem != self._problem:
-            _log.warning("%s", f"nothing can be written: {problem}" if problem else "writes again")
+            _log.warning(
+                "%s",
+                f"nothing can be written: {problem}"
+                if problem
+                else "the store can be written again",
+            )
             self._problem = problem
         self._show()
 

@@ -148,7 +148,7 @@ def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
     own = _volatile(model)
     if found and found.keys() != own.keys():
         only = ", ".join(sorted(found.keys() ^ own.keys()))
-        raise RuntimeError(f"only one of them has the buffers {only}, which are not persistent")
+        raise RuntimeError(f"it and the model do not have the same non-persistent buffers: {only}")
     for name, value in found.items():
         module, key = own[name]
         buffer = module._buffers[key]
