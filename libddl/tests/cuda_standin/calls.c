@@ -86,7 +86,7 @@ static CUresult initialize(void)
         context *c = &standin_contexts[i];
         c->device = i;
         pthread_mutex_init(&c->host_functions, NULL);
-        c->legacy = standin_stream_create(c, true, 0);
+        c->legacy = standin_stream_create(c, true);
         if (!c->legacy)
             return CUDA_ERROR_OUT_OF_MEMORY;
         c->legacy->legacy = true;
@@ -105,15 +105,4 @@ CUresult cuInit(unsigned flags)
         result = initialize();
     is_initialized |= result == CUDA_SUCCESS && !flags;
     return standin_leave(result);
-}
-
-CUresult cuDriverGetVersion(int *version)
-{
-    CUresult result = standin_enter_early(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!version)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    *version = STANDIN_VERSION;
-    return standin_leave(CUDA_SUCCESS);
 }

@@ -131,18 +131,6 @@ static CUresult run_call(copy c, CUstream handle)
     return standin_leave(push_copy(&c, s, to, from));
 }
 
-CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-    return run_call((copy){__func__, (uintptr_t)to, (uintptr_t)from, bytes, false, false, false},
-                    NULL);
-}
-
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
-{
-    return run_call((copy){__func__, (uintptr_t)to, (uintptr_t)from, bytes, true, false, false},
-                    handle);
-}
-
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
     return run_call((copy){__func__, (uintptr_t)to, (uintptr_t)from, bytes, false, false, true},
@@ -178,34 +166,27 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 static void run_set(work *w)
 {
     uintptr_t to = w->with.set.to;
-    size_t width = w->with.set.wide ? sizeof(uint32_t) : 1;
-    for (size_t left = w->with.set.count * width, n; left; left -= n, to += n) {
+    for (size_t left = w->with.set.count * sizeof(uint32_t), n; left; left -= n, to += n) {
         span s = standin_span_take(to, left, w->context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
                                    "a memset");
         n = s.bytes;
-        if (w->with.set.wide)
-            for (size_t i = 0; i < n / width; i++)
-                ((uint32_t *)(void *)s.at)[i] = w->with.set.value;
-        else
-            memset(s.at, (int)w->with.set.value, n);
+        for (size_t i = 0; i < n / sizeof(uint32_t); i++)
+            ((uint32_t *)(void *)s.at)[i] = w->with.set.value;
         standin_span_drop(&s);
     }
 }
 
-static CUresult set(const char *function, uintptr_t to, unsigned value, size_t count, bool wide,
-                    CUstream handle)
+CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream handle)
 {
     stream *s;
-    CUresult result = standin_enter_stream(function, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
+    uintptr_t to = (uintptr_t)address;
+    STANDIN_ENTER_STREAM(handle, &s);
     if (!count)
         return standin_leave(CUDA_SUCCESS);
-    size_t width = wide ? sizeof(uint32_t) : 1;
-    if (count > SIZE_MAX / width || to % width)
+    if (count > SIZE_MAX / sizeof(uint32_t) || to % sizeof(uint32_t))
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    place where =
-        standin_place(to, count * width, s->context->device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    place where = standin_place(to, count * sizeof(uint32_t), s->context->device,
+                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     if (where == PLACE_INVALID || where == PLACE_PAGEABLE)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
     work *w = standin_work_create(run_set);
@@ -214,16 +195,5 @@ static CUresult set(const char *function, uintptr_t to, unsigned value, size_t c
     w->with.set.to = to;
     w->with.set.value = value;
     w->with.set.count = count;
-    w->with.set.wide = wide;
     return standin_leave(standin_push(s, w, NULL));
-}
-
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream handle)
-{
-    return set(__func__, (uintptr_t)to, value, count, false, handle);
-}
-
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream handle)
-{
-    return set(__func__, (uintptr_t)to, value, count, true, handle);
 }

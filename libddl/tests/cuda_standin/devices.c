@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of the stand-in for libcuda.so.1, and their primary contexts. Each thread has a stack of
  * contexts, whose top is current. */
-#include <stdio.h>
 #include <string.h>
 
 #include "standin.h"
@@ -18,42 +17,23 @@ static bool is_device(CUdevice device)
 
 CUresult cuDeviceGetCount(int *count)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     *count = standin_settings()->devices;
     return standin_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!is_device(ordinal))
         return standin_leave(CUDA_ERROR_INVALID_DEVICE);
     *device = ordinal;
     return standin_leave(CUDA_SUCCESS);
 }
 
-CUresult cuDeviceGetName(char *name, int length, CUdevice device)
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!is_device(device))
-        return standin_leave(CUDA_ERROR_INVALID_DEVICE);
-    if (!name || length < 1)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    snprintf(name, (size_t)length, "CUDA stand-in %d (no GPU)", device);
-    return standin_leave(CUDA_SUCCESS);
-}
-
-static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
-{
-    CUresult result = standin_enter(function);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!is_device(device))
         return standin_leave(CUDA_ERROR_INVALID_DEVICE);
     memset(uuid, 0, sizeof *uuid);
@@ -62,62 +42,11 @@ static CUresult get_uuid(const char *function, CUuuid *uuid, CUdevice device)
     return standin_leave(CUDA_SUCCESS);
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
-{
-    return get_uuid(__func__, uuid, device);
-}
-
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
-{
-    return get_uuid(__func__, uuid, device);
-}
-
-/* Those without a value here are 0. */
-static int attribute_value(int attribute, CUdevice device)
-{
-    const settings *set = standin_settings();
-    switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return 1024;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 4;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: return device + 1;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 2;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: return 1;
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR: return !set->no_wait_value;
-    default: return 0;
-    }
-}
-
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    int number = (int)attribute;
-    if (!is_device(device))
-        return standin_leave(CUDA_ERROR_INVALID_DEVICE);
-    if (!value || number < 1 || number > STANDIN_DEVICE_ATTRIBUTES)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    *value = attribute_value(number, device);
-    return standin_leave(CUDA_SUCCESS);
-}
-
 /* ------------------------------------------------------------------------------------- contexts */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!is_device(device))
         return standin_leave(CUDA_ERROR_INVALID_DEVICE);
     standin_contexts[device].retained++;
@@ -127,9 +56,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!is_device(device))
         return standin_leave(CUDA_ERROR_INVALID_DEVICE);
     if (!standin_contexts[device].retained)
@@ -166,9 +93,7 @@ static CUresult push(context *c)
 
 CUresult cuCtxGetCurrent(CUcontext *handle)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     *handle = (CUcontext)standin_current();
     return standin_leave(CUDA_SUCCESS);
 }
@@ -176,9 +101,8 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
 /* Replaces the top of the stack. NULL removes it. */
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
+    STANDIN_ENTER();
     context *c = handle ? standin_context_of(handle, &result) : NULL;
     if (handle && !c)
         return standin_leave(result);
@@ -189,18 +113,15 @@ CUresult cuCtxSetCurrent(CUcontext handle)
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    CUresult result = CUDA_SUCCESS;
+    STANDIN_ENTER();
     context *c = standin_context_of(handle, &result);
     return standin_leave(c ? push(c) : result);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *handle)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!depth)
         return standin_leave(CUDA_ERROR_INVALID_CONTEXT);
     depth--;
@@ -212,18 +133,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *handle)
 CUresult cuCtxGetDevice(CUdevice *device)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     *device = current->device;
     return standin_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxSynchronize(void)
-{
-    context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return standin_leave(standin_drain(current, true) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }

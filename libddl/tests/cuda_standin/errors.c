@@ -7,32 +7,26 @@ typedef struct error {
     const char *name, *text;
 } error;
 
+#define ERROR(value, text)                                                                         \
+    {                                                                                              \
+        value, #value, text " (CUDA stand-in)"                                                     \
+    }
 static const error errors[] = {
-    {CUDA_SUCCESS, "CUDA_SUCCESS", "success (CUDA stand-in)"},
-    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "a value is invalid (CUDA stand-in)"},
-    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "no memory (CUDA stand-in)"},
-    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED",
-     "cuInit was not called in this process (CUDA stand-in)"},
-    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "there is no device (CUDA stand-in)"},
-    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE",
-     "there is no such device (CUDA stand-in)"},
-    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT",
-     "no context is current, or the context is invalid (CUDA stand-in)"},
-    {CUDA_ERROR_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM",
-     "the operating system refused it (CUDA stand-in)"},
-    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE",
-     "the handle is invalid (CUDA stand-in)"},
-    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "there is nothing of this name (CUDA stand-in)"},
-    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "it is not complete yet (CUDA stand-in)"},
-    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED",
-     "the context was released (CUDA stand-in)"},
-    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-     "some of the memory is registered already (CUDA stand-in)"},
-    {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-     "the memory is not registered (CUDA stand-in)"},
-    {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED",
-     "a host function must not call CUDA (CUDA stand-in)"},
-    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "it is not supported (CUDA stand-in)"},
+    ERROR(CUDA_SUCCESS, "success"),
+    ERROR(CUDA_ERROR_INVALID_VALUE, "a value is invalid"),
+    ERROR(CUDA_ERROR_OUT_OF_MEMORY, "no memory"),
+    ERROR(CUDA_ERROR_NOT_INITIALIZED, "cuInit was not called in this process"),
+    ERROR(CUDA_ERROR_NO_DEVICE, "there is no device"),
+    ERROR(CUDA_ERROR_INVALID_DEVICE, "there is no such device"),
+    ERROR(CUDA_ERROR_INVALID_CONTEXT, "no context is current, or the context is invalid"),
+    ERROR(CUDA_ERROR_OPERATING_SYSTEM, "the operating system refused it"),
+    ERROR(CUDA_ERROR_INVALID_HANDLE, "the handle is invalid"),
+    ERROR(CUDA_ERROR_NOT_READY, "it is not complete yet"),
+    ERROR(CUDA_ERROR_CONTEXT_IS_DESTROYED, "the context was released"),
+    ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "some of the memory is registered already"),
+    ERROR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "the memory is not registered"),
+    ERROR(CUDA_ERROR_NOT_PERMITTED, "a host function must not call CUDA"),
+    ERROR(CUDA_ERROR_NOT_SUPPORTED, "it is not supported"),
 };
 
 /* Constant, so without the lock, and in every process. */

@@ -25,9 +25,7 @@ CUresult cuEventCreate(CUevent *handle, unsigned flags)
 {
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     if (!handle || flags & ~known)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
     if (flags & CU_EVENT_INTERPROCESS)
@@ -44,9 +42,7 @@ CUresult cuEventCreate(CUevent *handle, unsigned flags)
 CUresult cuEventDestroy_v2(CUevent handle)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     event **link = &events;
     while (*link && (CUevent)*link != handle)
         link = &(*link)->next;
@@ -63,9 +59,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 {
     context *current;
     point *recorded;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     event *e = event_of(handle);
     stream *s = standin_stream_of(stream_handle, current);
     if (!e || !s || e->context != s->context)
@@ -73,7 +67,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     work *w = standin_work_create(NULL);
     if (!w)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    result = standin_push(s, w, &recorded);
+    CUresult result = standin_push(s, w, &recorded);
     if (result != CUDA_SUCCESS)
         return standin_leave(result);
     standin_point_release(e->recorded);
@@ -84,9 +78,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 /* Needs no current context. An event that was never recorded is complete. */
 CUresult cuEventQuery(CUevent handle)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     event *e = event_of(handle);
     if (!e)
         return standin_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -97,9 +89,7 @@ CUresult cuEventQuery(CUevent handle)
 CUresult cuEventSynchronize(CUevent handle)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     event *e = event_of(handle);
     if (!e)
         return standin_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -115,9 +105,7 @@ CUresult cuEventSynchronize(CUevent handle)
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     event *e = event_of(handle);
     stream *s = standin_stream_of(stream_handle, current);
     if (!e || !s)

@@ -11,9 +11,7 @@ static void run_function(work *w)
 CUresult standin_launch(CUstream handle, void (*run)(void *argument, int device), void *argument)
 {
     stream *s;
-    CUresult result = standin_enter_stream(__func__, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_STREAM(handle, &s);
     work *w = standin_work_create(run_function);
     if (!w)
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);

@@ -10,9 +10,7 @@ CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     if (!pointer || !bytes || flags & ~known)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
     void *host = NULL;
@@ -32,9 +30,7 @@ CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
 CUresult cuMemFreeHost(void *pointer)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     return standin_leave(
         standin_range_free((uintptr_t)pointer, HOST_ALLOCATED, CUDA_ERROR_INVALID_VALUE));
 }
@@ -44,9 +40,7 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
     const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                            CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     uintptr_t start = (uintptr_t)pointer;
     if (!pointer || !bytes || bytes > UINTPTR_MAX - start || flags & ~known ||
         standin_is_reserved(start, bytes))
@@ -64,9 +58,7 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 CUresult cuMemHostUnregister(void *pointer)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     return standin_leave(standin_range_free((uintptr_t)pointer, HOST_REGISTERED,
                                             CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
 }
@@ -74,9 +66,7 @@ CUresult cuMemHostUnregister(void *pointer)
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *pointer, unsigned flags)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     const range *r = standin_range_at((uintptr_t)pointer);
     if (!address || flags || !r || (r->kind != HOST_ALLOCATED && r->kind != HOST_REGISTERED))
         return standin_leave(CUDA_ERROR_INVALID_VALUE);

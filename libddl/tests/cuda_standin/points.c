@@ -61,10 +61,10 @@ bool standin_points_add(points *list, point *p)
     return true;
 }
 
-void standin_points_await(const points *list, bool ordered)
+void standin_points_await(const points *list)
 {
     for (size_t i = 0; i < list->count; i++)
-        standin_point_await(list->at[i], ordered);
+        standin_point_await(list->at[i], false);
 }
 
 void standin_points_clear(points *list)

@@ -12,7 +12,7 @@ void standin_point_finish(point *p);
 
 /* Add a point, unless it is NULL, and retain it; false without memory. */
 bool standin_points_add(points *list, point *p);
-void standin_points_await(const points *list, bool ordered);
+void standin_points_await(const points *list);
 void standin_points_clear(points *list);
 
 #endif

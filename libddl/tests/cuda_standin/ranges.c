@@ -15,23 +15,16 @@ static size_t round_up(size_t bytes)
     return (bytes + STANDIN_PAGE - 1) / STANDIN_PAGE * STANDIN_PAGE;
 }
 
-static void *map_nothing(uintptr_t hint, size_t bytes)
+static void *map_nothing(size_t bytes)
 {
-    return mmap((void *)hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-uintptr_t standin_reserve(size_t bytes, size_t alignment, uintptr_t hint)
+uintptr_t standin_reserve(size_t bytes, size_t alignment)
 {
     bytes = round_up(bytes);
-    if (hint && !(hint % alignment)) {
-        void *at = map_nothing(hint, bytes);
-        if (at == (void *)hint)
-            return hint;
-        if (at != MAP_FAILED)
-            munmap(at, bytes);
-    }
     /* More than is needed, to give back what is before and behind the aligned part. */
-    char *all = bytes + alignment < bytes ? MAP_FAILED : map_nothing(0, bytes + alignment);
+    char *all = bytes + alignment < bytes ? MAP_FAILED : map_nothing(bytes + alignment);
     if (all == MAP_FAILED)
         return 0;
     size_t before = (alignment - (uintptr_t)all % alignment) % alignment;
@@ -90,7 +83,7 @@ CUresult standin_range_free(uintptr_t start, range_kind kind, CUresult otherwise
     range *r = standin_range_of(start, kind);
     if (!r)
         return otherwise;
-    if (!standin_drain(r->context, false))
+    if (!standin_drain(r->context))
         return CUDA_ERROR_OUT_OF_MEMORY;
     r = standin_range_of(start, kind); /* another thread may have freed it meanwhile */
     if (!r)

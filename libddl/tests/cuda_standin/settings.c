@@ -104,7 +104,6 @@ const settings *standin_settings(void)
     values.delay_us = (unsigned)read_number("DDL_STANDIN_DELAY_US", 50, 10000000);
     values.seed = read_number("DDL_STANDIN_SEED", 1, ULLONG_MAX);
     values.one_queue = read_number("DDL_STANDIN_ONE_QUEUE", 0, 1) == 1;
-    values.no_wait_value = read_number("DDL_STANDIN_NO_WAIT_VALUE", 0, 1) == 1;
     const char *text = getenv("DDL_STANDIN_FAIL");
     if (text && *text && !parse_failures(text)) {
         standin_say("DDL_STANDIN_FAIL=%s is no list of at most %d function:call", text,

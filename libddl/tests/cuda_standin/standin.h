@@ -20,8 +20,7 @@
 enum {
     STANDIN_DEVICES_MAX = 16,
     STANDIN_PAGE = 4096,
-    STANDIN_GRANULARITY = 2 << 20, /* of virtual memory */
-    STANDIN_VERSION = 12040
+    STANDIN_GRANULARITY = 2 << 20 /* of virtual memory */
 };
 
 /* ------------------------------------------------------------------------- settings, settings.c */
@@ -31,7 +30,7 @@ typedef struct settings {
     int devices;
     unsigned delay_us;
     uint64_t seed;
-    bool no_wait_value, one_queue;
+    bool one_queue;
 } settings;
 
 /* Reads the environment in the first call. */
@@ -56,7 +55,7 @@ typedef struct context {
     stream *legacy;
     struct point *newest;           /* item of all streams, if they have one queue */
     pthread_mutex_t host_functions; /* held while one of them runs */
-    char ended_blocking, ended;     /* edges of the streams that were destroyed */
+    char ended_blocking;            /* an edge of the streams that were destroyed */
 } context;
 
 extern context standin_contexts[STANDIN_DEVICES_MAX];
@@ -73,6 +72,16 @@ CUresult standin_enter(const char *function);
 CUresult standin_enter_early(const char *function);
 /* The same for a function that the real driver refuses without a current context. */
 CUresult standin_enter_context(const char *function, context **current);
+/* Enter in this way, or return the reason why not. */
+#define STANDIN_ENTER_BY(entered)                                                                  \
+    do {                                                                                           \
+        CUresult entered_ = (entered);                                                             \
+        if (entered_ != CUDA_SUCCESS)                                                              \
+            return entered_;                                                                       \
+    } while (0)
+#define STANDIN_ENTER()                 STANDIN_ENTER_BY(standin_enter(__func__))
+#define STANDIN_ENTER_CONTEXT(current)  STANDIN_ENTER_BY(standin_enter_context(__func__, current))
+#define STANDIN_ENTER_STREAM(handle, s) STANDIN_ENTER_BY(standin_enter_stream(__func__, handle, s))
 /* End it: unlock, and return the result. */
 CUresult standin_leave(CUresult result);
 
@@ -125,7 +134,7 @@ typedef struct range {
 } range;
 
 /* Addresses whose pages nobody can touch, and that hold nothing yet; 0 if there are none. */
-uintptr_t standin_reserve(size_t bytes, size_t alignment, uintptr_t hint);
+uintptr_t standin_reserve(size_t bytes, size_t alignment);
 
 /* Add a range; it takes over one reference to the memory, also on failure. NULL without memory. */
 range *standin_range_add(range_kind kind, uintptr_t start, size_t bytes, memory *m, context *owner);
@@ -199,11 +208,10 @@ struct work {
             uintptr_t to;
             size_t count;
             unsigned value;
-            bool wide;
         } set;
         struct {
             uintptr_t at;
-            unsigned value, flags;
+            unsigned value;
         } word;
         struct {
             CUhostFn function;
@@ -221,7 +229,6 @@ struct stream {
     context *context;
     bool blocking, legacy;
     bool started, closing;
-    int priority;
     work *head, **tail;
     point *last; /* of the newest item */
     pthread_cond_t changed;
@@ -229,7 +236,7 @@ struct stream {
 };
 
 /* A new stream, whose thread starts with the first item; NULL without memory. */
-stream *standin_stream_create(context *owner, bool blocking, int priority);
+stream *standin_stream_create(context *owner, bool blocking);
 /* No handle finds it any more. What is queued is still done; then it is freed. */
 void standin_stream_close(stream *s);
 /* Begin an exported function of a stream, as standin_enter_context. */
@@ -259,7 +266,7 @@ bool standin_point_test(point *p);
 void standin_point_await(point *p, bool ordered);
 /* Let the item wait for the point, which may be NULL; false without memory. */
 bool standin_work_wait_for(work *w, point *p);
-/* Wait for all streams of the context as they are now; false without memory. */
-bool standin_drain(context *owner, bool ordered);
+/* Wait for all streams of the context as they are now, without an edge; false without memory. */
+bool standin_drain(const context *owner);
 
 #endif

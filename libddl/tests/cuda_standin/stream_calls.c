@@ -32,7 +32,7 @@ static stream *stream_of_thread(context *current)
 {
     stream **s = &of_thread[current->device];
     if (!*s) {
-        *s = standin_stream_create(current, true, 0);
+        *s = standin_stream_create(current, true);
         pthread_once(&threads_once, create_key);
         pthread_setspecific(threads, of_thread);
     }
@@ -56,36 +56,22 @@ CUresult standin_enter_stream(const char *function, CUstream handle, stream **s)
     return *s ? CUDA_SUCCESS : standin_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-static CUresult create(const char *function, CUstream *handle, unsigned flags, int priority)
-{
-    context *current;
-    CUresult result = standin_enter_context(function, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!handle || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    stream *s = standin_stream_create(current, !(flags & CU_STREAM_NON_BLOCKING), priority);
-    *handle = (CUstream)s;
-    return standin_leave(s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
 CUresult cuStreamCreate(CUstream *handle, unsigned flags)
 {
-    return create(__func__, handle, flags, 0);
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int priority)
-{
-    return create(__func__, handle, flags, priority);
+    context *current;
+    STANDIN_ENTER_CONTEXT(&current);
+    if (!handle || flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
+        return standin_leave(CUDA_ERROR_INVALID_VALUE);
+    stream *s = standin_stream_create(current, !(flags & CU_STREAM_NON_BLOCKING));
+    *handle = (CUstream)s;
+    return standin_leave(s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* Returns at once; what is queued is still done. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
     context *current;
-    CUresult result = standin_enter_context(__func__, &current);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_CONTEXT(&current);
     stream *s = standin_stream_find(handle);
     if (!s)
         return standin_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -113,10 +99,8 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
     stream *s;
     point *newest;
-    CUresult result = standin_enter_stream(__func__, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = newest_point(s, &newest);
+    STANDIN_ENTER_STREAM(handle, &s);
+    CUresult result = newest_point(s, &newest);
     if (newest)
         standin_point_await(newest, true);
     standin_point_release(newest);
@@ -126,9 +110,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 CUresult cuStreamQuery(CUstream handle)
 {
     stream *s;
-    CUresult result = standin_enter_stream(__func__, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_STREAM(handle, &s);
     return standin_leave(standin_stream_test(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -136,9 +118,7 @@ CUresult cuStreamQuery(CUstream handle)
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
     CUstreamCaptureMode before = current;
@@ -150,9 +130,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 {
     stream *s;
-    CUresult result = standin_enter_stream(__func__, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_STREAM(handle, &s);
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return standin_leave(CUDA_SUCCESS);
 }
@@ -160,9 +138,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *owner)
 {
     stream *s;
-    CUresult result = standin_enter_stream(__func__, handle, &s);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER_STREAM(handle, &s);
     *owner = (CUcontext)s->context;
     return standin_leave(CUDA_SUCCESS);
 }

@@ -10,8 +10,8 @@
  * waits for the newest items of the context's blocking streams, and an item of a blocking stream
  * waits for the newest one of the legacy stream. Those are known when the item is queued. So no two
  * items wait for each other. A stream that the program destroys runs its queue to the end; then its
- * thread removes it. Its last point is gone then, so the context keeps two edges instead:
- * `ended_blocking` for the legacy stream, and `ended` for cuCtxSynchronize. */
+ * thread removes it. Its last point is gone then, so the context keeps an edge instead for the
+ * legacy stream: `ended_blocking`. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -125,14 +125,13 @@ static void *run_stream(void *argument)
         pthread_mutex_unlock(&standin_mutex);
         delay(s);
         pthread_mutex_lock(&standin_mutex);
-        standin_points_await(&w->waits, false);
+        standin_points_await(&w->waits);
         run(w);
         s->head = w->next;
         if (!s->head)
             s->tail = &s->head;
         standin_work_drop(w);
     }
-    standin_release_edge(&s->context->ended);
     if (s->blocking)
         standin_release_edge(&s->context->ended_blocking);
     stream_free(s);
@@ -155,12 +154,12 @@ static bool stream_start(stream *s)
     return s->started;
 }
 
-stream *standin_stream_create(context *owner, bool blocking, int priority)
+stream *standin_stream_create(context *owner, bool blocking)
 {
     stream *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (stream){.next = streams, .context = owner, .blocking = blocking, .priority = priority};
+    *s = (stream){.next = streams, .context = owner, .blocking = blocking};
     s->tail = &s->head;
     s->random = (standin_settings()->seed + ++n_created) * 0x9e3779b97f4a7c15u;
     s->random |= !s->random;
@@ -231,18 +230,15 @@ CUresult standin_push(stream *s, work *w, point **done)
     return CUDA_SUCCESS;
 }
 
-bool standin_drain(context *owner, bool ordered)
+bool standin_drain(const context *owner)
 {
     points newest = {NULL, 0};
     bool all = true;
     for (const stream *s = streams; s && all; s = s->next)
         if (s->context == owner)
             all = standin_points_add(&newest, s->last);
-    if (all) {
-        standin_points_await(&newest, ordered);
-        if (ordered)
-            standin_acquire_edge(&owner->ended);
-    }
+    if (all)
+        standin_points_await(&newest);
     standin_points_clear(&newest);
     return all;
 }

@@ -31,9 +31,9 @@ static void let_it_be_done(void)
     const struct timespec pause = {0, 10000000};
     nanosleep(&pause, NULL);
     CUevent other = new_event();
-    CU(cu.cuEventDestroy_v2(other));
-    CU(cu.cuMemFree_v2(device_words()));
-    CU(cu.cuStreamDestroy_v2(new_stream(0)));
+    CU(cuEventDestroy_v2(other));
+    CU(cuMemFree_v2(device_words()));
+    CU(cuStreamDestroy_v2(new_stream(0)));
 }
 
 static void read_pinned(void)
@@ -46,9 +46,9 @@ static void read_pinned(void)
 static void host_reads(bool waits)
 {
     start();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
+    CU(cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
     if (waits)
-        CU(cu.cuStreamSynchronize(a));
+        CU(cuStreamSynchronize(a));
     let_it_be_done();
     read_pinned();
 }
@@ -56,9 +56,9 @@ static void host_reads(bool waits)
 static void host_polls(bool waits)
 {
     start();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
-    CU(cu.cuEventRecord(event, a));
-    while (waits && cu.cuEventQuery(event) != CUDA_SUCCESS)
+    CU(cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
+    CU(cuEventRecord(event, a));
+    while (waits && cuEventQuery(event) != CUDA_SUCCESS)
         ;
     let_it_be_done();
     read_pinned();
@@ -69,11 +69,11 @@ static void host_waits_for_event(bool waits)
 {
     start();
     if (!waits)
-        CU(cu.cuEventRecord(event, a));
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
+        CU(cuEventRecord(event, a));
+    CU(cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
     if (waits)
-        CU(cu.cuEventRecord(event, a));
-    CU(cu.cuEventSynchronize(event));
+        CU(cuEventRecord(event, a));
+    CU(cuEventSynchronize(event));
     let_it_be_done();
     read_pinned();
 }
@@ -83,12 +83,12 @@ static void streams_share(bool waits)
 {
     start();
     fill_words(words, 2, a);
-    CU(cu.cuEventRecord(event, a));
+    CU(cuEventRecord(event, a));
     if (waits)
-        CU(cu.cuStreamWaitEvent(b, event, 0));
+        CU(cuStreamWaitEvent(b, event, 0));
     let_it_be_done();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, b));
-    CU(cu.cuCtxSynchronize());
+    CU(cuMemcpyDtoHAsync_v2(pinned, words, BYTES, b));
+    CU(cuStreamSynchronize(b));
 }
 
 /* The same by two mappings of the same memory. */
@@ -101,18 +101,18 @@ static void mappings_share(bool waits)
                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     start();
-    CU(cu.cuMemCreate(&handle, UNIT, &prop, 0));
-    CU(cu.cuMemAddressReserve(&base, 2 * UNIT, 0, 0, 0));
-    CU(cu.cuMemMap(base, UNIT, 0, handle, 0));
-    CU(cu.cuMemMap(base + UNIT, UNIT, 0, handle, 0));
-    CU(cu.cuMemSetAccess(base, 2 * UNIT, &access, 1));
+    CU(cuMemCreate(&handle, UNIT, &prop, 0));
+    CU(cuMemAddressReserve(&base, 2 * UNIT, 0, 0, 0));
+    CU(cuMemMap(base, UNIT, 0, handle, 0));
+    CU(cuMemMap(base + UNIT, UNIT, 0, handle, 0));
+    CU(cuMemSetAccess(base, 2 * UNIT, &access, 1));
     fill_words(base, 2, a);
-    CU(cu.cuEventRecord(event, a));
+    CU(cuEventRecord(event, a));
     if (waits)
-        CU(cu.cuStreamWaitEvent(b, event, 0));
+        CU(cuStreamWaitEvent(b, event, 0));
     let_it_be_done();
     fill_words(base + UNIT, 3, b);
-    CU(cu.cuCtxSynchronize());
+    CU(cuStreamSynchronize(b));
 }
 
 static void call(void *data)
@@ -125,8 +125,8 @@ static void call(void *data)
 static void host_function(bool waits)
 {
     start();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
-    CU(cu.cuLaunchHostFunc(a, call, NULL));
+    CU(cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
+    CU(cuLaunchHostFunc(a, call, NULL));
     while (!atomic_load_explicit(&is_called, waits ? memory_order_acquire : memory_order_relaxed))
         ;
     read_pinned();
@@ -136,24 +136,12 @@ static void host_function(bool waits)
 static void wait_value(bool waits)
 {
     start();
-    CU(cu.cuStreamWaitValue32_v2(a, address_of(gate), 1, CU_STREAM_WAIT_VALUE_EQ));
-    CU(cu.cuMemcpyHtoDAsync_v2(words, pinned, BYTES, a));
+    CU(cuStreamWaitValue32_v2(a, address_of(gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    CU(cuMemcpyHtoDAsync_v2(words, pinned, BYTES, a));
     for (int i = 0; i < WORDS; i++)
         pinned[i] = 3;
     __atomic_store_n(gate, 1, waits ? __ATOMIC_RELEASE : __ATOMIC_RELAXED);
-    CU(cu.cuStreamSynchronize(a));
-}
-
-/* The host waits for a word that a stream writes. */
-static void write_value(bool waits)
-{
-    start();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
-    CU(cu.cuStreamWriteValue32_v2(a, address_of(gate), 1,
-                                  waits ? 0 : CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
-    while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) != 1)
-        ;
-    read_pinned();
+    CU(cuStreamSynchronize(a));
 }
 
 /* The host writes to what was copied from; pageable memory was read before. */
@@ -161,11 +149,11 @@ static void host_writes(bool waits)
 {
     start();
     uint32_t pageable[WORDS] = {0};
-    CU(cu.cuMemcpyHtoDAsync_v2(words, pinned, BYTES, a));
-    CU(cu.cuMemcpyHtoDAsync_v2(words, pageable, BYTES, a));
+    CU(cuMemcpyHtoDAsync_v2(words, pinned, BYTES, a));
+    CU(cuMemcpyHtoDAsync_v2(words, pageable, BYTES, a));
     pageable[0] = 1;
     if (waits)
-        CU(cu.cuStreamSynchronize(a));
+        CU(cuStreamSynchronize(a));
     let_it_be_done();
     pinned[0] = 2;
 }
@@ -175,9 +163,9 @@ static void pageable_reads(bool waits)
 {
     start();
     uint32_t pageable[WORDS];
-    CU(cu.cuMemcpyDtoHAsync_v2(pageable, words, BYTES, a));
+    CU(cuMemcpyDtoHAsync_v2(pageable, words, BYTES, a));
     if (waits)
-        CU(cu.cuStreamSynchronize(a));
+        CU(cuStreamSynchronize(a));
     sum = pageable[0];
 }
 
@@ -188,30 +176,18 @@ static void legacy_after(bool waits)
     CUstream stream = new_stream(waits ? 0 : CU_STREAM_NON_BLOCKING);
     fill_words(words, 2, stream);
     let_it_be_done();
-    CU(cu.cuMemcpyDtoH_v2(pinned, words, BYTES));
+    CU(cuMemcpyDtoH_v2(pinned, words, BYTES));
 }
 
-/* What a destroyed stream has done is seen after the context was synchronized. */
-static void destroyed(bool waits)
-{
-    start();
-    CU(cu.cuMemcpyDtoHAsync_v2(pinned, words, BYTES, a));
-    CU(cu.cuStreamDestroy_v2(a));
-    let_it_be_done();
-    if (waits)
-        CU(cu.cuCtxSynchronize());
-    read_pinned();
-}
-
-/* As above, by the legacy stream. */
+/* What a destroyed blocking stream has done is seen after the legacy stream. */
 static void destroyed_legacy(bool waits)
 {
     start();
     CUstream stream = new_stream(waits ? 0 : CU_STREAM_NON_BLOCKING);
     fill_words(words, 2, stream);
-    CU(cu.cuStreamDestroy_v2(stream));
+    CU(cuStreamDestroy_v2(stream));
     let_it_be_done();
-    CU(cu.cuMemcpyDtoH_v2(pinned, words, BYTES));
+    CU(cuMemcpyDtoH_v2(pinned, words, BYTES));
 }
 
 #define BOTH(program)                                                                              \
@@ -231,11 +207,9 @@ static void destroyed_legacy(bool waits)
     X(mappings_share)                                                                              \
     X(host_function)                                                                               \
     X(wait_value)                                                                                  \
-    X(write_value)                                                                                 \
     X(host_writes)                                                                                 \
     X(pageable_reads)                                                                              \
     X(legacy_after)                                                                                \
-    X(destroyed)                                                                                   \
     X(destroyed_legacy)
 PROGRAMS(BOTH)
 

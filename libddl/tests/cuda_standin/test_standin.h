@@ -12,14 +12,6 @@
 #include "cuda_functions.h"
 #include "edges.h" /* STANDIN_TSAN */
 
-#define MEMBER(base, symbol, since) __typeof__(symbol) *symbol;
-typedef struct driver {
-    CUDA_FUNCTIONS(MEMBER)
-} driver;
-
-/* The functions, as dlsym has found them. */
-extern driver cu;
-
 /* The call returns this result. */
 #define CU_IS(expected, call)                                                                      \
     do {                                                                                           \
@@ -30,9 +22,7 @@ extern driver cu;
 
 enum { WORDS = 1024, BYTES = WORDS * 4 };
 
-/* Open the library, without cuInit. */
-void open_driver(void);
-/* Open it, and make device 0's context current. */
+/* Call cuInit, and make device 0's context current. */
 void start_driver(void);
 
 CUdeviceptr device_words(void);

@@ -2,7 +2,6 @@
 /* The virtual memory functions: addresses and memory apart. A mapping is a range of the kind
  * MAPPED. Reserved addresses without a mapping belong to no range. */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "standin.h"
 
@@ -35,28 +34,12 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
     return prop->requestedHandleTypes ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = check_prop(prop);
-    if (!granularity || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
-        result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
-        *granularity = STANDIN_GRANULARITY;
-    return standin_leave(result);
-}
-
 /* A handle is the address of the memory, and one of its references. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = check_prop(prop);
+    STANDIN_ENTER();
+    CUresult result = check_prop(prop);
     if (result != CUDA_SUCCESS)
         return standin_leave(result);
     if (!handle || flags || !bytes || bytes % STANDIN_GRANULARITY)
@@ -66,19 +49,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
     m->has_handle = true;
     *handle = (uintptr_t)m;
-    return standin_leave(CUDA_SUCCESS);
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    memory *m = standin_memory_of_handle(handle);
-    if (!m)
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    m->has_handle = false;
-    standin_memory_release(m);
     return standin_leave(CUDA_SUCCESS);
 }
 
@@ -92,15 +62,11 @@ static bool is_granular(uintptr_t address, size_t bytes)
 CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!address || flags || !is_granular(0, bytes) || alignment & (alignment - 1))
+    STANDIN_ENTER();
+    if (!address || flags || !is_granular(0, bytes) || alignment || hint)
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    if (alignment < STANDIN_GRANULARITY)
-        alignment = STANDIN_GRANULARITY;
     reservation *r = malloc(sizeof *r);
-    uintptr_t start = r ? standin_reserve(bytes, alignment, (uintptr_t)hint) : 0;
+    uintptr_t start = r ? standin_reserve(bytes, STANDIN_GRANULARITY) : 0;
     if (!start) {
         free(r);
         return standin_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -111,30 +77,10 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignmen
     return standin_leave(CUDA_SUCCESS);
 }
 
-CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    uintptr_t start = (uintptr_t)address;
-    reservation **link = &reservations;
-    while (*link && ((*link)->start != start || (*link)->bytes != bytes))
-        link = &(*link)->next;
-    reservation *r = *link;
-    if (!r || standin_range_within(start, bytes))
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    *link = r->next;
-    munmap((void *)start, bytes);
-    free(r);
-    return standin_leave(CUDA_SUCCESS);
-}
-
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     uintptr_t start = (uintptr_t)address;
     memory *m = standin_memory_of_handle(handle);
     const reservation *r = reservations;
@@ -163,20 +109,6 @@ static bool are_mapped(uintptr_t start, size_t bytes)
     return true;
 }
 
-/* Waits for no stream. */
-CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
-{
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
-    uintptr_t start = (uintptr_t)address;
-    if (!are_mapped(start, bytes))
-        return standin_leave(CUDA_ERROR_INVALID_VALUE);
-    for (range *r; (r = standin_range_within(start, bytes));)
-        standin_range_remove(r);
-    return standin_leave(CUDA_SUCCESS);
-}
-
 static bool is_access(const CUmemAccessDesc *access)
 {
     return access->location.type == CU_MEM_LOCATION_TYPE_DEVICE && access->location.id >= 0 &&
@@ -189,9 +121,7 @@ static bool is_access(const CUmemAccessDesc *access)
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
                         size_t count)
 {
-    CUresult result = standin_enter(__func__);
-    if (result != CUDA_SUCCESS)
-        return result;
+    STANDIN_ENTER();
     uintptr_t start = (uintptr_t)address;
     if (!access || !count || !are_mapped(start, bytes))
         return standin_leave(CUDA_ERROR_INVALID_VALUE);
