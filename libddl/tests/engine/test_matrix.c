@@ -2,10 +2,11 @@
 /* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
  * asynchronous or grouped, against a reference of its own.
  *
- *     test_matrix inproc|shm|tcp|shared|mixed [full|pairwise|sample] [shard=I/N]
- *                 [PARAMETER=VALUE ...]
+ *     test_matrix WHERE [full|pairwise|sample] [segment=BYTES] [shard=I/N] [PARAMETER=VALUE ...]
  *
- * shared: as shm, with buffers of ddl_alloc; mixed: some of the buffers.
+ * WHERE: inproc, shm or tcp; shared, as shm, with buffers of ddl_alloc; mixed: some of the buffers;
+ * pair: shm between ranks 0 and 1, and tcp; hosts: of ranks side by side; interleaved: of every
+ * second rank.
  * full: all; pairwise: a covering array, in which each pair of values of two parameters occurs;
  * sample (the default): pairwise, and each 199th of all. shard: each N-th of these from the I-th
  * on. A failing case is told as the command that runs it alone. */
@@ -14,6 +15,7 @@
 #include "matrix_cases.h"
 #include "ranks.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
@@ -123,6 +125,10 @@ static bool sensible(const combination *c)
         return !op && !c->v[COUNT] && !c->v[DTYPE] && !c->v[PLACE];
     if (o->run == broadcast && !c->v[PLACE]) /* it has one buffer */
         return false;
+    if (count_of(c) == LARGEST &&
+        (ranks_of(c) < 2 || ranks_of(c) > LARGEST_RANKS || c->v[MODE] ||
+         (t->dtype != DDL_U8 && t->dtype != DDL_BF16 && t->dtype != DDL_F32)))
+        return false;
     if (o->kind == ANY)
         return !op;
     if (!op || !reducible(t, op))
@@ -135,7 +141,7 @@ static bool sensible(const combination *c)
 
 /* All ranks of one run; the results are compared between the two barriers. */
 typedef struct shared {
-    const char *link; /* or kind of buffers */
+    const char *where, *segment; /* the argument for another length of segments, or "" */
     const cases *cases;
     int ranks;
     const unsigned char *results[RANKS_MAX];
@@ -167,7 +173,8 @@ __attribute__((format(printf, 2, 3), noreturn)) static void failed(const member 
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "\n  again: test_matrix %s full%s\n", m->all->link, described(m->c, text));
+    fprintf(stderr, "\n  again: test_matrix %s full %s%s\n", m->all->where, m->all->segment,
+            described(m->c, text));
     fflush(NULL);
     _exit(1);
 }
@@ -295,7 +302,7 @@ static void run_call(const member *m, const call *c)
         return;
     }
     must(m, m->o->run(m->comm, c, NULL, m->c->v[MODE] == ASYNC ? &work : NULL));
-    if (work)
+    for (int i = 0; work && i < 2; i++) /* waiting again gives the same */
         must(m, ddl_work_wait(work, -1));
     ddl_work_destroy(work);
 }
@@ -308,11 +315,20 @@ static void run_in_place(member *m, call c, int64_t given, int64_t got)
     int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* of what is given */
     m->recv = place(m, m->space[0], n);
     fill(m, m->recv + (size_t)at * size, own, 0, given);
+    /* In place can be said in three ways: by the same pointer, NULL, and that of the own block. */
+    const unsigned char *v = m->c->v;
+    int way = (v[DTYPE] + v[OP] + v[COUNT] + 2 * v[MODE]) % 3;
+    unsigned char *block =
+        m->recv + (m->o->gets_all != m->o->gives_all ? share : 0) * (int64_t)size;
     c.send = c.recv = m->recv;
-    if (m->c->v[OP] % 2 == 0 && m->o->run == scatter) /* in place can be said in two ways */
+    if (way == 0 && m->o->run == scatter)
         c.recv = NULL;
-    else if (m->c->v[OP] % 2 == 0)
+    else if (way == 0)
         c.send = NULL;
+    else if (way == 1 && m->o->gives_all)
+        c.recv = block;
+    else if (way == 1)
+        c.send = block;
     run_call(m, &c);
     check_margins(m, m->recv, n, m->space[0]);
     if (!got) {
@@ -387,7 +403,7 @@ static void *space(size_t n)
  * first and both. */
 static bool is_shared(const member *m, int i)
 {
-    return !strcmp(m->all->link, "shared") || (!strcmp(m->all->link, "mixed") && m->rank % 3 > i);
+    return !strcmp(m->all->where, "shared") || (!strcmp(m->all->where, "mixed") && m->rank % 3 > i);
 }
 
 static void make_space(member *m, int i)
@@ -406,6 +422,22 @@ static void free_space(member *m, int i)
         free(m->space[i]);
 }
 
+/* Between hosts some ranks pass on what is others', which takes memory that the comm keeps. */
+static void check_scratch(const member *m)
+{
+    enum { ROOM = 1 << 16 };
+    char *text = space(ROOM);
+    size_t length;
+    int64_t bytes = -1;
+    must(m, ddl_comm_report(m->comm, text, ROOM, &length));
+    const char *at = strstr(text, "\"scratch_bytes\": ");
+    CHECK(at && sscanf(at, "\"scratch_bytes\": %" SCNd64, &bytes) == 1, "%s", text);
+    must(m, ddl_allreduce(m->comm, NULL, &bytes, 1, DDL_I64, DDL_SUM, NULL, NULL));
+    bool has_hosts = !strcmp(m->all->where, "hosts") || !strcmp(m->all->where, "interleaved");
+    CHECK(!has_hosts || bytes > 0, "%" PRId64 " bytes on all ranks", bytes);
+    free(text);
+}
+
 static void run_cases(ddl_comm *comm, void *argument)
 {
     shared *all = argument;
@@ -413,7 +445,8 @@ static void run_cases(ddl_comm *comm, void *argument)
     memset(m, 0, sizeof *m);
     m->all = all, m->comm = comm;
     m->rank = ddl_comm_rank(comm), m->size = ddl_comm_size(comm);
-    m->room = (size_t)m->size * 100003 * ELEMENT_MAX + 2 * MARGIN + 1;
+    size_t room = m->size > LARGEST_RANKS ? LARGE * ELEMENT_MAX : LARGEST * LARGEST_ELEMENT;
+    m->room = (size_t)m->size * room + 2 * MARGIN + 1;
     for (int i = 0; i < 2; i++)
         make_space(m, i);
     size_t total = 0;
@@ -429,7 +462,7 @@ static void run_cases(ddl_comm *comm, void *argument)
         }
         total += n;
         if (n && m->rank == 0) {
-            printf("%-6s %d ranks  %-15s %6zu cases  %.1f s\n", all->link, m->size,
+            printf("%-6s %d ranks  %-15s %6zu cases  %.1f s\n", all->where, m->size,
                    operations[o].name, n, seconds() - start);
             fflush(stdout);
             all->done += n;
@@ -438,22 +471,25 @@ static void run_cases(ddl_comm *comm, void *argument)
     bool lends = m->size > 1 && is_shared(m, 0) && is_shared(m, 1) && total >= 100;
     CHECK(!lends || ddl__stream_lent(&comm->engine->ordered), "nothing was lent in %zu cases",
           total);
+    if (m->size >= 4 && total >= 100)
+        check_scratch(m);
     for (int i = 0; i < 2; i++)
         free_space(m, i);
     free(m);
 }
 
-static uint32_t link_named(const char *name)
-{
-    return !strcmp(name, "inproc") ? DDL_LINK_INPROC
-           : !strcmp(name, "tcp")  ? DDL_LINK_TCP
-           : !strcmp(name, "shm") || !strcmp(name, "shared") || !strcmp(name, "mixed")
-               ? DDL_LINK_SHM
-               : 0;
-}
+static const struct {
+    const char *name;
+    uint32_t links;
+    bool lends;
+} places[] = {{"inproc", DDL_LINK_INPROC, false}, {"shm", DDL_LINK_SHM, false},
+              {"tcp", DDL_LINK_TCP, false},       {"shared", DDL_LINK_SHM, true},
+              {"mixed", DDL_LINK_SHM, true},      {"pair", LINKS_MIXED, false},
+              {"hosts", LINKS_HOSTS, false},      {"interleaved", LINKS_INTERLEAVED, false}};
+enum { PLACES = sizeof places / sizeof *places };
 
 /* The filters hold for all sets, so that a failing case of any is found in "full". */
-static void choose(cases *all, int argc, char **argv)
+static void choose(cases *all, int argc, char **argv, shared *run, int64_t *segment)
 {
     const char *set = argc > 2 && !strchr(argv[2], '=') ? argv[2] : "sample";
     bool full = !strcmp(set, "full"), sample = !strcmp(set, "sample");
@@ -466,28 +502,31 @@ static void choose(cases *all, int argc, char **argv)
     for (int a = argv[2] == set ? 3 : 2; a < argc; a++)
         if (sscanf(argv[a], "shard=%zu/%zu", &i, &n) == 2 && i < n)
             keep_shard(all, i, n);
+        else if (sscanf(argv[a], "segment=%" SCNd64, segment) == 1)
+            run->segment = argv[a];
         else
             CHECK(filtered(all, argv[a]), "%s is no parameter and value of it", argv[a]);
 }
 
 int main(int argc, char **argv)
 {
-    uint32_t links = argc > 1 ? link_named(argv[1]) : 0;
-    CHECK(links,
-          "usage: test_matrix inproc|shm|tcp|shared|mixed [full|pairwise|sample] [shard=I/N] "
-          "[PARAMETER=VALUE ...]");
+    int where = 0;
+    while (where < PLACES && (argc < 2 || strcmp(argv[1], places[where].name) != 0))
+        where++;
+    CHECK(where < PLACES,
+          "usage: test_matrix inproc|shm|tcp|shared|mixed|pair|hosts|interleaved "
+          "[full|pairwise|sample] [segment=BYTES] [shard=I/N] [PARAMETER=VALUE ...]");
     for (int i = 0; i < OPERATIONS; i++)
         value_names[OPERATION][i] = operations[i].name;
     for (int i = 0; i < TYPES; i++)
         value_names[DTYPE][i] = types[i].name;
     cases all = every_case();
-    choose(&all, argc, argv);
     /* Short segments make many waves; those of ddl_alloc's buffers are lent from 16 KiB on. */
-    bool lends = links == DDL_LINK_SHM && strcmp(argv[1], "shm") != 0;
-    ddl_comm_config config = {.links = links,
-                              .segment_bytes = lends ? LENT_BYTES : SEGMENT_BYTES,
-                              .operation_timeout_ms = 120000};
-    shared run = {.link = argv[1], .cases = &all};
+    int64_t segment = places[where].lends ? LENT_BYTES : SEGMENT_BYTES;
+    shared run = {.where = argv[1], .segment = "", .cases = &all};
+    choose(&all, argc, argv, &run, &segment);
+    ddl_comm_config config = {
+        .links = places[where].links, .segment_bytes = segment, .operation_timeout_ms = 120000};
     double start = seconds();
     for (int i = 0; i < values_of(RANKS); i++) {
         bool any = false;

@@ -18,7 +18,7 @@ static const char *value_names[PARAMETERS][VALUES_MAX] = {
     [RANKS] = {"1", "2", "3", "4", "5", "8"},
     [OP] = {"none", "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
             "logical_and", "logical_or"},
-    [COUNT] = {"0", "1", "p-1", "p", "1000", "100003"},
+    [COUNT] = {"0", "1", "p-1", "p", "1000", "100003", "1048579"},
     [PLACE] = {"out", "in"},
     [MODE] = {"blocking", "async", "grouped"},
 };
@@ -26,6 +26,8 @@ static const char *parameter_names[PARAMETERS] = {"ranks", "operation", "dtype",
                                                   "count", "place",     "mode"};
 static const int rank_counts[] = {1, 2, 3, 4, 5, 8};
 enum { BLOCKING, ASYNC, GROUPED };
+/* The largest count is for few ranks and short elements. */
+enum { LARGE = 100003, LARGEST = 1048579, LARGEST_RANKS = 4, LARGEST_ELEMENT = 4 };
 
 /* Indices into the values. */
 typedef struct combination {
@@ -48,7 +50,7 @@ static int ranks_of(const combination *c)
 
 static int64_t count_of(const combination *c)
 {
-    const int64_t counts[] = {0, 1, ranks_of(c) - 1, ranks_of(c), 1000, 100003};
+    const int64_t counts[] = {0, 1, ranks_of(c) - 1, ranks_of(c), 1000, LARGE, LARGEST};
     return counts[c->v[COUNT]];
 }
 
