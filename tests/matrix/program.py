@@ -325,7 +325,9 @@ def run_blocking(plan: Plan) -> int | None:
 def run_async(plan: Plan) -> int | None:
     works = [getattr(comm, f"{name}_async")(*a, **options) for name, a, options in plan.calls]
     for work in reversed(works):
-        work.wait()
+        result = work.wait()
+        assert work.done()
+        assert work.wait(0) is result
     return works[0].source
 
 
@@ -398,8 +400,9 @@ def main(filters: list[str]) -> None:
     # A region is lent from the second time on. Among mixed buffers there may be no second time.
     if not filters and BUFFERS != "mixed":
         assert (lent[0] > 0) == (size > 1 and memory is not None), f"{lent} bytes were lent"
-    if rank == 0:
-        sys.stdout.write(f"{len(cases)} cases\n")
+    # In one piece, since not every launcher keeps lines whole.
+    told = f"{len(cases)} cases\n" if rank == 0 else ""
+    sys.stdout.write(f"{told}local {comm.local_rank} {comm.local_size}\n")
     ddl_core.finalize()
 
 

@@ -21,8 +21,10 @@ PROGRAM = Path(__file__).with_name("program.py")
 @pytest.mark.parametrize(
     ("links", "buffers", "size"),
     [
+        ("shm", "private", 1),
         ("shm", "private", 2),
         ("tcp", "private", 3),
+        ("shm", "shared", 4),
         *(
             pytest.param(links, buffers, size, marks=pytest.mark.slow)
             for links, buffers, size in (("shm", "mixed", 5), ("tcp", "private", 4))
@@ -32,7 +34,10 @@ PROGRAM = Path(__file__).with_name("program.py")
 def test_sample(ddlrun: Run, links: str, buffers: str, size: int) -> None:
     env = {"DDL_LINKS": links, "DDL_MATRIX_BUFFERS": buffers}
     ended = ddlrun(size, PROGRAM, env=env).expect_success()
-    assert ended.lines(0) == [f"{len(matching(pairwise(), [f'size={size}']))} cases"]
+    assert ended.lines(0)[0] == f"{len(matching(pairwise(), [f'size={size}']))} cases"
+    for rank in range(size):
+        local = f"{rank} {size}" if links == "shm" else "0 1"  # proven by shared memory alone
+        assert ended.lines(rank)[-1] == f"local {local}"
 
 
 def test_failing_case_tells_how_to_run_it_again(ddlrun: Run) -> None:
