@@ -178,7 +178,7 @@ def test_phillys_trace(tmp_path: Path) -> None:
         (PHILLY.replace("755.0,1", "nan,1"), "line 2: duration is 'nan'"),
         ("a,b\n1,2\n", "its columns are: a, b"),
         ("", "its columns are: none"),
-        (ADAPTDL.split("\n")[0], "there is no job in it"),
+        (ADAPTDL.split("\n")[0], "the file contains no job"),
         ("name,time,application,num_replicas\nncf-0,1\n", "line 2: the application is None"),
     ],
 )
