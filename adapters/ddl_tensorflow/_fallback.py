@@ -227,7 +227,7 @@ def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> n
         shape = list(tensor.shape)
         _expect(
             rows % size == 0,
-            f"tensor: the first dimension of shape {shape} is no multiple of {size}",
+            f"tensor: the first dimension of shape {shape} is not a multiple of {size}",
         )
         return np.full(size, rows // size, np.int64)
     _expect(

@@ -31,18 +31,18 @@ from ddl_core.errors import (
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c, a: c.allreduce(a, op="mean"), "op: 'mean' is none of sum, average"),
-        (lambda c, a: c.allreduce(a, op=["sum"]), "op: .'sum'. is none of"),
+        (lambda c, a: c.allreduce(a, op="mean"), "op: 'mean' must be one of sum, average"),
+        (lambda c, a: c.allreduce(a, op=["sum"]), "op: .'sum'. must be one of"),
         (lambda c, a: c.allreduce(a, a[:3].copy()), "recv: 3 elements, expected 4: like send"),
         (lambda c, a: c.allreduce(a, np.zeros(4)), "recv: dtype float64, but send has float32"),
-        (lambda c, a: c.allreduce(a.astype(object)), "send: dtype object is none of"),
+        (lambda c, a: c.allreduce(a.astype(object)), "send: dtype object must be one of"),
         (lambda c, a: c.allreduce(a[::2]), "send: .*not C-contiguous"),
         (lambda c, a: c.allreduce(a, timeout=0), "timeout: 0 is not a positive number"),
         (lambda c, a: c.allreduce(a, timeout="1m"), "timeout: '1m' is not a number"),
         (lambda c, a: c.reduce_scatter(a, np.zeros(3, "f4")), "send: 4 elements, expected 6: 2"),
-        (lambda c, a: c.reduce_scatter(a[:3]), "send: 3 elements are no 2 blocks"),
+        (lambda c, a: c.reduce_scatter(a[:3]), "send: 3 elements cannot be divided into 2"),
         (lambda c, a: c.allgather(a, np.zeros(4, "f4")), "recv: 4 elements, expected 8: 2 blocks"),
-        (lambda c, a: c.allgather(a[:1]), "send: 1 elements are no 2 blocks"),
+        (lambda c, a: c.allgather(a[:1]), "send: 1 elements cannot be divided into 2"),
         (lambda c, a: c.broadcast(a, 2), "root: 2 is not from 0 to 1"),
         (lambda c, a: c.broadcast(a, -1), "root: -1 is not from 0 to 1"),
         (lambda c, a: c.broadcast(a, 2**40), "root: 1099511627776 is not from 0 to 1"),
@@ -68,7 +68,7 @@ def test_refused_calls_change_nothing(
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (Config(links=["udp"]), "links: .'udp'. is not a choice of inproc, shm, tcp"),
+        (Config(links=["udp"]), "links: .'udp'. must be one or more of inproc, shm, tcp"),
         (Config(links=[]), "links: .. is not a choice"),
         (Config(timeout=-1), "timeout: -1 is not a positive"),
         (Config(timeout=float("nan")), "timeout: nan is not a positive"),

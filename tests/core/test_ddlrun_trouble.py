@@ -157,7 +157,7 @@ def test_lost_reports_name_nobody() -> None:
 
 
 def test_a_colon_is_refused() -> None:
-    with pytest.raises(LaunchError, match='the argument ":" begins another program'):
+    with pytest.raises(LaunchError, match='an argument is ":", which begins another program'):
         remote_job._wrapped(["train.py", ":", "more"])
 
 

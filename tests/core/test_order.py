@@ -170,7 +170,7 @@ def test_wrong_parts(alone: Comm) -> None:
     ]:
         with pytest.raises(InvalidArgument, match=message):
             alone.allreduce_ordered(order, parts, recv)
-    with pytest.raises(InvalidArgument, match="it is for 2 ranks, but the comm has 1"):
+    with pytest.raises(InvalidArgument, match="is for 2 ranks, but the comm has 1"):
         alone.allreduce_ordered(Order([0, 1], 2), [one], out)
     with pytest.raises(Unsupported, match="op is max: ordered sums are sums and averages"):
         alone.allreduce_ordered(order, [one], out, op="max")

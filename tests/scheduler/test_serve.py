@@ -255,8 +255,8 @@ def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
     plain.write_text("print('done')\n")
     jobs = {
         serving.submit(command=[str(plain)], max=2): "rank 0 on .*/plain.py made no elastic job",
-        serving.submit(command=["missing.py"]): "missing.py: there is no such program",
-        serving.submit(command=[]): "its specification is wrong: command is",
+        serving.submit(command=["missing.py"]): "missing.py: the program does not exist",
+        serving.submit(command=[]): "its specification is invalid: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
         serving.submit(folder="/does/not/exist"): "No such file or directory",
     }
@@ -369,7 +369,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
         )
         return done.returncode, done.stderr
 
-    assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
+    assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots is 0; must be at least 1\n")
     code, told = run("--store", "missing/a.db")
     assert code == 1 and "ddl: --store missing/a.db: [Errno 2] No such file" in told
 

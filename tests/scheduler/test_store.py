@@ -264,9 +264,9 @@ def test_a_refused_plan_changes_nothing(store: Store) -> None:
 
 
 def test_what_does_not_exist(store: Store, path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+    with pytest.raises(StoreError, match="tenant 'x' does not exist"):
         store.job_submit("x", "a", {}, 0.0)
-    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+    with pytest.raises(StoreError, match="tenant 'x' does not exist"):
         store.token_create("x", "user")
     with pytest.raises(StoreError, match="the role is 'root'; there are viewer, user, admin"):
         store.token_create("t", "root")

@@ -226,7 +226,7 @@ REFUSED: list[tuple[int, str, str, Any, str | None, str]] = [
     (404, "GET", "/v1/jobs/1/logs/..%2f..%2fstore.db", None, "user", "/v1/openapi.json lists"),
     (404, "GET", "/v1/jobs/999999", None, "user", "job 999999 does not exist"),
     (404, "POST", "/v1/tenants/zz/tokens", {"role": "user"}, "admin", "no tenant 'zz'"),
-    (405, "DELETE", "/v1/jobs", None, "user", "DELETE is not possible here"),
+    (405, "DELETE", "/v1/jobs", None, "user", "the method DELETE is not supported"),
     (409, "POST", "/v1/jobs/1/resume", None, "admin", "not paused"),
     (413, "POST", "/v1/jobs", {"command": ["x" * 70000]}, "user", "at most 65536 bytes"),
 ]
@@ -327,7 +327,7 @@ def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
         statuses, connections = _open_streams(site, "user", 20)
         assert (statuses.count(200), statuses.count(429)) == (4, 16)
         refused = site.ask("GET", "/v1/events/stream").text
-        assert "4 streams are open already by tenant a; close some" in refused
+        assert "4 streams are open already by tenant a; close one first" in refused
         statuses, others = _open_streams(site, "other", 4)
         assert (statuses.count(200), statuses.count(429)) == (3, 1)
         for connection in connections:

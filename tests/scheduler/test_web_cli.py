@@ -81,7 +81,7 @@ def test_a_job_is_submitted_and_steered(site: Site, ddl: Ddl) -> None:
     lines = ddl("job", "list")[1].splitlines()
     assert lines[0].split()[:3] == ["job", "name", "state"]
     (line,) = (line for line in lines if line.split()[0] == str(job))
-    assert " ".join(line.split()[1:]) == "train.py paused a 1 0 of 3:4 paused by its owner"
+    assert " ".join(line.split()[1:]) == "train.py paused a 1 0 of 3:4 paused by its tenant"
     code, out, _ = ddl("job", "resume", str(job), "--json")
     assert (code, json.loads(out)["state"]) == (0, "waiting")
     assert ddl("job", "cancel", str(job))[0] == 0
