@@ -103,7 +103,7 @@ def unbuilt():
     )
     refused(
         InvalidArgument,
-        "variables here",
+        "variables on this rank",
         ddl.broadcast_model,
         keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(1) for _ in range(1 + RANK))]),
     )

@@ -111,7 +111,10 @@ ways = {
 }
 if not native:
     refused(
-        Unsupported, "allreduce: cannot be in a function with jit_compile", ways.pop("jit"), kinds
+        Unsupported,
+        "allreduce: is not supported in a function with jit_compile",
+        ways.pop("jit"),
+        kinds,
     )
     with tf.Graph().as_default():
         refused(Unsupported, "no native part: there is no C++ compiler", ddl.barrier)
@@ -229,7 +232,7 @@ refused(InvalidArgument, "op: None must be one of", ddl.allreduce, one, None)
 refused(InvalidArgument, "op: ['sum'] must be one of", ddl.allreduce, one, ["sum"])
 refused(InvalidArgument, "root: 'all' is not a rank", ddl.broadcast, one, "all")
 refused(InvalidArgument, "root: 0.5 is not a rank", ddl.broadcast, one, 0.5)
-refused(InvalidArgument, "name: 5 is no string", ddl.allreduce, one, "sum", 5)
+refused(InvalidArgument, "name: 5 is not a str", ddl.allreduce, one, "sum", 5)
 refused(InvalidArgument, "rows: 3 is not one number for each", ddl.allgather, one, 3)
 refused(InvalidArgument, "rows: [1.5", ddl.allgather, one, [1.5] * size)
 refused(InvalidArgument, "sent_rows: is a tensor of float32", ddl.alltoall, one, tf.ones(size))
@@ -240,7 +243,7 @@ refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, tf.ones(1
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, tf.ones(1), -1)
 refused(InvalidArgument, f"rows: is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
 refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
-refused(InvalidArgument, "sent_rows: are", ddl.alltoall, tf.ones(5 * size), [1] * size)
+refused(InvalidArgument, "sent_rows: the sum is", ddl.alltoall, tf.ones(5 * size), [1] * size)
 if size > 1:
     refused(InvalidArgument, "is not a multiple of", ddl.reduce_scatter, tf.ones(size + 1))
     traced = tf.function(ddl.alltoall, autograph=False).get_concrete_function
