@@ -82,7 +82,7 @@ def test_wrong_hostfiles(text: str | None, message: str, tmp_path: Path) -> None
     [
         ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not a new rank"),
         ("rank 1=h1", "must be 0, 1, ... without a gap"),
-        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: cores are counted over the whole host"),
+        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: write the numbers of the host's cores"),
         ("0 h1", "is not a new rank"),
         ("", "without a gap"),
     ],

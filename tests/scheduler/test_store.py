@@ -256,7 +256,7 @@ def test_a_refused_plan_changes_nothing(store: Store) -> None:
     one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
     store.plan_write({one: ("s1",)}, 1.0)
     before = (store.jobs(), store.slots(), store.intents(), store.events())
-    with pytest.raises(StoreError, match="slots s2 are given twice"):
+    with pytest.raises(StoreError, match="slots s2 are allocated twice"):
         store.plan_write({one: ("s2",), two: ("s2", "s3")}, 2.0)
     with pytest.raises(StoreError, match="jobs \\[99\\] have slots"):
         store.plan_write({99: ("s4",)}, 2.0)

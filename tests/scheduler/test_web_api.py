@@ -53,9 +53,9 @@ def test_a_job_is_submitted_scaled_paused_resumed_and_cancelled(site: Site) -> N
     assert texts == [
         "submitted",
         "scaled to 2:3",
-        "paused: asked by a",
-        "waiting: asked by a",
-        "cancelled: asked by a",
+        "paused: requested by a",
+        "waiting: requested by a",
+        "cancelled: requested by a",
     ]
 
 
@@ -225,7 +225,7 @@ REFUSED: list[tuple[int, str, str, Any, str | None, str]] = [
     (404, "GET", "/v1/job", None, "user", "/v1/openapi.json lists"),
     (404, "GET", "/v1/jobs/1/logs/..%2f..%2fstore.db", None, "user", "/v1/openapi.json lists"),
     (404, "GET", "/v1/jobs/999999", None, "user", "job 999999 does not exist"),
-    (404, "POST", "/v1/tenants/zz/tokens", {"role": "user"}, "admin", "no tenant 'zz'"),
+    (404, "POST", "/v1/tenants/zz/tokens", {"role": "user"}, "admin", "tenant 'zz' does not exist"),
     (405, "DELETE", "/v1/jobs", None, "user", "the method DELETE is not supported"),
     (409, "POST", "/v1/jobs/1/resume", None, "admin", "not paused"),
     (413, "POST", "/v1/jobs", {"command": ["x" * 70000]}, "user", "at most 65536 bytes"),

@@ -177,7 +177,7 @@ def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
         ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 2, ended.stderr
         assert "address already in use" in ended.stderr.lower()
-        assert f"ddl: --listen 127.0.0.1:{port}: it could not be opened" in ended.stderr
+        assert f"ddl: --listen 127.0.0.1:{port}: the server could not listen" in ended.stderr
     finally:
         serving.close()
 

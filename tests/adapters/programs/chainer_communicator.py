@@ -223,7 +223,7 @@ def check_overlap() -> None:
 
 def check_refused() -> None:
     for call, said in [
-        (lambda: ddl.create_communicator("pure_nccl"), "'pure_nccl' is not ddl"),
+        (lambda: ddl.create_communicator("pure_nccl"), "'pure_nccl' must be 'ddl'"),
         (lambda: comm.allreduce([1.0]), "data: is a list, not a NumPy array"),
         (
             lambda: comm.alltoall([of(0)] * (size + 1)),

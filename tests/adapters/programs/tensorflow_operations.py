@@ -217,9 +217,9 @@ ragged, sparse = tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([
 for given, said in (
     (ragged, "is a RaggedTensor, but"),
     (sparse, "is a SparseTensor, but"),
-    (None, "a NoneType that is no tensor"),
-    ([[1], [2, 3]], "a list that is no tensor"),
-    (object(), "a object that is no tensor"),
+    (None, "a NoneType cannot be converted"),
+    ([[1], [2, 3]], "a list cannot be converted"),
+    (object(), "a object cannot be converted"),
 ):
     for function in (ddl.allgather, tf.function(ddl.alltoall, autograph=False)):
         refused(ValueError, f"tensor: {said}", function, given)
