@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench COMMAND [OPTION ...]`; COMMANDS lists the commands."""
+"""The program `python -m bench COMMAND [OPTION ...]`. COMMANDS lists the commands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 from bench.cases import UsageError
 
-# Each is a module of this package with main(argv) -> exit code.
+# Each command is a module of this package with main(argv) -> exit code.
 COMMANDS = {
     "creation": "time of init and of creating groups: libddl and Gloo",
     "collectives": "time and bandwidth of operations: libddl, Gloo, Open MPI, MPICH, Intel MPI",
     "targets": "libddl's performance targets, and which of them are met",
-    "elastic": "what elastic training costs beside DistributedDataParallel, with PyTorch",
+    "elastic": "cost of elastic training compared with DistributedDataParallel, with PyTorch",
     "recovery": "time from a kill -9 to the next step: ddl_elastic, torchrun and others",
-    "resize": "how long the others stand still when elastic workers join and leave",
-    "members": "what a coordinator of 1000 elastic workers costs, and how soon it reaches them",
+    "resize": "pause of the other workers when elastic workers join and leave",
+    "members": "cost and latency of a coordinator of 1000 elastic workers",
     "unequal": "samples per second of elastic workers of unequal speed, together and alone",
     "gpu": "all-reduces of tensors on a GPU that the ranks share",
     "training": "training steps per second, by framework and backend",
@@ -26,12 +26,12 @@ COMMANDS = {
 
 
 def usage() -> str:
-    """The help text."""
+    """Return the help text."""
     lines = [f"  {name:13}{what}" for name, what in COMMANDS.items()]
     head = "usage: python -m bench COMMAND [OPTION ...]    (from the root of the repository)"
     tail = [
-        "Let nothing else run on the machine. All libraries take turns in one run, so that",
-        "whatever disturbs the machine affects all of them alike.",
+        "Run nothing else on the machine. All libraries take turns in one run, so that every",
+        "disturbance affects all of them equally.",
         "",
         "`python -m bench COMMAND --help` explains a command and its tables.",
         "docs/performance.md has the figures and the method.",
@@ -45,9 +45,11 @@ def main(argv: Sequence[str]) -> int:
         print(usage())
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        print(f"bench: no command {argv[0]!r}\n{usage()}", file=sys.stderr)
+        print(f"bench: unknown command {argv[0]!r}\n{usage()}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: ends the ranks, too
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # handled like Ctrl-C, which ends the ranks, too
     try:
         return int(importlib.import_module(f"bench.{argv[0]}").main(argv[1:]))
     except UsageError as error:
@@ -56,7 +58,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # The packages are the installed ones: the repository's root has their sources, which are not
-    # built.
+    # Prefer the installed packages to the sources in the repository's root, which are not built.
     sys.path.append(sys.path.pop(0))
     sys.exit(main(sys.argv[1:]))

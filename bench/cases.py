@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: operations, element types and sizes, and their form on a command line."""
+"""The measured cases: operations, element types and sizes, and their form on a command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "broadcast", "alltoall")
 
-# The name on a command line, and NumPy's and PyTorch's name.
+# The name on a command line, and the name in NumPy and PyTorch.
 DTYPES = {
     "f32": "float32",
     "f64": "float64",
@@ -23,12 +23,12 @@ _UNITS = {"": 1, "B": 1, "Ki": 2**10, "KiB": 2**10, "Mi": 2**20, "MiB": 2**20, "
 
 
 class UsageError(Exception):
-    """The command line is wrong, or asks for something that is not available."""
+    """A wrong command line, or a request for something that is not available."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operation. `bytes` is the size of the whole buffer of all-reduce, broadcast and
+    """An operation to measure. `bytes` is the size of the whole buffer of all-reduce, broadcast and
     all-to-all, of the send buffer of reduce-scatter and of the receive buffer of all-gather."""
 
     operation: str
@@ -36,7 +36,7 @@ class Case:
     bytes: int
 
     def bus_factor(self, ranks: int) -> float:
-        """The bytes that each rank must send at least, as a factor of `bytes`."""
+        """Return the bytes that each rank must at least send, as a factor of `bytes`."""
         if self.operation == "allreduce":
             return 2 * (ranks - 1) / ranks
         return 1.0 if self.operation == "broadcast" else (ranks - 1) / ranks
@@ -44,10 +44,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A library and its way of calling: "" blocking; "async" submitted, then waited for; "named"
-    matched by name; "c" from C, without Python between the calls; "shared" with buffers of
-    ddl_alloc; of all-reduce, "apart" and "shared apart" out of place, and "ordered" the ordered sum
-    with a logical worker for each rank, also out of place."""
+    """A library, and a way to call it.
+
+    ""            blocking "async"       submitted, then waited for "named"       matched by name
+    "c"           from C, without Python between the calls "shared"      with buffers of ddl_alloc
+    "apart", "shared apart"   out of place (all-reduce) "ordered"     the ordered sum with a logical
+    worker for each rank, out of place (all-reduce)
+    """
 
     library: str
     way: str = ""
@@ -57,7 +60,7 @@ class Candidate:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of "64MiB", "4Ki" or "8"."""
+    """Return the bytes of "64MiB", "4Ki" or "8". Raises UsageError."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?i?B?)", text.strip())
     if not match or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a number of bytes such as 8, 4KiB or 64MiB")
@@ -65,7 +68,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """The bytes of each of "8,4KiB,64MiB"; a range "1KiB-1MiB" goes in steps of four."""
+    """Return the bytes of each size in "8,4KiB,64MiB". A range "1KiB-1MiB" has steps of a factor of
+    four."""
     sizes: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -80,16 +84,16 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def parse_list(text: str, known: tuple[str, ...] | dict[str, str], what: str) -> list[str]:
-    """The items of "a,b"; UsageError for one that is not in `known`."""
+    """Return the items of "a,b". Raises UsageError for an item that is not in `known`."""
     chosen = text.split(",")
     for one in chosen:
         if one not in known:
-            raise UsageError(f"{what} {one!r} is none of {', '.join(known)}")
+            raise UsageError(f"{what} {one!r} must be one of {', '.join(known)}")
     return chosen
 
 
 def show_bytes(number: float) -> str:
-    """A size in the largest binary unit that fits."""
+    """Format a size in the largest binary unit that fits."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
@@ -98,7 +102,7 @@ def show_bytes(number: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A time with three digits."""
+    """Format a time with three digits."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench collectives`: operations of libddl and of other libraries."""
+"""`python -m bench collectives`: measures operations of libddl and of other libraries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bench.tables import show_results
 DESCRIPTION = """\
 Measure operations of libddl, Gloo (PyTorch), Open MPI, MPICH and Intel MPI on this machine.
 
-Each library has its own virtual environment, which is made on first use and kept in build/bench
-($BENCH_CACHE). The ranks of all libraries stay alive and take turns, round by round; those of the
+Each library has its own virtual environment, which is created at first use and kept in build/bench
+($BENCH_CACHE). The ranks of all libraries stay alive and take turns, round by round; ranks of
 other libraries sleep meanwhile. Rank r is pinned to core r modulo the number of cores, except for
 Gloo, which is faster when the system places its threads. Buffers are rewritten before each
 iteration, and every element is checked after it. Calls of up to 16 KiB are timed in batches.
@@ -47,10 +47,10 @@ columns of the tables:
   n             the number of iterations
 
 state of the cores, in the titles:
-  Virtual cores move. The round trip of one cache line, measured before and after each turn, says
-  whether two cores are twin (two threads of one core), near (they share a cache) or far (they do
-  not). A turn during which the state changed is dropped. So is a turn during which something else
-  ran; where no other turns are left, these count and are marked with *.
+Virtual cores move. The round trip of one cache line, measured before and after each turn, shows
+whether two cores are twin (two threads of one core), near (they share a cache) or far (they do
+not). A turn during which the state changed is dropped. So is a turn during which another program
+ran, unless no other turns are left: then such turns count and are marked with *.
 
 examples:
   python -m bench collectives                                  all-reduce, 2 ranks, 8 B to 256 MiB
@@ -60,7 +60,7 @@ examples:
   python -m bench collectives --lab unshaped --libraries libddl,gloo,openmpi     two hosts; as root
   python -m bench collectives --libraries libddl --libddl before=OLD/bin/python  two builds
 
-Let nothing else run on the machine.
+Run nothing else on the machine.
 """
 
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench collectives",
         description=DESCRIPTION,
@@ -121,8 +121,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="[NAME=]PYTHON",
         action="append",
         default=[],
-        help="an interpreter that has ddl_core, to measure instead of this tree; with NAME, to"
-        " measure in addition to it under that name (may be repeated)",
+        help="an interpreter that has ddl_core, to measure instead of this tree; with NAME, it is"
+        " measured in addition, under that name (may be repeated)",
     )
     add(
         "--async",
@@ -144,7 +144,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--rounds", type=int, default=9, help="turns of each library (default: 9)")
     add("--seconds", type=float, default=0.05, help="least duration of a turn (default: 0.05)")
     add("--limit", type=float, default=math.inf, help="start no case after this many seconds")
-    add("--busy", action="store_true", help="do not repeat turns during which something else ran")
+    add("--busy", action="store_true", help="do not repeat turns during which another program ran")
     add("--json", metavar="FILE", type=Path, help="write all results as JSON")
     add(
         "--plot",
@@ -163,11 +163,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         options.libraries = parse_list(options.libraries, LIBRARIES, "--libraries:")
         options.ranks = _numbers(options.ranks, "--ranks")
         if options.hosts and not options.lab:
-            raise UsageError("--hosts is for --lab")
+            raise UsageError("--hosts requires --lab")
         options.hosts = _numbers(options.hosts or "1,1", "--hosts")
         for path in (options.json, options.plot):
             if path and not path.parent.is_dir():
-                raise UsageError(f"{path}: there is no folder {path.parent}")
+                raise UsageError(f"{path}: the folder {path.parent} does not exist")
         if options.plot:
             check_plot(options.plot)
         if options.rounds < 1 or options.seconds <= 0:
@@ -183,12 +183,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _numbers(text: str, what: str) -> list[int]:
     numbers = text.split(",")
     if not all(n.isdecimal() and int(n) > 0 for n in numbers):
-        raise UsageError(f"{what} {text!r} is not a list of numbers from 1 on")
+        raise UsageError(f"{what} {text!r} is not a list of numbers >= 1")
     return [int(n) for n in numbers]
 
 
 def chosen(options: argparse.Namespace) -> list[Library]:
-    """The libraries; their virtual environments are made on first use."""
+    """Return the libraries. Their virtual environments are created at first use."""
     found = []
     own = dict(("libddl", one) if "=" not in one else one.split("=", 1) for one in options.libddl)
     for name in options.libraries:
@@ -199,10 +199,10 @@ def chosen(options: argparse.Namespace) -> list[Library]:
 
 
 def ours(libraries: Sequence[Library]) -> set[str]:
-    """The names of the libraries that are libddl, in any build."""
+    """Return the names of the libraries that are libddl, in any build."""
     return {library.name for library in libraries if library.kind == "ddl"}
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
-    """The document of --json."""
+    """Return the document for --json."""
     return {"machine": about, "results": [r.as_json() for r in results]}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of processes with a share of the processors' time, by Linux's control groups, v1 or v2."""
+"""Groups of processes with a limited share of processor time, in Linux's control groups v1 or
+v2."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ PLACES = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 
 @contextmanager
 def quotas(cores: list[float]) -> Iterator[list[Path]]:
-    """A group for each of these numbers of cores; a process enters one by `enter`. Raises OSError
-    where control groups cannot be written."""
+    """Create a group for each number of cores. A process enters a group by `enter`. Raises OSError
+    if control groups cannot be written."""
     folders = [_place() / f"ddl-bench-{os.getpid()}-{number}" for number in range(len(cores))]
     made: list[Path] = []
     try:
@@ -35,12 +36,12 @@ def quotas(cores: list[float]) -> Iterator[list[Path]]:
 
 
 def enter(folder: Path) -> None:
-    """With this process."""
+    """Move this process into the group."""
     (folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _place() -> Path:
-    """The folder of the hierarchy that has the processors' time."""
+    """Return the folder of the hierarchy that limits processor time."""
     for place in PLACES:
         if (place / "cpu.stat").exists():
             return place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench creation`: the time of init and of creating groups."""
+"""`python -m bench creation`: measures the time of init and of creating groups."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Time init and the creation of groups, libddl and Gloo in turns, on this machine.
 interpreter that runs this command, which needs torch and ddl_torch.
 
   init       torch.distributed.init_process_group, in a new process that has imported only torch
-  loaded     the same in a process that has loaded the native part of ddl_torch in addition
+loaded     the same in a process that has also loaded the native part of ddl_torch
   new_group  torch.distributed.new_group of all ranks
   split      Comm.split of ddl_core, compared with Gloo's new_group
   duplicate  Comm.duplicate of ddl_core, compared with Gloo's new_group
-  processor  the processor time of all threads of a rank for that; the rest of the time it waits
-  alone      an all-reduce of 1 MiB of the first group, and
-  beside     the same while a group is created in another thread
+processor  the processor time of all threads of a rank during that; the rest of the time it waits
+alone      an all-reduce of 1 MiB of the first group, and
+beside     the same while another thread creates a group
 
 The table has medians of the slowest rank's time. The last column is Gloo's time over libddl's, the
 median of the turns: above 1, libddl is faster.
 """
 
 WHATS = ("init", "loaded", "new_group", "split", "duplicate", "processor", "alone", "beside")
-FRESH = ("init", "loaded")  # these are measured in new processes
-FRESH_TIMES = 20  # for each turn starts interpreters that import torch
+FRESH = ("init", "loaded")  # measured in new processes
+FRESH_TIMES = 20  # creations; each starts interpreters that import torch
 LINKS = {"shared memory": "", "tcp": "tcp"}  # values of DDL_LINKS; Gloo always uses TCP
 
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench creation",
         description=DESCRIPTION,
@@ -100,12 +100,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.what = options.what.split(",")
     options.others = [tuple(other.split("=", 1)) for other in options.libddl]
     if options.times < 1 or not set(options.what) <= set(WHATS) or min(options.ranks) < 2:
-        raise UsageError("--times is at least 1, --what one of those named, --ranks at least 2")
+        raise UsageError(
+            f"--times must be at least 1, --what a list of {','.join(WHATS)}, --ranks at least 2"
+        )
     return options
 
 
 def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> list[list[str]]:
-    """A row of the table for each of --what."""
+    """Return a row of the table for each of --what."""
     kinds = [("libddl", "ddl", sys.executable)]
     kinds += [(other, "ddl", python) for other, python in options.others]
     kinds += [("gloo", "gloo", sys.executable)]
@@ -135,7 +137,7 @@ def measure(ranks: int, name: str, links: str, options: argparse.Namespace) -> l
 
 @contextmanager
 def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
-    """The processes of one library, for as long as the context lasts."""
+    """Run the processes of one library during a block."""
     workers = WorkerGroup(library, OneHost(ranks))
     try:
         workers.start()
@@ -145,7 +147,7 @@ def started(library: Library, ranks: int) -> Iterator[WorkerGroup]:
 
 
 def init(library: Library, ranks: int, what: str) -> float:
-    """The seconds that init_process_group takes on the slowest of new processes."""
+    """Return the seconds that init_process_group takes on the slowest of new processes."""
     with started(library, ranks) as workers:
         if what == "loaded":
             workers.ask(do="load")
@@ -153,12 +155,12 @@ def init(library: Library, ranks: int, what: str) -> float:
 
 
 def slowest(answers: list[dict[str, Any]]) -> float:
-    """The largest of the ranks' seconds."""
+    """Return the largest of the ranks' seconds."""
     return max(float(answer["seconds"]) for answer in answers)
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
+    """Return a free TCP port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

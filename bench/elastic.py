@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench elastic`: what a step of elastic training costs. The ranks: elastic_rank.py."""
+"""`python -m bench elastic`: measures the cost of a step of elastic training. See
+elastic_rank.py."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from pathlib import Path
 DESCRIPTION = """\
 Measure what a step of elastic training with PyTorch costs.
 
-  2 ranks  a logical worker each, beside DistributedDataParallel over libddl and over Gloo
-  1 rank   8 logical workers, beside the accumulation of as many gradients
+2 ranks  a logical worker each, compared with DistributedDataParallel over libddl and over Gloo
+1 rank   8 logical workers, compared with the accumulation of 8 gradients
 
 The models are transformers whose steps take about 20 and 100 ms. All read the same samples.
 """
 
 EPILOG = """\
 The columns are the median time of a step, the median of the paired ratios of elastic to the other
-backend with its 95 % interval, and the processor time that an elastic step takes more.
+backend with its 95 % interval, and the additional processor time of an elastic step.
 """
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,18 +36,19 @@ ROOT = Path(__file__).resolve().parent.parent
 class Job:
     """The arguments of every rank."""
 
-    width: int  # of the transformer
+    width: int  # the transformer's width
     layers: int
     share: int  # samples of a logical worker
     logical: int
     pairs: int  # turns of each backend
-    steps: int  # in a turn
-    result: str  # a file
+    steps: int  # steps in a turn
+    result: str  # the path of the result file
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of rank 0, by backend and turn: seconds of a step, and of the process's processor time."""
+    """The measurements of rank 0, by backend and turn: seconds of a step, and of the process's
+    processor time."""
 
     parameters: int
     seconds: dict[str, list[float]]
@@ -68,12 +70,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--pairs", type=int, default=41, help="turns of each backend (default: %(default)s)")
     add(
-        "--ranks", type=int, default=2, help="beside DistributedDataParallel (default: %(default)s)"
+        "--ranks",
+        type=int,
+        default=2,
+        help="ranks with DistributedDataParallel (default: %(default)s)",
     )
     add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
     arguments = parser.parse_args(argv)
     if arguments.pairs < 6 or arguments.ranks < 2:
-        parser.error("--pairs is a number from 6 on, and --ranks from 2 on")
+        parser.error("--pairs must be at least 6, and --ranks at least 2")
     return arguments
 
 
@@ -106,7 +111,8 @@ def run(
         job = Job(width, layers, share, logical, pairs, steps, str(result))
         launcher = [sys.executable, "-m", "ddl_launch", "-n", str(ranks)]
         program = [sys.executable, str(ROOT / "bench/elastic_rank.py"), json.dumps(asdict(job))]
-        # In another folder than the repository, whose ddl_core would hide the installed package.
+        # Run in another folder than the repository, whose ddl_core would hide the installed
+        # package.
         ended = subprocess.run([*launcher, *program], cwd=folder, check=False)
         if ended.returncode:
             sys.exit(ended.returncode)  # the ranks have printed the reason
@@ -131,7 +137,8 @@ def rows(name: str, ranks: int, logical: int, found: Measured) -> list[str]:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The order statistics between which the median lies with at least 95 % of probability."""
+    """Return the order statistics between which the median lies with a probability of at least 95
+    %."""
     ordered, n = sorted(values), len(values)
     below, tail = 0, 0.5**n
     while tail + math.comb(n, below + 1) * 0.5**n <= 0.025:

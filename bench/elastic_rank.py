@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of `python -m bench elastic`: the same training steps in turns, elastic and not.
+"""One rank of `python -m bench elastic`: runs the same training steps in turns, elastic and not.
 
-    elastic     ddl_torch.elastic.Job with a loop of one's own, with all that a step costs: reading
-                and seeding of samples, shares, the ordered sum, the vote
+    elastic     ddl_torch.elastic.Job with a custom loop, with the whole cost of a step: reading and
+                seeding of samples, shares, the ordered sum, the vote
     ddl, gloo   DistributedDataParallel over each backend, with DataLoader and DistributedSampler
     accumulate  on one rank: one process that accumulates the gradients of as many shares
 
-All read the same samples, and each has a model and an optimizer of its own.
+All read the same samples, and each has its own model and optimizer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the installed ddl_core
+# Searched after the installed ddl_core.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 from gpt_text import BYTES, Transformer
@@ -39,13 +40,13 @@ from bench.elastic import Job, Measured
 WARM_UP = 4  # steps
 CONTEXT = 64
 SEED = 1
-PASSES = 1_000_000  # more steps than are measured
+PASSES = 1_000_000  # enough for more steps than are measured
 
 Step = Callable[[], object]
 
 
 class Pieces:
-    """Pieces of random text in memory, with the text that follows each byte."""
+    """A data set of random text in memory, with the text that follows each byte."""
 
     def __init__(self, number: int) -> None:
         self._text = torch.randint(BYTES, (number, CONTEXT + 1))
@@ -71,7 +72,7 @@ def elastic_step(model: nn.Module, data: Pieces, comm: ddl_core.Comm, job: Job) 
         model, optimizer, batch=job.logical * job.share, logical=job.logical, seed=SEED, comm=comm
     )
     steps = loop.steps(data, passes=PASSES)
-    # A step ends when the next one is asked for, so the first one is begun here.
+    # A step ends when the next one is requested, so the first one is begun here.
     current = [next(steps)]
 
     def step() -> None:
@@ -117,8 +118,8 @@ def accumulating_step(model: nn.Module, data: Pieces, job: Job) -> Step:
 
 @dataclass(frozen=True)
 class Turn:
-    seconds: float  # of a step
-    processor: float  # of this process, of a step
+    seconds: float  # seconds of a step
+    processor: float  # processor time of this process for a step
 
 
 def timed(step: Step, times: int) -> Turn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual environments, one for each library, made once and kept in build/bench."""
+"""Virtual environments, one for each library, created once and kept in build/bench."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = {
     "mpich": ["numpy", "mpi4py", "mpich"],
     "impi": ["numpy", "mpi4py", "impi-rt", "impi-devel"],
 }
-# What has to be there before these, and the variables for pip. Horovod is built, for PyTorch alone.
+# Packages to install before these, and variables for pip. Horovod is built for PyTorch only.
 _TORCH = os.environ.get("TORCH", "torch==2.13.0")
 BEFORE = {"horovod": [_TORCH, "numpy", "setuptools<80", "wheel", "packaging"]}
 VARIABLES = {
@@ -42,15 +42,15 @@ VARIABLES = {
 
 
 def cache_folder() -> Path:
-    """$BENCH_CACHE, or build/bench of this tree."""
+    """Return $BENCH_CACHE, or build/bench of this tree."""
     return Path(os.environ.get("BENCH_CACHE") or ROOT / "build" / "bench")
 
 
 def interpreter(library: str) -> Path:
-    """The Python interpreter that has the library.
+    """Return the Python interpreter that has the library.
 
-    Installs the library on first use, and libddl whenever its sources have changed. UsageError with
-    pip's message if that fails.
+    Installs the library at first use, and libddl whenever its sources have changed. Raises
+    UsageError with pip's message if that fails.
     """
     folder = cache_folder() / library
     python, stamp = folder / "bin" / "python", folder / "bench.stamp"
@@ -78,7 +78,7 @@ def _pip(python: Path, packages: Sequence[str], library: str) -> None:
 
 
 def _sources() -> str:
-    """A digest of the sources of libddl's package."""
+    """Return a digest of the sources of libddl's package."""
     digest = hashlib.sha256()
     for folder in (
         "libddl/src",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddl's performance targets, as ratios of times that were measured in turns in one run."""
+"""libddl's performance targets, as ratios of times measured in turns in one run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Target:
-    """`of(result, state)` must be at least `least` for every result that `where` selects and every
-    state, unless it is None."""
+    """A performance target. `of(result, state)` must be at least `least` for every result that
+    `where` selects and every state, unless it is None."""
 
     what: str
     of: Callable[[Result, str], float | None]
@@ -39,7 +39,7 @@ class Target:
     percent: bool = False
 
     def verdicts(self, results: Sequence[Result]) -> list[Verdict]:
-        """The verdicts on the results that the target applies to."""
+        """Return the verdicts on the results to which the target applies."""
         found = []
         for r in results:
             for state in r.often() if self.where(r) else ():
@@ -62,7 +62,8 @@ def _own(result: Result, state: str, way: str = "") -> Row | None:
 
 
 def against_best(way: str = "", others: str | None = None) -> Callable[[Result, str], float | None]:
-    """How many times as fast as the fastest other library called this way, or as `others` says."""
+    """Return a function for the speed relative to the fastest other library called this way, or as
+    in `others`."""
 
     def ratio(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
@@ -72,7 +73,7 @@ def against_best(way: str = "", others: str | None = None) -> Callable[[Result, 
 
 
 def against(library: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as this library."""
+    """Return a function for the speed relative to this library."""
 
     def ratio(result: Result, state: str) -> float | None:
         own, other = _own(result, state), result.row(Candidate(library), state)
@@ -82,13 +83,13 @@ def against(library: str) -> Callable[[Result, str], float | None]:
 
 
 def ordered_against_apart(result: Result, state: str) -> float | None:
-    """How many times as fast an ordered sum is as a plain one that is also out of place."""
+    """Return the speed of an ordered sum relative to a plain out-of-place sum."""
     own, plain = _own(result, state, "ordered"), _own(result, state, "apart")
     return own.times_as_fast_as(plain) if own and plain else None
 
 
 def against_blocking(way: str) -> Callable[[Result, str], float | None]:
-    """How many times as fast as libddl's blocking call."""
+    """Return a function for the speed relative to libddl's blocking call."""
 
     def ratio(result: Result, state: str) -> float | None:
         own, blocking = _own(result, state, way), _own(result, state)
@@ -98,7 +99,7 @@ def against_blocking(way: str) -> Callable[[Result, str], float | None]:
 
 
 def of_limit(way: str = "") -> Callable[[Result, str], float | None]:
-    """The part of the limit that is reached, called this way."""
+    """Return a function for the reached share of the limit, called this way."""
 
     def part(result: Result, state: str) -> float | None:
         own = _own(result, state, way)
@@ -131,7 +132,7 @@ ORDERED = (KI, 64 * KI, MI, 16 * MI, 64 * MI)
 
 
 def all_targets() -> list[Target]:
-    """The targets for operations."""
+    """Return the targets for operations."""
     f32 = ("allreduce", "f32", 2)
     huge, large = _is(*f32, *HUGE), _is(*f32, *LARGE)
     small, middle = _is(*f32, *SMALL), _is(*f32, *MIDDLE)
@@ -175,7 +176,8 @@ def all_targets() -> list[Target]:
 
 
 def shared_targets() -> list[Target]:
-    """The targets for operations on buffers of ddl_alloc, beside others on buffers of their own."""
+    """Return the targets for operations on buffers of ddl_alloc. Other libraries use their own
+    buffers."""
     two, four, near = ("allreduce", "f32", 2), ("allreduce", "f32", 4), ("near",)
     best, limit = against_best("shared", others=""), of_limit("shared")
     cached, large = _is(*two, *SHARED_CACHED), _is(*two, *HUGE)
@@ -194,7 +196,7 @@ def shared_targets() -> list[Target]:
 
 
 def same_rate(results: Sequence[Result]) -> list[Verdict]:
-    """f16 and bf16 must move as many bytes per second as f32, within 20 %."""
+    """Check that f16 and bf16 move as many bytes per second as f32, within 20 %."""
     found = []
     whole = {r.case.dtype: r for r in results if _is("allreduce", r.case.dtype, 2, 64 * MI)(r)}
     for dtype in ("bf16", "f16"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench gpu`: all-reduces of tensors on one GPU that all ranks share.
+"""`python -m bench gpu`: measures all-reduces of tensors on one GPU that all ranks share.
 
-Every rank runs bench/gpu_rank.py with a GpuJob as JSON; rank 0 writes the medians to GpuJob.result.
-All ways take turns, so that whatever disturbs the machine affects all alike.
+Every rank runs bench/gpu_rank.py with a GpuJob as JSON. Rank 0 writes the medians to GpuJob.result.
+All ways take turns, so that every disturbance affects all of them equally.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from bench.cases import parse_sizes, show_bytes, show_seconds
 DESCRIPTION = """\
 Measure all-reduces (f32, sum) of PyTorch's tensors on a GPU that all ranks of this host share.
 
-  ddl      torch.distributed with "cuda:ddl", in the stream, through host memory
-  gloo     torch.distributed with "cuda:gloo"
-  by hand  a copy to pinned memory, ddl_core's all-reduce there, and a copy back
-  nccl     rank 0 alone, as it refuses several ranks on one GPU: a floor of the latency
-  copies   each rank copies as much to pinned memory and back, both at once: a limit for memory of
-           the host
-  device   each rank copies as much on the GPU
+ddl      torch.distributed with "cuda:ddl", in the stream, through host memory
+gloo     torch.distributed with "cuda:gloo"
+by hand  a copy to pinned memory, ddl_core's all-reduce there, and a copy back
+nccl     rank 0 alone, since NCCL does not support several ranks on one GPU: a lower bound
+copies   all ranks copy as many bytes to pinned memory and back at the same time: a limit for host
+         memory
+device   each rank copies as many bytes on the GPU
 """
 
 EPILOG = """\
-Times are medians over the turns, of the rank that took longest, from the call until the tensor has
-the result. GB/s are the bytes of one rank's tensor over the time.
+Times are medians over the turns, on the slowest rank, from the call until the tensor has the
+result. GB/s is the bytes of one rank's tensor divided by the time.
 """
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,8 +49,8 @@ class GpuJob:
     device: str
     ways: list[str]
     sizes: list[int]
-    seconds: float  # for each size and way
-    result: str  # a file
+    seconds: float  # seconds for each size and way
+    result: str  # the path of the result file
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -62,15 +62,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
-    add("--sizes", type=parse_sizes, default=SIZES, help="of a tensor; default: %(default)s")
-    add("--ways", type=lambda text: text.split(","), default=",".join(WAYS), help="of the above")
-    add("--seconds", type=float, default=0.5, help="for a size and a way; default: %(default)s")
-    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the program itself")
+    add("--sizes", type=parse_sizes, default=SIZES, help="sizes of a tensor; default: %(default)s")
+    add(
+        "--ways",
+        type=lambda text: text.split(","),
+        default=",".join(WAYS),
+        help="a list of the above",
+    )
+    add(
+        "--seconds",
+        type=float,
+        default=0.5,
+        help="seconds for each size and way; default: %(default)s",
+    )
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only tests the program")
     add("--json", type=Path, metavar="FILE", help="write the medians, in seconds")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.ways) - set(WAYS)
     if unknown:
-        parser.error(f"--ways: {min(unknown)!r} is none of {', '.join(WAYS)}")
+        parser.error(f"--ways: {min(unknown)!r} must be one of {', '.join(WAYS)}")
     return arguments
 
 
@@ -84,7 +94,8 @@ def main(argv: Sequence[str]) -> int:
         )
         program = [sys.executable, str(ROOT / "bench/gpu_rank.py"), json.dumps(asdict(job))]
         command = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks), *program]
-        # In another folder than the repository, whose ddl_core would hide the installed package.
+        # Run in another folder than the repository, whose ddl_core would hide the installed
+        # package.
         ended = subprocess.run(command, cwd=folder, check=False)
         if ended.returncode:
             return ended.returncode  # the ranks have printed the reason
@@ -97,7 +108,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(medians: dict[str, dict[str, float]]) -> str:
-    """A row for each size, with the time of each way; and what libddl reaches of the limits."""
+    """Return a table with a row for each size: the time of each way, and libddl's share of the
+    limits."""
     ways = [way for way in WAYS if any(way in times for times in medians.values())]
     rows = []
     for size, times in medians.items():

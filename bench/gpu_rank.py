@@ -14,15 +14,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the installed ddl_core
+# Searched after the installed ddl_core.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import ddl_core
 from bench.gpu import GpuJob
 from bench.torch_device import backend_of_ddl, synchronize
 
-LEAST, MOST, WARM_UP = 5, 200, 3  # calls of a turn
+LEAST, MOST, WARM_UP = 5, 200, 3  # the least and most calls of a turn, and the calls before it
 TURNS = 3
-OF_ALL = ("ddl", "gloo")  # groups that all ranks are in
+OF_ALL = ("ddl", "gloo")  # groups that have all ranks
 
 Way = Callable[[], object]
 
@@ -64,8 +65,8 @@ def ways_of(
     groups: dict[str, dist.ProcessGroup | None],
     comm: ddl_core.Comm,
 ) -> dict[str, Way]:
-    """What is measured, each with tensors of its own kind. All ranks have the same, in one order;
-    a rank that has no part in one does nothing."""
+    """Return the ways to measure, each with its own kind of tensors. All ranks have the same ways
+    in the same order; a rank that takes no part in one does nothing."""
     count = max(1, size // 4)
     on_gpu, other = torch.ones(count, device=device), torch.ones(count, device=device)
     pinned = torch.ones(count, pin_memory=device.type == "cuda")
@@ -97,7 +98,7 @@ def ways_of(
 
 
 def measure(way: Way, seconds: float, comm: ddl_core.Comm) -> list[float]:
-    """The time of each call, on the rank where it took longest."""
+    """Return the time of each call, on its slowest rank."""
     for _ in range(WARM_UP):
         way()
     took = timed(way, comm)
@@ -106,7 +107,8 @@ def measure(way: Way, seconds: float, comm: ddl_core.Comm) -> list[float]:
 
 
 def timed(way: Way, comm: ddl_core.Comm) -> float:
-    """One call, which all ranks begin together, until its results are there."""
+    """Return the seconds of one call, which all ranks begin together, until its results are
+    ready."""
     synchronize()
     comm.barrier()
     started = time.perf_counter()

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduce between hosts of a lab (tests/lab/lab.py): a single ring and the default algorithm.
+"""Measure all-reduce between hosts of a lab (tests/lab/lab.py): a single ring and the default
+algorithm.
 
     python3 bench/lab.py --build DIR [--hosts 2,2] [--bytes 67108864] [--rate 1gbit]
                          [--seconds 8] [--rounds 2] [--modes ring,default] [--gloo PYTHON]
                          [--nics 1gbit,500mbit] [--sockets 1,2]
 
 DIR is a build folder of libddl, --hosts the number of ranks on each host. For each round and mode,
-prints the best and the median time, and the bytes that a host's links carried for one all-reduce.
---nics gives each host several links, and measures over the first alone and over all of them.
+prints the best and the median time, and the bytes that a host's links sent for one all-reduce.
+--nics gives each host several links, and measures over the first one alone and over all of them.
 --sockets lists numbers of sockets for each pair of interfaces. --gloo also measures PyTorch's Gloo,
 with the interpreter PYTHON that has it. Needs root.
 """
@@ -84,12 +85,12 @@ def compile_bench(build: Path, to: Path) -> str:
 
 
 def host_of_rank(hosts: list[int]) -> list[int]:
-    """The host of each rank."""
+    """Return the host of each rank."""
     return [h for h, ranks in enumerate(hosts) for _ in range(ranks)]
 
 
 def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], limit: float) -> str:
-    """Run one process of the command for each rank; the output of rank 0."""
+    """Run the command once for each rank. Return the output of rank 0."""
     size = sum(hosts)
     processes = []
     for rank, host in enumerate(host_of_rank(hosts)):
@@ -109,7 +110,7 @@ def run(lab: Lab, hosts: list[int], command: list[str], env: dict[str, str], lim
 
 
 def stream_rate(lab: Lab) -> float:
-    """Payload bytes per second of one plain TCP stream from host 1 to host 0."""
+    """Return the payload bytes per second of one plain TCP stream from host 1 to host 0."""
     take = lab.start(0, [sys.executable, "-c", STREAM, "take", lab.address(0)], {})
     give = lab.start(1, [sys.executable, "-c", STREAM, "give", lab.address(0)], {})
     return float(lab.finish([take, give], 60)[0])

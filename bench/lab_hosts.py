@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine, for --lab: network namespaces, made by tests/lab/lab.py."""
+"""Several hosts on one machine, for --lab: network namespaces, created by tests/lab/lab.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LabHosts:
 
 @contextmanager
 def open_lab(hosts: Sequence[int], rate: str) -> Iterator[tuple[Placement, float]]:
-    """The hosts, and the bytes per second of one plain TCP stream between two of them."""
+    """Yield the hosts, and the bytes per second of one plain TCP stream between two of them."""
     if os.geteuid() != 0:
         raise UsageError("--lab needs root: it creates network namespaces")
     sys.path.insert(0, str(ROOT / "tests" / "lab"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks of each library are started, on one host or on several."""
+"""The start of each library's ranks, on one host or on several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MPIS = ("openmpi", "mpich", "impi")
 
 
 class Placement(Protocol):
-    """Where ranks run. `hosts` is the number of ranks on each host; addresses are IP addresses."""
+    """The hosts of the ranks. `hosts` is the number of ranks on each host; addresses are IP
+    addresses."""
 
     name: str
     hosts: list[int]
@@ -25,12 +26,12 @@ class Placement(Protocol):
     def address(self, host: int) -> str: ...
     def interface(self) -> str: ...
     def enter(self, host: int) -> list[str]:
-        """The words to put before a command so that it runs on the host."""
+        """Return the words to put before a command so that it runs on the host."""
         ...
 
 
 class OneHost:
-    """All ranks on this machine."""
+    """A placement of all ranks on this machine."""
 
     name = "one host"
 
@@ -57,8 +58,8 @@ class ProcessSpec:
 
 @dataclass
 class Library:
-    """A library. `name` is its name in tables, `kind` the module of rank/ that calls it, `loop` the
-    compiled loop of calls from C."""
+    """A library to measure. `name` is its name in tables, `kind` the module of rank/ that calls it,
+    `loop` the compiled loop of calls from C."""
 
     name: str
     kind: str
@@ -66,7 +67,8 @@ class Library:
     loop: Path | None = None
 
     def process_specs(self, placement: Placement, control: str) -> list[ProcessSpec]:
-        """The processes that make up all ranks. `control` is the path of the scheduler's socket."""
+        """Return the processes that make up all ranks. `control` is the path of the scheduler's
+        socket."""
         worker = [str(self.python), str(ROOT / "bench" / "rank" / "worker.py"), self.kind, control]
         env = {"PYTHONDONTWRITEBYTECODE": "1", "BENCH_LOOP": str(self.loop or "")}
         if self.name in MPIS:
@@ -95,7 +97,7 @@ class Library:
         hosts = [placement.address(h) for h in range(len(placement.hosts))]
         command = [str(prefix / "bin" / "mpirun"), "-n", str(size)]
         if self.name == "openmpi":
-            # Ranks pin themselves.
+            # The ranks pin themselves.
             command += ["--allow-run-as-root", "--bind-to", "none"]
             command += ["--map-by", "slot:OVERSUBSCRIBE"]
             for name in ("BENCH_LOOP", "PYTHONDONTWRITEBYTECODE"):
@@ -126,10 +128,10 @@ class Library:
 
 
 def find(name: str, python: Path | None = None, from_c: bool = False) -> Library:
-    """The library of this name; its virtual environment is made on first use.
+    """Return the library of this name. Its virtual environment is created at first use.
 
-    `python` names an interpreter that has ddl_core, which is used instead; `name` is then only a
-    label. `from_c`: also compile the loop of calls from C.
+    `python` is an interpreter that has ddl_core, to use instead; `name` is then only a label.
+    `from_c`: also compile the loop of calls from C.
     """
     kind = "mpi" if name in MPIS else "gloo" if name == "gloo" else "ddl"
     python = python or interpreter(name)
@@ -138,7 +140,7 @@ def find(name: str, python: Path | None = None, from_c: bool = False) -> Library
 
 
 def _remote_shell(placement: Placement) -> Path:
-    """A script that mpirun calls in place of ssh: SCRIPT [OPTIONS] ADDRESS COMMAND..."""
+    """Return a script that mpirun calls in place of ssh: SCRIPT [OPTIONS] ADDRESS COMMAND..."""
     lines = ["#!/bin/sh", "# Made by python -m bench: ssh for the lab's hosts."]
     lines += ["while :; do case $1 in -*) shift ;; *) break ;; esac; done"]
     lines += ["host=$1; shift", "case $host in"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's current state, and its limits, as machine.c measures them."""
+"""The machine's current state and its limits, measured by machine.c."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bench.cases import OPERATIONS, Case
 _ELEMENTS = {"f32": 0, "f64": 1, "i8": 2, "f16": 3, "bf16": 3, "i32": 4, "i64": 5}
 
 # How far apart two virtual cores are, by the round trip of a cache line in seconds (upper bound).
-# Seen so far: two threads of one core 0.03 us, cores that share a cache 0.06 us, others 0.3 us and
-# more.
+# Observed: 0.03 us for two threads of one core, 0.06 us for cores that share a cache, 0.3 us and
+# more for others.
 STATES = {"twin": 45e-9, "near": 150e-9, "far": float("inf")}
 
 
@@ -25,11 +25,11 @@ STATES = {"twin": 45e-9, "near": 150e-9, "far": float("inf")}
 class State:
     """The machine's state at one moment.
 
-    round_trip  seconds of a cache line's way from core 0 to core 1 and back
+    round_trip  seconds of a cache line's round trip from core 0 to core 1
     dirty_rate  bytes per second of plain stores into lines that the other core has just read
-    others      other threads that wanted to run
-    pace        seconds of a fixed piece of work on the slower core; longer while the host lends the
-                core's other thread to another guest
+    others      other threads that were ready to run
+    pace        seconds of a fixed piece of work on the slower core; it takes longer while the host
+                lets another guest use the core's other thread
     """
 
     round_trip: float
@@ -39,20 +39,20 @@ class State:
 
     @property
     def name(self) -> str:
-        """One of STATES."""
+        """The name of the state in STATES."""
         return next(name for name, below in STATES.items() if self.round_trip < below)
 
 
 def _others() -> int:
-    """The number of runnable threads other than this one. Waits a moment first, so that ranks that
-    have just answered fall asleep."""
+    """Return the number of runnable threads other than this one. Waits a moment first, so that
+    ranks that have just answered fall asleep."""
     time.sleep(0.0005)
     running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
     return int(running) - 1
 
 
 class Machine:
-    """Describe this machine. Measuring its state takes some milliseconds."""
+    """Measurements of this machine. Measuring its state takes a few milliseconds."""
 
     def __init__(self, built: Path) -> None:
         built.mkdir(parents=True, exist_ok=True)
@@ -67,8 +67,8 @@ class Machine:
         self.cores = os.cpu_count() or 1
 
     def state(self) -> State:
-        """The current state of cores 0 and 1; a single core counts as twin. All ranks must sleep
-        meanwhile."""
+        """Measure the current state of cores 0 and 1. A single core counts as twin. All ranks must
+        sleep meanwhile."""
         others = min(_others() for _ in range(3))
         if self.cores < 2:
             return State(0.0, 0.0, others, self._native.machine_pace(0))
@@ -77,8 +77,9 @@ class Machine:
         return State(near, self._native.machine_dirty_slots(0, 1), others, pace)
 
     def direct(self, case: Case, ranks: int, stream: bool, iterations: int) -> list[float]:
-        """Seconds of each iteration of the operation done directly on memory that all ranks share,
-        with plain or streaming stores. f16 and bf16 are added as integers of the same size."""
+        """Return the seconds of each iteration of the operation done directly on memory that all
+        ranks share, with plain or streaming stores. f16 and bf16 are added as integers of the same
+        size."""
         seconds = (ctypes.c_double * iterations)()
         status = self._native.machine_direct(
             OPERATIONS.index(case.operation),
@@ -94,7 +95,7 @@ class Machine:
         return list(seconds)
 
     def describe(self) -> dict[str, str]:
-        """Processor, caches, memory and kernel."""
+        """Describe processor, caches, memory and kernel."""
         model = ""
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

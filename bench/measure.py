@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the wanted cases: one scheduler per placement, and a progress bar."""
+"""The measurement of all cases, with one scheduler per placement and a progress bar."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from bench.scheduler import Effort, Scheduler, candidates
 class Wanted:
     """The cases, the ways to call them and the placements.
 
-    `ways` applies to all libraries, `own` to libddl alone (see Candidate). `lab` is the rate of the
-    lab's links; with it `hosts`, the ranks on each host, replaces `ranks`.
+    `ways` applies to all libraries, `own` to libddl only (see Candidate). `lab` is the rate of the
+    lab's links. With a lab, `hosts`, the ranks on each host, replaces `ranks`.
     """
 
     cases: Sequence[Case]
@@ -51,8 +51,8 @@ def measure(
     deadline: float,
     report: Report,
 ) -> None:
-    """Add the results to the report, case by case, so that an interrupted run keeps what it has.
-    No case starts after the deadline (time.monotonic)."""
+    """Add the results to the report, case by case, so that an interrupted run keeps its results. No
+    case starts after the deadline (time.monotonic)."""
     with ExitStack() as stack:
         placements: list[tuple[Placement, float]] = [(OneHost(n), 0.0) for n in wanted.ranks]
         if wanted.lab:

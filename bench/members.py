@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench members`: a coordinator of many members: what it costs, how soon it reaches all.
+"""`python -m bench members`: measures the cost and latency of a coordinator of many members.
 
-The coordinator is `ddl elastic run --listen`, killed later on, and `ddl elastic resume`. Members
-train nothing: this process greets as their agents do, on as many connections, and reports as they
-do. What it costs them to read a plan is not measured, as each has a core of its own.
+The coordinator is `ddl elastic run --listen`, which is killed later, and `ddl elastic resume`. The
+members do not train: this process connects like their agents, on as many connections, and reports
+like them. The time in which members read a plan is not measured, since each has its own core.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 NAME = f"bench-members-{os.getpid()}"
 TOKEN = "bench"
 LIMIT = 120.0  # seconds
-DIALS = 64  # agents that dial at a time
+DIALS = 64  # agents that connect at a time
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(eq=False)
 class Member:
-    """A worker, and the slot that it is in."""
+    """A worker and its slot."""
 
     agent: str
     slot: int
     link: Channel
     memory: WorkerRecord | None = None
-    due: float = 0.0  # its next report
+    due: float = 0.0  # the time of its next report
     steps: int = 0
 
 
@@ -64,12 +64,12 @@ class Members:
     step: float
     controls: dict[str, Channel] = field(default_factory=dict)
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # of messages that have come, by kind
-    reports: int = 0  # that were sent
-    largest: int = 0  # characters of the addresses in a message
+    counts: dict[str, int] = field(default_factory=dict)  # received messages by kind
+    reports: int = 0  # sent reports
+    largest: int = 0  # characters of the addresses in the first message
 
     def dial_all(self) -> None:
-        """As all agents do at the same time."""
+        """Connect all agents at the same time."""
         self.close()
         with ThreadPoolExecutor(DIALS) as threads:
             list(threads.map(self._dial, range(self.hosts)))
@@ -105,7 +105,7 @@ class Members:
             member.link.close()
 
     def serve(self, until: Callable[[], bool], limit: float = LIMIT) -> float:
-        """Read, answer and report, until that is so: the seconds it took."""
+        """Read, answer and report, until `until()` returns True. Return the seconds."""
         began = time.monotonic()
         poll = select.poll()
         channels: dict[int, tuple[Channel, Member | None]] = {}
@@ -117,7 +117,9 @@ class Members:
             poll.register(number, select.POLLIN)
         while not until():
             if time.monotonic() > began + limit:
-                raise SystemExit(f"not so within {limit} s; messages: {self.counts}")
+                raise SystemExit(
+                    f"the members did not get there within {limit} s; messages: {self.counts}"
+                )
             for number, _ in poll.poll(5):
                 channel, member = channels[number]
                 try:
@@ -147,7 +149,7 @@ class Members:
             self._say(member, "begin", **told)
             member.due = time.monotonic() + self.step * (member.memory.member % 97) / 97
         if "addresses" in fields and not self.largest:
-            self.largest = sum(map(len, fields["addresses"]))  # of the first message
+            self.largest = sum(map(len, fields["addresses"]))  # only the first message counts
 
     def _say(self, member: Member, kind: str, **fields: Any) -> None:
         assert member.memory
@@ -155,7 +157,7 @@ class Members:
         member.memory.told(Message(kind, fields), True)
 
     def _report(self) -> None:
-        """Each member's steps."""
+        """Report each member's steps."""
         now = time.monotonic()
         for member in self.members.values():
             if member.memory and member.memory.state == "running" and now >= member.due:
@@ -167,7 +169,7 @@ class Members:
 
 
 def address(member: int) -> str:
-    """As long as a real one, and as different from others."""
+    """Return an address that is as long as a real one, and differs from others as much."""
     random = secrets.token_bytes(24)
     return (bytes(random) + ADDRESS[len(random) :]).hex()
 
@@ -187,13 +189,13 @@ def process(words: Sequence[object], errors: Path) -> Iterator[subprocess.Popen[
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time."""
+    """Return the seconds of processor time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def memory(pid: int) -> float:
-    """MiB."""
+    """Return the memory of a process in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) / 1024
 
@@ -206,14 +208,15 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--hosts", type=int, default=125, help="of the members (default: %(default)s)")
+    add("--hosts", type=int, default=125, help="hosts of the members (default: %(default)s)")
     add("--slots", type=int, default=8, help="members on each host (default: %(default)s)")
     add("--step", type=float, default=1.0, help="seconds between two reports (default: 1)")
-    add("--seconds", type=float, default=10.0, help="for which they report (default: 10)")
+    add("--seconds", type=float, default=10.0, help="seconds of reporting (default: 10)")
     options = parser.parse_args(argv)
     number = options.hosts * options.slots
     environment.allow_connections()
-    # All members get the same plan, which is read once: real ones read it on their own cores.
+    # All members get the same plan, which is decoded once: real members decode it on their own
+    # cores.
     messages._unpack = functools.lru_cache(maxsize=64)(messages._unpack)
     global ADDRESS
     endpoint = ddl_core.Endpoint()
@@ -237,22 +240,22 @@ def measure(folder: Path, options: argparse.Namespace, number: int) -> None:
         began = time.monotonic()
         members.dial_all()
         print(f"{number} members on {options.hosts} hosts; a report each {options.step:g} s")
-        show("dialed", time.monotonic() - began)
+        show("connected", time.monotonic() - began)
         took = members.serve(lambda: members.counts.get("connect", 0) >= number)
-        show("told of each other", took, f", {members.largest / 1e3:.0f} kB of addresses")
+        show("addresses received", took, f", {members.largest / 1e3:.0f} kB of addresses")
         members.serve(timer(2.0))
         show_cost(members, job.pid, options.seconds)
         control.scale(NAME, number - 1)
-        show("a plan", members.serve(lambda: members.counts.get("plan", 0) >= number))
+        show("plan received", members.serve(lambda: members.counts.get("plan", 0) >= number))
         began = time.monotonic()
         job.send_signal(signal.SIGKILL)
         job.wait()
         told = folder / "errors2"
         with process(["resume", NAME], told) as resumed:
             members.dial_all()
-            show("dialed after its kill", time.monotonic() - began)
+            show("connected after its kill", time.monotonic() - began)
             members.serve(lambda: "coordinator is back" in told.read_text())
-            show("the next one knows all", time.monotonic() - began)
+            show("the next one is ready", time.monotonic() - began)
             show_cost(members, resumed.pid, options.seconds)
 
 
@@ -261,7 +264,7 @@ def show(what: str, seconds: float, more: str = "") -> None:
 
 
 def show_cost(members: Members, pid: int, seconds: float) -> None:
-    """Of the reports."""
+    """Print the cost of the members' reports."""
     before, reports = cpu(pid), members.reports
     seconds = members.serve(timer(seconds))
     used, rate = (cpu(pid) - before) / seconds, (members.reports - reports) / seconds

@@ -14,7 +14,7 @@ _MARKERS = {"from C": "v", "async": "x", "named": "+"}
 
 
 def check_plot(path: Path) -> None:
-    """Raise UsageError, before anything is measured, if the plot could not be written."""
+    """Raise UsageError, before anything is measured, if the plot cannot be written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -24,10 +24,11 @@ def check_plot(path: Path) -> None:
 
 
 def panels(results: Sequence[Result]) -> dict[str, list[tuple[Result, str]]]:
-    """The panels by title: the results of one operation, dtype, number of ranks and state each.
+    """Return the panels by title. Each has the results of one operation, dtype, number of ranks and
+    state.
 
-    A panel is left out if some library has fewer than two sizes in it and thus no line, unless
-    that leaves no panel at all.
+    A panel is left out if a library has fewer than two sizes in it and thus no line, unless no
+    panel would be left.
     """
     groups: dict[str, list[tuple[Result, str]]] = {}
     for r in results:
@@ -90,5 +91,5 @@ def plot(path: Path, results: Sequence[Result]) -> None:
         axes.set_title(title)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    with rc_context({"svg.fonttype": "none"}):  # text as text: a third of the file size
+    with rc_context({"svg.fonttype": "none"}):  # text as text takes a third of the file size
         figure.savefig(path)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench recovery`: how long after a kill -9 the survivors have committed another step.
+"""`python -m bench recovery`: measures the time after a kill -9 until the survivors have committed
+another step.
 
 Each run starts a job of four processes (recovery_rank.py), kills one with SIGKILL once all have
-made some steps, and waits until three others have committed a step that nobody had committed
+made some steps, and waits until three others have committed a step that no process had committed
 before. The systems take turns.
 """
 
@@ -35,30 +36,30 @@ DESCRIPTION = """\
 Measure the time from a kill -9 of one of four training processes until three others have committed
 another step.
 
-  ddl_elastic  the survivors go on
-  torchrun     all are restarted, and load the checkpoint of the last step (DistributedDataParallel
-               over Gloo, --monitor-interval 0.1)
-  ray          Ray Train 2.60; the same as with torchrun, in a Ray of its own on one host, which
-               looks after the processes each 0.1 s
-  horovod      Horovod Elastic 0.28.1 over Gloo; the survivors initialize anew, on one host
-               (--gloo-timeout-seconds 5)
-  torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
-               Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
+ddl_elastic  the survivors continue
+torchrun     all processes are restarted, and load the checkpoint of the last step
+             (DistributedDataParallel over Gloo, --monitor-interval 0.1)
+ray          Ray Train 2.60; as with torchrun, in its own Ray on one host, which checks the
+             processes every 0.1 s
+horovod      Horovod Elastic 0.28.1 over Gloo; the survivors initialize again, on one host
+             (--gloo-timeout-seconds 5)
+torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
+             Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
 """
 
 RANKS = 4
-FIRST_STEPS = 15  # of all processes, before one is killed
+FIRST_STEPS = 15  # steps of all processes before one is killed
 LIMIT = 120.0  # seconds for a run
 RANK = Path(__file__).with_name("recovery_rank.py")
 LIGHTHOUSE = ("--min_replicas=1", "--quorum_tick_ms=10", "--heartbeat_timeout_ms=300")
 
-NAMES = ("localhost", "127.0.0.1", "127.0.1", "127.1")  # of this machine
+NAMES = ("localhost", "127.0.0.1", "127.0.1", "127.1")  # names of this machine
 RAY = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass
 class Hosts:
-    """Where the processes run: by rank, what a command begins with, and its host's address."""
+    """The hosts of the processes, by rank: the beginning of a command, and the host's address."""
 
     name: str = "one host"
     enter: list[list[str]] = field(default_factory=lambda: [[]] * RANKS)
@@ -74,7 +75,7 @@ class Commit:
 
 
 class Run:
-    """One job. A context manager, which ends it."""
+    """A job, as a context manager that ends it."""
 
     def __init__(self, system: str, hosts: Hosts) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bench-recovery-"))
@@ -108,7 +109,9 @@ class Run:
         while not done(commits := self.commits()):
             if time.monotonic() > deadline:
                 output = (self.folder / "output").read_text()[-4000:]
-                raise UsageError(f"a job did not get on in {LIMIT:.0f} s; its output:\n{output}")
+                raise UsageError(
+                    f"a job made no progress within {LIMIT:.0f} s; its output:\n{output}"
+                )
             time.sleep(0.002)
         return commits
 
@@ -139,7 +142,7 @@ def start_elastic(run: Run, hosts: Hosts) -> None:
 
 
 def start_torchrun(run: Run, hosts: Hosts) -> None:
-    """One agent for each host."""
+    """Start one agent for each host."""
     first = {address: hosts.addresses.index(address) for address in hosts.addresses}
     port = free_port()
     for address, rank in first.items():
@@ -173,16 +176,16 @@ def start_torchft(run: Run, hosts: Hosts) -> None:
 
 def start_ray(run: Run, hosts: Hosts) -> None:
     if len({*hosts.addresses}) > 1:
-        raise UsageError("--systems ray: on one host only")
+        raise UsageError("--systems ray: supported on one host only")
     command = [str(interpreter("ray")), str(RANK), "ray", str(run.folder)]
     run.start(command, **RAY)
 
 
 def start_horovod(run: Run, hosts: Hosts) -> None:
-    """It gives up the whole host of a process that has died, so each has a host of its own: they
-    are names of this machine."""
+    """Start Horovod. It gives up the whole host of a dead process, so each process has its own
+    host, which is a name of this machine."""
     if len({*hosts.addresses}) > 1:
-        raise UsageError("--systems horovod: on one host only")
+        raise UsageError("--systems horovod: supported on one host only")
     python, discover = interpreter("horovod"), run.folder / "hosts.sh"
     discover.write_text("#!/bin/sh\n" + "".join(f"echo {name}:1\n" for name in NAMES))
     discover.chmod(0o700)
@@ -202,7 +205,7 @@ SYSTEMS = {
 
 
 def recover(system: str, hosts: Hosts) -> tuple[float, float]:
-    """Seconds from the kill to the next step, and of a step before it."""
+    """Return the seconds from the kill to the next step, and those of a step before it."""
     with Run(system, hosts) as run:
 
         def all_have_begun(commits: list[Commit]) -> bool:
@@ -216,7 +219,8 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
         last = max(c.step for c in run.commits() if c.seconds <= killed)
 
         def beyond(commits: list[Commit]) -> dict[int, float]:
-            """By process: when it committed the first step that nobody had committed."""
+            """Return by process when it committed the first step that no process had committed
+            before."""
             new: dict[int, float] = {}
             for commit in commits:
                 if commit.step > last + 1 and commit.pid != victim:
@@ -237,16 +241,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     usual = "ddl_elastic,torchrun,torchft"
-    more = "a list, also of ray and horovod (default: %(default)s)"
+    more = "a list that may also have ray and horovod (default: %(default)s)"
     add("--systems", default=usual, help=more)
-    add("--runs", type=int, default=5, help="of each system (default: %(default)s)")
+    add("--runs", type=int, default=5, help="runs of each system (default: %(default)s)")
     add("--hosts", action="store_true", help="two hosts, made of network namespaces (needs root)")
     add("--json", type=Path, metavar="FILE", help="write all times as JSON")
     arguments = parser.parse_args(argv)
     arguments.systems = arguments.systems.split(",")
     for name in arguments.systems:
         if name not in SYSTEMS:
-            parser.error(f"--systems: {name!r} is none of {', '.join(SYSTEMS)}")
+            parser.error(f"--systems: {name!r} must be one of {', '.join(SYSTEMS)}")
     return arguments
 
 

@@ -6,7 +6,7 @@
 With Ray it is the program that starts the training processes.
 
 A line of FOLDER/commits is "SECONDS PID STEP", by the system's monotonic clock. It is written when
-the process may go on to the next step with the new weights.
+the process may continue with the next step and the new weights.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Samples:
         return self.images[index], self.labels[index]
 
     def draw(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """A rank's part of a step's batch."""
+        """Return a rank's part of a step's batch."""
         chosen = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(step))
         part = chosen[:BATCH].chunk(ranks)[rank]
         return self.images[part], self.labels[part]
@@ -80,7 +80,8 @@ def train_elastic(_folder: Path, commit: Commit) -> None:
 
 
 def train_torchrun(folder: Path, commit: Commit) -> None:
-    """DistributedDataParallel, with a checkpoint of each step, which a restart goes on from."""
+    """Train with DistributedDataParallel, with a checkpoint of each step, from which a restart
+    continues."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -108,7 +109,8 @@ def train_torchrun(folder: Path, commit: Commit) -> None:
 
 
 def run_ray(folder: Path) -> None:
-    """Ray Train's processes do what torchrun's do. It is restarted as a whole after a death."""
+    """Run Ray Train, whose processes do the same as torchrun's. It is restarted completely after a
+    death."""
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -129,7 +131,7 @@ def run_ray(folder: Path) -> None:
 
 
 def train_horovod(_folder: Path, commit: Commit) -> None:
-    """Horovod Elastic: the survivors initialize anew, and go back to the last commit."""
+    """Train with Horovod Elastic: the survivors initialize again, and return to the last commit."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -151,9 +153,9 @@ def train_horovod(_folder: Path, commit: Commit) -> None:
 
 
 def train_torchft(_folder: Path, commit: Commit) -> None:
-    """Each process is a replica group of its own."""
+    """Train with torchft. Each process is its own replica group."""
     host = os.environ["OWN_HOST"]
-    socket.gethostname = lambda: host  # what torchft tells others of itself
+    socket.gethostname = lambda: host  # the name that torchft sends to others
 
     import torch.distributed as dist
     from torchft import Manager, Optimizer, ProcessGroupGloo

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench resize`: how long the others stand still when workers join and leave.
+"""`python -m bench resize`: measures how long the other workers pause when workers join and leave.
 
-One elastic job for each row: it grows and shrinks in turns. The pause is the time of the step in
+Each row is an elastic job that grows and shrinks in turns. The pause is the time of the step in
 which the group changed, minus the median of the 20 steps before, on a worker that was there all the
-time. It stands beside the time of a copy of the state, divided by the workers that send it. What it
-consists of is the time of each part of that step, again minus the median of the steps before:
+time. The table compares it with the time of a copy of the state, divided by the number of workers
+that send it. The parts of the pause are the times of the parts of that step, again minus the
+medians of the steps before:
 
-    creation  of the next comm; this goes on beside the steps, and is no part of the pause
-    switch    from the old comm to the next one: the old one is closed, and all meet in the next one
-    copy      of this worker's part of the state, for those who have joined
-    sums      of the next step's shares, with those who have joined
-    vote      of the next step: until the slowest one is there
-    rest      the next step's shares, and what else there is
+    creation  of the next comm; in parallel with the steps, and not part of the pause
+    switch    from the old comm to the next one: the old one is closed, all meet in the next one
+    copy      of this worker's part of the state, for workers that have joined
+    sums      of the next step's shares, including workers that have joined
+    vote      of the next step: the wait for the slowest worker
+    rest      the next step's shares, and everything else
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from bench.cases import UsageError
 from bench.resize_phases import CLOSING, COPY, CREATION, HELLO, SUMS, VOTE, Span, install, read
 from ddl_elastic import Job
 
-BEFORE = 20  # steps, whose median is the usual one
+BEFORE = 20  # steps, whose median is the usual time
 SPACING = 30  # steps between two changes
-# Of the pause: the spans that each consists of.
+# For each part of the pause: its spans.
 PARTS = {"switch": (CLOSING, HELLO), "copy": (COPY,), "sums": (SUMS,), "vote": (VOTE,)}
 COLUMNS = (CREATION, *PARTS, "rest")
 
 
 class Clock:
-    """In place of a schedule: writes down when each step was committed."""
+    """A schedule that records when each step was committed."""
 
     folder = Path()
 
@@ -72,7 +73,8 @@ WIDTH = 64
 
 
 class Model(nn.Module):
-    """Many parameters, of which a share uses few: the state counts here, not the computation."""
+    """A model with many parameters, of which a share uses few: the state matters here, not the
+    computation."""
 
     def __init__(self, megabytes: float) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class Model(nn.Module):
 
 
 class Driver:
-    """Asks for these numbers of workers, one after the other."""
+    """Requests these numbers of workers, one after the other."""
 
     def __init__(self, job: Job, sizes: Sequence[int]) -> None:
         self._job, self._sizes, self._next = job, list(sizes), 1
@@ -98,13 +100,13 @@ class Driver:
 @dataclass(frozen=True)
 class Change:
     kind: str  # "joined" or "left"
-    step: int  # before which it was
+    step: int  # the step before which the group changed
     pause: float  # seconds
-    parts: dict[str, float]  # of the pause, and the creation beside it
+    parts: dict[str, float]  # the parts of the pause, and the creation
 
 
 def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
-    """All changes of one job. Several workers who come at once are one change."""
+    """Return all changes of one job. Several workers that join at once are one change."""
     steps = (2 * rounds + 2) * SPACING
     with tempfile.TemporaryDirectory(prefix="bench-resize-") as folder:
         Clock.folder = Path(folder)
@@ -123,7 +125,7 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
         job.train(Driver(job, [low, *[high, low] * rounds]))
         report = job.report()
         if died := [event for event in report["events"] if event["kind"] == "died"]:
-            raise UsageError(f"a worker has died, which is no part of this measurement: {died}")
+            raise UsageError(f"a worker has died, which invalidates the measurement: {died}")
         pid = report["workers"][0]["pid"]
         lines = [line.split() for line in (Path(folder) / str(pid)).read_text().splitlines()]
         spans = read(Path(folder), pid)
@@ -133,7 +135,7 @@ def run(low: int, high: int, megabytes: float, rounds: int) -> list[Change]:
 
 
 def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str) -> Change:
-    """The change before this step. Pure."""
+    """Return the change before this step. Pure."""
 
     def seconds(of: int, part: str) -> float:
         begin, end = times[of - 1], times[of]
@@ -152,7 +154,7 @@ def measure(times: dict[int, float], spans: Sequence[Span], step: int, kind: str
 
 
 def copy_seconds(megabytes: float) -> float:
-    """Of a copy of so much memory, the median of some."""
+    """Return the median seconds of copying this much memory."""
     source = torch.ones(int(megabytes * 1e6 / 4))
     target, times = torch.empty_like(source), []
     for _ in range(11):
@@ -167,7 +169,7 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
     lines = []
     for kind, change in (("joined", f"{low} to {high}"), ("left", f"{high} to {low}")):
         changes = [each for each in found if each.kind == kind]
-        if not changes:  # the steps were over before
+        if not changes:  # the steps had ended before
             lines.append(f"| {change} | {megabytes:.0f} MB | 0 |" + " |" * (3 + len(COLUMNS)))
             continue
         pauses = [1e3 * each.pause for each in changes]
@@ -182,15 +184,19 @@ def rows(low: int, high: int, megabytes: float, rounds: int) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table."""
+    """Print a table. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bench resize",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workers", default="2:4,4:8", help="low:high, ... (default: %(default)s)")
-    parser.add_argument("--megabytes", type=float, default=100.0, help="of state (default: 100)")
-    parser.add_argument("--rounds", type=int, default=5, help="up and down (default: 5)")
+    parser.add_argument(
+        "--megabytes", type=float, default=100.0, help="size of the state (default: 100)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="times to grow and shrink (default: 5)"
+    )
     arguments = parser.parse_args(argv)
     try:
         pairs = [tuple(map(int, each.split(":"))) for each in arguments.workers.split(",")]
@@ -198,7 +204,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError:
         table = []
     if not table or arguments.megabytes <= 0 or arguments.rounds < 1:
-        raise UsageError(f"--workers {arguments.workers}: give low:high, as in 2:4")
+        raise UsageError(f"--workers {arguments.workers}: must be low:high, such as 2:4")
     install(lambda: Clock.folder)
     print(
         "| workers | state | changes | pause, median | worst | a copy of a part of the state |"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a worker's time goes while its group changes: wraps the parts of a change, before the
-workers are forked, so that each writes down when it began and ended."""
+"""The time that a worker spends in each part of a change of its group. Wraps the parts before the
+workers are forked, so that each records when it began and ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from ddl_elastic.step import membership, step, transfer
 from ddl_elastic.worker import change
 
-# By name: the parts, in their order. The first one goes on beside the steps.
+# By name: the parts, in their order. The first one runs in parallel with the steps.
 CREATION = "creation"
 CLOSING, HELLO, COPY = "closing", "hello", "copy"
 SUMS, VOTE = "sums", "vote"
@@ -32,8 +32,8 @@ class Span:
 
 
 def install(folder: Callable[[], Path]) -> None:
-    """Call it once, before any workers are forked. Each one writes into a file of the folder that
-    is given then."""
+    """Wrap the parts. Call this once, before any workers are forked. Each worker writes into a file
+    of the folder that `folder` returns then."""
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def install(folder: Callable[[], Path]) -> None:
 
 
 def read(folder: Path, process: int) -> list[Span]:
-    """What a worker has written, in the order of the ends."""
+    """Return the spans that a worker has recorded, in the order of their ends."""
     lines = [line.split() for line in _file(folder, process).read_text().splitlines()]
     return [Span(name, float(began), float(ended)) for name, began, ended in lines]
 

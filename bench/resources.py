@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a rank and start-up time, as resources.c measures them."""
+"""The memory of a rank and the start-up time, measured by resources.c."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.libraries import Library
 
 
 def resources(library: Library) -> list[Verdict]:
-    """The measurements with their upper limits."""
+    """Return the measurements with their upper limits."""
     program = compile_program("resources", library.python)
 
     def ask(*arguments: str) -> float:

@@ -12,8 +12,8 @@ from typing import Any
 from bench.cases import Candidate, Case
 from bench.machine import STATES, State
 
-LIMIT = "limit"  # the library name of the limit's turns
-SLOWED = 1.15  # times the best pace: from there on another guest used the core
+LIMIT = "limit"  # the limit's library name
+SLOWED = 1.15  # from this multiple of the best pace on, another guest used the core
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Turn:
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else ran before and after the turn, hence probably during it."""
+        """Whether another program ran before and after the turn, and thus probably during it."""
         return min(self.before.others, self.after.others) > 0
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value that is not exceeded by at least the fraction q of all values."""
+    """Return the smallest value that at least the fraction q of all values does not exceed."""
     ordered = sorted(values)
     return ordered[max(math.ceil(q * len(ordered)) - 1, 0)]
 
@@ -59,8 +59,9 @@ class Row:
     rounds: dict[int, float] = field(default_factory=dict)
 
     def times_as_fast_as(self, other: Row) -> float | None:
-        """The other row's time over this one's: the median over the rounds that both have. The
-        machine's speed changes within seconds, so the ratio of the overall medians says less."""
+        """Return the other row's time over this one's: the median over the rounds that both have.
+        The machine's speed changes within seconds, so the ratio of the overall medians is less
+        reliable."""
         return _quotient(other.rounds, self.rounds)
 
 
@@ -72,7 +73,7 @@ def _quotient(above: Mapping[int, float], below: Mapping[int, float]) -> float |
 @dataclass
 class Result:
     """A case on a number of ranks. `limit` has the least seconds measured for plain memory or the
-    wire, by state; `limits` the same by state and round. Both are empty where there is no limit."""
+    wire, by state; `limits` the same by state and round. Both are empty if there is no limit."""
 
     case: Case
     placement: str
@@ -81,29 +82,29 @@ class Result:
     limit: dict[str, float] = field(default_factory=dict)
     limits: dict[str, dict[int, float]] = field(default_factory=dict)
     changed: int = 0  # turns dropped because the machine changed its state
-    disturbed: int = 0  # turns dropped because something else ran
+    disturbed: int = 0  # turns dropped because another program ran
     slowed: float = 0.0  # fraction of turns before which another guest used a core
     busy: bool = False  # disturbed turns count, because some candidate has no others
     notes: list[str] = field(default_factory=list)
 
     def row(self, candidate: Candidate, state: str) -> Row | None:
-        """The row of this candidate in this state, if any."""
+        """Return the row of this candidate in this state, or None."""
         for row in self.rows:
             if row.candidate == candidate and row.state == state:
                 return row
         return None
 
     def states(self) -> list[str]:
-        """The states that have rows."""
+        """Return the states that have rows."""
         return [s for s in STATES if any(r.state == s for r in self.rows)]
 
     def often(self) -> list[str]:
-        """The states with enough turns to be judged: a third of the most frequent one's."""
+        """Return the states with enough turns to be judged: a third of the most frequent one's."""
         turns = {s: max(r.turns for r in self.rows if r.state == s) for s in self.states()}
         return [s for s, n in turns.items() if 3 * n >= max(turns.values())]
 
     def against_others(self, own: Row, ours: Collection[str], way: str = "") -> float | None:
-        """How many times as fast as the fastest library not in `ours`, called this way."""
+        """Return the speed relative to the fastest library not in `ours`, called this way."""
         others = (
             own.times_as_fast_as(r)
             for r in self.rows
@@ -112,14 +113,14 @@ class Result:
         return min((o for o in others if o is not None), default=None)
 
     def of_limit(self, own: Row) -> float | None:
-        """The fraction of the limit that this row reaches."""
+        """Return the fraction of the limit that this row reaches."""
         if own.state in self.limits:
             return _quotient(self.limits[own.state], own.rounds)
         limit = self.limit.get(own.state)
         return limit / own.p50 if limit else None
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON: times in seconds, bandwidths in bytes per second."""
+        """Return the result as JSON: times in seconds, bandwidths in bytes per second."""
         rows = []
         for row in self.rows:
             shown = asdict(row)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives libraries turns, round by round, and records the machine's state between turns."""
+"""The scheduler of turns: runs the libraries round by round, and records the machine's state
+between turns."""
 
 from __future__ import annotations
 
@@ -25,19 +26,19 @@ DIRECT_FROM = 64 << 10  # bytes from which on memory limits the time, not latenc
 
 @dataclass
 class Effort:
-    """How long to measure: rounds, and least seconds of a turn. `busy`: do not repeat turns during
-    which something else ran."""
+    """The effort of a measurement: rounds, and the least seconds of a turn. `busy`: do not repeat
+    turns during which another program ran."""
 
     rounds: int = 3
     seconds: float = 0.15
     busy: bool = False
 
     def iterations(self, wall: float) -> int:
-        """Iterations that fill a turn, if one takes `wall` seconds in all."""
+        """Return the iterations that fill a turn, if one takes `wall` seconds in total."""
         return max(2, min(int(self.seconds / wall) + 1, ITERATIONS_MAX))
 
     def limit(self, candidates: int) -> float:
-        """Seconds after which dropped turns are no longer repeated."""
+        """Return the seconds after which dropped turns are no longer repeated."""
         return 5 + 4 * self.rounds * candidates * self.seconds
 
 
@@ -79,7 +80,7 @@ class Scheduler:
             workers.end()
 
     def run(self, case: Case, candidates: Sequence[Candidate]) -> Result:
-        """Give every candidate that can run the case one turn in each round."""
+        """Give every candidate that can run the case one turn in each round. Return the result."""
         turns: list[Turn] = []
         notes: list[str] = []
         with self._prepared(case, {c.library for c in candidates}, notes) as ready:
@@ -116,14 +117,14 @@ class Scheduler:
         result = summarize(case, self.placement.name, self.ranks, turns, self.effort.busy)
         result.notes = notes
         if self.wire and result.rows:
-            # The bytes that each host must send, whatever its ranks do.
+            # The bytes that each host must send, for any distribution over its ranks.
             hosts = len(self.placement.hosts)
             least = case.bytes * case.bus_factor(hosts) / self.wire
             result.limit = dict.fromkeys(result.states(), least)
         return result
 
     def _counted(self, turns: Sequence[Turn], candidate: Candidate) -> int:
-        """How many of the candidate's turns count. The others are made up for by further rounds, up
+        """Return how many of the candidate's turns count. Further rounds make up for the others, up
         to twice the number."""
         return sum(
             turn.candidate == candidate
@@ -134,7 +135,7 @@ class Scheduler:
 
     @contextmanager
     def _prepared(self, case: Case, names: set[str], notes: list[str]) -> Iterator[set[str]]:
-        """Allocate buffers for the case; yields the names of the libraries that support it."""
+        """Allocate buffers for the case. Yield the names of the libraries that support it."""
         ready = set()
         fields = {
             "operation": case.operation,
@@ -156,7 +157,7 @@ class Scheduler:
                     self.worker_groups[name].ask(do="release")
 
     def _pace(self, case: Case, candidate: Candidate) -> tuple[int, int]:
-        """Warm the library up; returns the iterations that fill a turn, and the calls in each."""
+        """Warm the library up. Return the iterations that fill a turn, and the calls in each."""
         workers = self.worker_groups[candidate.library]
         batch = 1
         if case.bytes <= SMALL:
@@ -176,7 +177,7 @@ class Scheduler:
             stream = candidate.way == "streaming"
             return self.machine.direct(case, self.ranks, stream, iterations)[1:]
         if not self.worker_groups[candidate.library].alive:
-            raise WorkerError("its ranks have died")
+            raise WorkerError(f"{candidate.library}: its ranks have died")
         iterations, batch = paces[candidate]
         taken: list[float] = []
         left = self.effort.seconds
@@ -198,8 +199,8 @@ def _what(case: Case, candidate: Candidate | None = None) -> str:
 def candidates(
     libraries: Sequence[Library], case: Case, ways: Sequence[str], own: Sequence[str]
 ) -> list[Candidate]:
-    """The candidates for a case: every library in each of `ways`, libddl also in each of `own`.
-    Only all-reduces of f32 can be called from C."""
+    """Return the candidates for a case: every library in each of `ways`, and libddl also in each of
+    `own`. Only all-reduces of f32 can be called from C."""
     in_c = case.operation == "allreduce" and case.dtype == "f32"
     found = []
     for library in libraries:

@@ -15,7 +15,8 @@ HEAD = ["size", "library", "p50", "p99", "alg GB/s", "bus GB/s", "x best other",
 
 
 def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
-    """A table for each operation, dtype, number of ranks and state of the machine, and notes."""
+    """Return a table for each operation, dtype, number of ranks and state of the machine, and
+    notes."""
     parts = []
     groups: dict[tuple[str, str, str, int], list[Result]] = {}
     for result in results:
@@ -37,14 +38,16 @@ def show_results(results: Sequence[Result], ours: Collection[str]) -> str:
     if changed:
         notes.append(f"{changed} turns dropped: the machine changed its state during them")
     if any(r.busy for r in results):
-        notes.append("* something else ran on the machine during these: trust the ratios at most")
+        notes.append(
+            "* another program ran on the machine during these turns: only the ratios are reliable"
+        )
     if (slowed := max((r.slowed for r in results), default=0.0)) > 0.1:
         notes.append(
-            f"the host lent the cores' other threads to others, before up to {100 * slowed:.0f} %"
-            " of a case's turns"
+            "the host let other guests use the cores' other threads before up to"
+            f" {100 * slowed:.0f} % of a case's turns"
         )
     if disturbed:
-        notes.append(f"{disturbed} turns dropped: something else ran during them")
+        notes.append(f"{disturbed} turns dropped: another program ran during them")
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
 
 
@@ -82,7 +85,7 @@ def _rate(rate: float) -> str:
 
 
 def _ratio(result: Result, row: Row, ours: Collection[str]) -> str:
-    """How many times as fast as the fastest other library called the same way."""
+    """Return the speed relative to the fastest other library called the same way."""
     if row.candidate.library not in ours:
         return ""
     way = "" if row.candidate.way == "named" else row.candidate.way

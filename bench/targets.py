@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench targets`: libddl's performance targets, and which of them are met."""
+"""`python -m bench targets`: measures libddl's performance targets, and shows which of them are
+met."""
 
 from __future__ import annotations
 
@@ -40,11 +41,11 @@ from bench.scheduler import Effort
 from bench.tables import show_results
 
 DESCRIPTION = """\
-Measure libddl's performance targets (bench/goals.py), and say which of them are met.
+Measure libddl's performance targets (bench/goals.py), and show which of them are met.
 
 Each target is judged separately for each state of the cores: twin, near and far (see
 `python -m bench collectives --help`). Ratios are medians over the rounds; above 1, libddl is
-faster. The whole takes about eight minutes, after the libraries are installed.
+faster. A complete run takes about eight minutes, after the libraries are installed.
 
 parts, for --parts:
   small      all-reduce of 8 B to 2 KiB, also from C, asynchronous and by name
@@ -55,9 +56,9 @@ parts, for --parts:
   others     reduce-scatter, broadcast, all-gather and all-to-all of 64 MiB
   four       all-reduce among 4 ranks
   hosts      all-reduce between two hosts, made of network namespaces (needs root)
-  ordered    ordered sums beside all-reduce out of place; also between two hosts (needs root)
-  shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
-             ranks, broadcast, all-gather and all-to-all
+ordered    ordered sums compared with all-reduce out of place; also between two hosts (needs root)
+shared     the same on buffers of ddl_alloc: all-reduce in place and out of place, also among 4
+           ranks, broadcast, all-gather and all-to-all
   resources  memory of a rank, and time to start
 """
 
@@ -146,13 +147,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """The table of targets, and how many were met."""
+    """Return the table of targets, and the number of targets that are met."""
     head = ["case", "cores", "measured", "target", "met"]
     rows = [[v.case, v.state, v.measured, v.target, "yes" if v.met else "NO"] for v in verdicts]
     table = tabulate(rows, head, "github", disable_numparse=True)
     met = sum(v.met for v in verdicts)
     if any(v.state.endswith("*") for v in verdicts):
-        table += "\n\n* something else ran on the machine at the same time"
+        table += "\n\n* another program ran on the machine at the same time"
     return f"{table}\n\n{met} of {len(verdicts)} targets met"
 
 
@@ -160,7 +161,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench targets",
         description=DESCRIPTION,
-        epilog="Let nothing else run on the machine. `python -m bench training` measures training.",
+        epilog="Run nothing else on the machine. `python -m bench training` measures training.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -183,9 +184,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--limit",
         type=float,
         default=900,
-        help="start no case after so many seconds (default: 900)",
+        help="start no case after this many seconds (default: 900)",
     )
-    add("--busy", action="store_true", help="do not repeat turns during which something else ran")
+    add("--busy", action="store_true", help="do not repeat turns during which another program ran")
     add("--tables", action="store_true", help="also print the tables of all results")
     add(
         "--plot",
@@ -197,7 +198,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     options.parts = options.parts.split(",")
     for name in options.parts:
         if name not in known:
-            parser.error(f"--parts: {name!r} is none of {', '.join(known)}")
+            parser.error(f"--parts: {name!r} must be one of {', '.join(known)}")
     if options.libddl:
         options.libddl = options.libddl.absolute()
     if options.plot:

@@ -7,7 +7,8 @@ import torch
 
 
 def backend_of_ddl(device: str) -> str:
-    """Return libddl's backend for tensors there, as init_process_group and new_group take it."""
+    """Return libddl's backend for tensors on this device, in the form of init_process_group and
+    new_group."""
     return "cpu:ddl" if device == "cpu" else f"cpu:ddl,{device}:ddl"
 
 

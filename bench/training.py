@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench training`: steps per second of real models on several ranks, by backend.
+"""`python -m bench training`: measures steps per second of real models on several ranks, by
+backend.
 
 All backends take turns in one run, and so do the same steps without communication; the order
-changes from round to round. Whatever disturbs the machine thus affects all alike.
+changes from round to round. So every disturbance of the machine affects all equally.
 
-Every rank of PyTorch runs bench/training_pytorch.py with a Job as JSON; rank 0 writes a Measured
+Every rank of PyTorch runs bench/training_pytorch.py with a Job as JSON. Rank 0 writes a Measured
 for each model to Job.result. The other frameworks are in OWN_PROCESSES.
 """
 
@@ -31,7 +32,7 @@ hides.
 
 models:
   pytorch     resnet50 and transformer with DistributedDataParallel over each backend; small, a
-              tiny transformer for a quick try. The backend shared is ddl with DDL_TORCH_SHARED=1
+              tiny transformer for a quick test. The backend shared is ddl with DDL_TORCH_SHARED=1
   jax         psum of 8 B to 64 MiB and a transformer, with jax's own collectives over each backend;
               calls, an all-reduce of ddl_jax compared with the bare call of ddl_core
   tensorflow  resnet50 and transformer with ddl_tensorflow and with MultiWorkerMirroredStrategy;
@@ -45,12 +46,12 @@ columns of the tables:
   CPU ms            processor time of one rank per step
   comm ms           the reduction of the gradients by itself
   hidden            the part of the communication that does not lengthen the step
-  beside the other  steps per second over those of the best other backend, the median of the rounds
+  beside the other  steps per second relative to the best other backend, the median of the rounds
   alone             the row of steps without communication
 """
 
 ROOT = Path(__file__).resolve().parent.parent
-# What is measured, by framework. "small" is for a quick try and not part of the default.
+# The models by framework. "small" is for a quick test and not part of the default.
 FRAMEWORKS = {
     "pytorch": ("resnet50", "transformer", "small"),
     "jax": ("psum", "transformer", "calls"),
@@ -69,9 +70,9 @@ class Job:
     models: list[str]
     backends: list[str]
     rounds: int
-    steps: int  # of each backend in each round
+    steps: int  # steps of each backend in each round
     device: str
-    result: str  # a file
+    result: str  # the path of the result file
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Row:
     processor: float  # processor time of one rank per step
     communication: float  # by itself
     hidden: float | None  # the part of the communication that does not lengthen the step
-    faster: float | None  # steps per second over those of the best other backend, median of rounds
+    faster: float | None  # steps per second relative to the best other backend, median of rounds
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -116,7 +117,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="number of ranks; default: %(default)s")
     add("--rounds", type=int, default=6, help="turns of each backend; default: %(default)s")
     add("--steps", type=int, default=5, help="training steps in a turn; default: %(default)s")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="of PyTorch; all ranks share it")
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="device of PyTorch; all ranks share it",
+    )
     add("--json", type=Path, metavar="FILE", help="write all samples as JSON")
     add("--plot", type=Path, metavar="FILE.png", help="plot the steps (needs matplotlib)")
     arguments = parser.parse_args(argv)
@@ -124,9 +130,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.models = arguments.models or [m for m in models if m != "small"]
     for name in arguments.models:
         if name not in models:
-            parser.error(f"--models: {name!r} is none of {', '.join(models)}")
+            parser.error(f"--models: {name!r} must be one of {', '.join(models)}")
     if min(arguments.ranks, arguments.rounds, arguments.steps) < 1:
-        parser.error("--ranks, --rounds and --steps are numbers from 1 on")
+        parser.error("--ranks, --rounds and --steps must be at least 1")
     return arguments
 
 
@@ -166,7 +172,8 @@ def run(arguments: argparse.Namespace) -> list[Measured]:
         launcher = [sys.executable, "-m", "ddl_launch", "-n", str(arguments.ranks)]
         program = [sys.executable, str(ROOT / f"bench/training_{arguments.framework}.py")]
         command = [*launcher, *program, json.dumps(asdict(job))]
-        # In another folder than the repository, whose ddl_core would hide the installed package.
+        # Run in another folder than the repository, whose ddl_core would hide the installed
+        # package.
         ended = subprocess.run(command, cwd=folder, check=False)
         if ended.returncode:
             sys.exit(ended.returncode)  # the ranks have printed the reason
@@ -211,7 +218,7 @@ def rows(measured: Measured) -> list[Row]:
 
 
 def advantage(measured: Measured, backend: str) -> float | None:
-    """Steps per second over those of the best other backend, the median of the rounds."""
+    """Return the steps per second relative to the best other backend, the median of the rounds."""
     others = [name for name in measured.communication if name != backend]
     if backend not in measured.communication or not others:
         return None

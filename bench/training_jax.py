@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench training --framework jax`: jax's own collectives over libddl, and ddl_jax.
+"""`python -m bench training --framework jax`: measures jax's own collectives over libddl, and
+ddl_jax.
 
 The first part runs the same programs over libddl and over jaxlib's Gloo: psum of many sizes, and
 training steps of a transformer. A jax process has one collectives backend, so each backend has its
@@ -29,14 +30,14 @@ from bench.training import ALONE, Measured
 from bench.worker_group import WorkerError, WorkerGroup
 
 SIZES = [8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-BACKENDS = ("ddl", "gloo")  # of jax's own collectives
+BACKENDS = ("ddl", "gloo")  # backends of jax's own collectives
 CALLS, SMALL, LARGE = (
     "calls",
     8,
     64 << 20,
 )  # the ranks of ddl_jax's operations; their sizes in bytes
 TURN = 0.15  # approximate seconds of a turn of small programs
-MOST = 2000  # steps in a turn at most
+MOST = 2000  # the most steps in a turn
 ROUNDING = 1e-3  # largest relative difference between the backends' weights after the warm-up
 
 
@@ -53,8 +54,9 @@ class BackendLibrary(Library):
 
 @dataclass
 class Timed:
-    """Seconds of one operation on `bytes`. Of a psum by backend, with the same program without
-    communication under ALONE; of an all-reduce by the way in which it was called."""
+    """The seconds of one operation on `bytes`. For a psum they are by backend, with the same
+    program without communication under ALONE. For an all-reduce they are by the way in which it was
+    called."""
 
     bytes: int
     seconds: dict[str, list[float]]
@@ -64,7 +66,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure, print the tables and return the exit code."""
     for name in arguments.backends:
         if name not in BACKENDS:
-            print(f"bench: --backends: {name!r} is none of {', '.join(BACKENDS)}", file=sys.stderr)
+            print(
+                f"bench: --backends: {name!r} must be one of {', '.join(BACKENDS)}", file=sys.stderr
+            )
             return 2
     backends = [*arguments.backends, *([CALLS] if CALLS in arguments.models else [])]
     before = os.getloadavg()[0]
@@ -171,7 +175,7 @@ def called(workers: WorkerGroup, size: int, rounds: int) -> Timed:
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """All names, rotated by one from round to round."""
+    """Return all names, rotated by one from round to round."""
     first = number % len(names)
     return names[first:] + names[:first]
 
@@ -182,19 +186,19 @@ def release(backends: dict[str, WorkerGroup]) -> None:
 
 
 def run_steps(workers: WorkerGroup, program: str, steps: int) -> tuple[list[float], float]:
-    """Seconds of each step on the slowest rank, and of processor time for one step."""
+    """Return the seconds of each step on the slowest rank, and of processor time for one step."""
     answers = workers.ask(do="run", program=program, steps=steps)
     seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(answer["processor"] for answer in answers)
 
 
 def pace(workers: WorkerGroup, program: str) -> int:
-    """The number of steps that fill a turn."""
+    """Return the number of steps that fill a turn."""
     seconds, _ = run_steps(workers, program, 5)
     return max(3, min(int(TURN / statistics.median(seconds)), MOST))
 
 
-# ---- what is printed ----
+# ---- the printed tables ----
 
 
 def tables(
@@ -213,7 +217,7 @@ def tables(
         print("\n" + show(head, [psum_row(each, backends) for each in psums]))
         print(
             "\nMedian, and fastest in brackets. `times` is the ratio of the medians,"
-            " `without alone` that of the medians less the one of `alone`."
+            " `without alone` the ratio after subtracting the median of `alone`."
         )
     for each in calls:
         head = [show_bytes(each.bytes), "in place", "over the bare", "fresh", "over the bare"]
@@ -231,8 +235,8 @@ def psum_row(each: Timed, backends: Sequence[str]) -> list[str]:
 
 
 def call_rows(each: Timed) -> list[list[str]]:
-    """A row for each way to call, in place and into fresh memory. The difference from the bare call
-    is shown in microseconds for the small size, in percent for the large one."""
+    """Return a row for each way to call, in place and into fresh memory. The difference from the
+    bare call is in microseconds for the small size, and in percent for the large one."""
     rows = []
     for way in dict.fromkeys(name.rpartition(", ")[0] for name in each.seconds):
         row = [way]
@@ -249,7 +253,7 @@ def call_rows(each: Timed) -> list[list[str]]:
 
 
 def both(seconds: Sequence[float]) -> str:
-    """The median, and the fastest in brackets."""
+    """Format the median, and the fastest in brackets."""
     unit, scale = ("ms", 1e3) if statistics.median(seconds) > 2e-3 else ("us", 1e6)
     digits = 1 if unit == "ms" or min(seconds) < 1e-4 else 0
     median, fastest = scale * statistics.median(seconds), scale * min(seconds)

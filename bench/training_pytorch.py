@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # after the installed ddl_core
+# Searched after the installed ddl_core.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 from gpt_text import BYTES, Transformer
@@ -39,7 +40,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and its loss of a constant batch."""
+    """A model, and its loss for a constant batch."""
 
     model: nn.Module
     loss: Callable[[nn.Module], Tensor]
@@ -87,8 +88,8 @@ def main() -> None:
 
 
 def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
-    """Measure one model. `groups`: process groups of all ranks by backend, and under ALONE one of
-    this rank only."""
+    """Measure one model. `groups`: process groups of all ranks by backend, and under ALONE a group
+    of this rank only."""
     task = TASKS[name]()
     models, steps = {}, {}
     for each, group in groups.items():
@@ -130,7 +131,7 @@ def measure(job: Job, name: str, groups: dict[str, Any]) -> Measured:
 
 
 def share(backend: str) -> None:
-    """What is allocated from now on lies in shared memory, or does not."""
+    """Allocate in shared memory from now on, or not, as the backend requires."""
     shared_memory.ask(backend == SHARED)
     shared_memory.apply(_build.module())
 
@@ -147,7 +148,8 @@ def step_of(model: nn.Module, task: Task) -> Step:
 
 
 def in_step(step: Step) -> Step:
-    """The step with a barrier after it; steps that communicate synchronize the ranks as well."""
+    """Return the step with a barrier after it, since steps that communicate synchronize the ranks,
+    too."""
 
     def both() -> None:
         step()
@@ -157,7 +159,7 @@ def in_step(step: Step) -> Step:
 
 
 def exchange_of(buckets: list[int], group: Any) -> Step:
-    """A step that reduces gradients which are all available at its start."""
+    """Return a step that reduces gradients which are all available at its start."""
     device = torch.get_default_device()
     backend = group._get_backend(device)
     allocates = device.type == "cpu" and backend.supports_tensor_alloc(device)
@@ -166,7 +168,7 @@ def exchange_of(buckets: list[int], group: Any) -> Step:
 
     def exchange() -> None:
         for tensor in tensors:
-            tensor.fill_(1.0)  # as the backward pass does
+            tensor.fill_(1.0)  # the backward pass does this
         works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
         for work in works:
             work.wait()
@@ -175,7 +177,7 @@ def exchange_of(buckets: list[int], group: Any) -> Step:
 
 
 def bucket_sizes(model: DistributedDataParallel) -> list[int]:
-    """The bytes of each bucket, in the order of reduction."""
+    """Return the bytes of each bucket, in the order of reduction."""
     sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     return [int(size) for size in sizes.split(",")]
 
@@ -185,7 +187,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def timed(step: Step, times: int) -> tuple[list[float], float]:
-    """Seconds of each step, and processor time of one, after an untimed step."""
+    """Return the seconds of each step, and the processor time of one, after an untimed step."""
     step()
     synchronize()
     dist.barrier()

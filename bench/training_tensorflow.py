@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench training --framework tensorflow`: ddl_tensorflow, and TensorFlow's own
+"""`python -m bench training --framework tensorflow`: measures ddl_tensorflow, and TensorFlow's own
 MultiWorkerMirroredStrategy.
 
 Both train the same models with the same weights and batches on the same number of processes. A
 process can use one of the two, so each has its own processes (bench/rank/tensorflow_rank.py), which
-stay alive and take turns; their weights are compared after the first step. A second part measures
-what the group of gradients in a step costs over the bare group of ddl_core with the same bytes.
+stay alive and take turns. Their weights are compared after the first step. A second part measures
+the cost of the group of gradients in a step compared with the bare group of ddl_core with the same
+bytes.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class BackendLibrary(Library):
 class Group:
     """The gradients of a model reduced as one group, by the way of running the step.
 
-    `seconds` has those of whole steps, also without the reduction ("..., alone"); `groups` those of
-    the reduction from when all ranks have arrived, where it can be timed.
+    `seconds` has the times of complete steps, also without the reduction ("..., alone"). `groups`
+    has the times of the reduction since all ranks have arrived, if it can be timed.
     """
 
     bytes: int
@@ -150,8 +151,8 @@ def group(workers: WorkerGroup, rounds: int, steps: int) -> Group:
 
 
 def table(found: Group) -> str:
-    """A row for each way: the reduction, its ratio to the bare one of the same turn (median, and of
-    the fastest), and what it adds to a step."""
+    """Return a table with a row for each way: the reduction, its ratio to the bare one of the same
+    turn (median, and of the fastest), and the time that it adds to a step."""
     bare = found.groups["bare"]
     rows = []
     for name in ("bare", "graph", "jit"):
@@ -170,7 +171,7 @@ def table(found: Group) -> str:
     head = ["ms", "group", "fastest", "over bare", "of fastest", "step", "alone", "more"]
     size = f"{found.bytes / 2**20:.1f} MiB in {found.tensors} tensors"
     return (
-        f"The gradients of resnet50, {size}, as one group, when all ranks have come; medians\n"
+        f"The gradients of resnet50, {size}, as one group, since all ranks have arrived; medians\n"
         + tabulate(rows, head, "github", disable_numparse=True, stralign="right")
     )
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m bench unequal`: what elastic workers of unequal speed reach together.
+"""`python -m bench unequal`: measures the throughput of elastic workers of unequal speed together.
 
 Each worker is in a control group with a quota of processor time. First each one trains alone, then
-all train together, with shares by their measured speed. The ratio is that of the samples a second
-together to the sum of those alone. Needs control groups that can be written.
+all train together, with shares by their measured speed. The ratio is the samples per second
+together, divided by the sum of the samples per second alone. Needs writable control groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ddl_elastic.worker import trainer
 LOGICAL = 20
 SHARE = 8  # samples of a logical worker
 WIDTH = 1024
-SETTLED = 25.0  # seconds, after which the shares are by speed
+SETTLED = 25.0  # seconds after which the shares are by speed
 MEASURED = 20.0  # seconds
 
 
@@ -38,13 +38,14 @@ class Samples:
 
 
 def make_model() -> nn.Module:
-    """Whose share takes some 10 ms."""
+    """Return a model whose share takes about 10 ms."""
     layers = [nn.Linear(WIDTH, WIDTH // 4), nn.ReLU(), nn.Linear(WIDTH // 4, 2)]
     return nn.Sequential(*layers)
 
 
 def loss(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Computes for long, beside the loss: the messages of a step are to count little."""
+    """Compute for a long time in addition to the loss, so that the messages of a step matter
+    little."""
     matrix = torch.full((WIDTH // 2, WIDTH // 2), 1e-3)
     for _ in range(ROUNDS):
         matrix = matrix @ matrix
@@ -55,11 +56,12 @@ ROUNDS = 4
 
 
 class Enough(Exception):
-    """Measured."""
+    """The end of the measurement."""
 
 
 class Clock:
-    """Called with the job's reports: the samples a second after some time. It ends the job."""
+    """A callback for the job's reports. Measures the samples per second after some time, and then
+    ends the job."""
 
     def __init__(self, settled: float, measured: float) -> None:
         self._settled, self._until = settled, settled + measured
@@ -81,7 +83,7 @@ class Clock:
 
 
 def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
-    """A worker in each of the groups."""
+    """Run a worker in each of the groups."""
     work = trainer.work
 
     def work_there(spec: Any, *arguments: Any) -> None:
@@ -111,13 +113,15 @@ def measure(groups: Sequence[Path], settled: float, measured: float) -> Clock:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a table."""
+    """Print a table. Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m bench unequal",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--cores", default="0.6,0.6,0.3", help="of each (default: %(default)s)")
+    parser.add_argument(
+        "--cores", default="0.6,0.6,0.3", help="cores of each worker (default: %(default)s)"
+    )
     parser.add_argument(
         "--settled",
         type=float,
@@ -131,13 +135,13 @@ def main(argv: Sequence[str]) -> int:
     try:
         cores = [float(each) for each in arguments.cores.split(",")]
     except ValueError:
-        raise UsageError(f"--cores {arguments.cores}: give numbers, as in 0.6,0.3") from None
+        raise UsageError(f"--cores {arguments.cores}: must be numbers such as 0.6,0.3") from None
     try:
         with quotas(cores) as groups:
             alone = [measure([each], 3.0, arguments.measured).rate for each in groups]
             together = measure(groups, arguments.settled, arguments.measured)
     except OSError as error:
-        raise UsageError(f"control groups are needed, and cannot be written: {error}") from None
+        raise UsageError(f"cannot write control groups: {error}") from None
     print("| cores | samples/s alone | together | ratio | shares |")
     print("|---|---|---|---|---|")
     rates = ", ".join(f"{each:.0f}" for each in alone)

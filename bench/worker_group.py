@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one library: alive over the whole run, asleep except in their turn."""
+"""The ranks of one library. They stay alive over the whole run, and sleep except in their turn."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ANSWER_LIMIT = 120.0
 
 
 class WorkerError(Exception):
-    """A library could not do what was asked; the message says why."""
+    """A failed request to a library. The message says why."""
 
 
 class WorkerGroup:
-    """The worker processes of one library, a rank each, driven over a Unix socket.
+    """The worker processes of one library, one for each rank, controlled through a Unix socket.
 
-    `alive` is false once a worker has died or failed to answer; the group is then unusable.
+    `alive` is False once a worker has died or failed to answer; the group is then unusable.
     `timeout` is the number of seconds within which a worker must answer a command.
     """
 
@@ -86,15 +86,17 @@ class WorkerGroup:
                 if hello["size"] != self.size:
                     raise self._failed(f"started as {hello['size']} ranks, not {self.size}")
         if sorted(hosts.values()) != sorted(self.placement.hosts):
-            raise self._failed(f"put {list(hosts.values())} ranks on the hosts")
+            raise self._failed(
+                f"put {list(hosts.values())} ranks on the hosts; must be {self.placement.hosts}"
+            )
         self._streams = [ranks[r] for r in range(self.size)]
         self.alive = True
 
     def ask(self, **command: Any) -> list[dict[str, Any]]:
-        """Send all ranks a command and return their answers, by rank.
+        """Send a command to all ranks, and return their answers, by rank.
 
-        WorkerError when a rank reports an error, or has died or does not answer; in the latter two
-        cases the group is no longer alive.
+        Raises WorkerError if a rank reports an error, has died or does not answer. In the latter
+        two cases the group is no longer alive.
         """
         try:
             for stream in self._streams:
@@ -116,8 +118,8 @@ class WorkerGroup:
     def run(self, way: str, iterations: int, batch: int) -> tuple[list[float], float]:
         """Time `iterations` batches of calls.
 
-        Returns the seconds of each iteration, per call, on the slowest rank; and the seconds of all
-        of them, including rewriting and checking the buffers.
+        Returns the seconds of each iteration, per call, on the slowest rank, and the total seconds,
+        including rewriting and checking the buffers.
         """
         answers = self.ask(do="run", way=way, iterations=iterations, batch=batch)
         seconds = [max(of_ranks) for of_ranks in zip(*(a["seconds"] for a in answers), strict=True)]
@@ -128,7 +130,7 @@ class WorkerGroup:
         return WorkerError("\n  ".join([f"{self.library.name} {what}", *tail]))
 
     def end(self) -> None:
-        """Close the connections; terminate workers that do not exit by themselves."""
+        """Close the connections, and terminate workers that do not exit by themselves."""
         for stream in self._streams:
             with suppress(OSError):  # unsent data to a worker that died
                 stream.close()
@@ -147,6 +149,6 @@ class WorkerGroup:
 
 
 def _clean(env: Any) -> dict[str, str]:
-    """The environment without the variables of launchers and MPIs."""
+    """Return the environment without the variables of launchers and MPIs."""
     foreign = ("OMPI_", "PMI", "PRTE_", "I_MPI_", "HYDRA", "DDL_", "PYTHON", "VIRTUAL_ENV")
     return {k: v for k, v in env.items() if not k.startswith(foreign)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddl, by one name: `ddl.torch` is the package ddl_torch, `ddl.elastic` is ddl_elastic ...
+"""libddl under one name: `ddl.torch` is the package ddl_torch, `ddl.elastic` is ddl_elastic ...
 
     import ddl.torch
 
@@ -10,7 +10,7 @@
     comm = ddl.init()
 
 A module has two names and is one object: `ddl.torch.elastic` is `ddl_torch.elastic`. This package
-imports no framework until one of its modules is asked for.
+imports a framework only when one of its modules is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = list(ddl_core.__all__)
 
 
 class _Loader(InspectLoader):
-    """The loader of a module by its second name: returns the module imported by its own name.
+    """The loader of a module by its second name. It returns the module imported by its own name.
 
     spec  the spec of the module's own name
     """
@@ -47,7 +47,7 @@ class _Loader(InspectLoader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # the import has replaced it
 
-    # For `python -m ddl.torch`.
+    # These methods are for `python -m ddl.torch`.
 
     def get_code(self, fullname: str) -> CodeType | None:
         assert isinstance(self._spec.loader, InspectLoader)
@@ -74,8 +74,8 @@ class _Finder(MetaPathFinder):
         return ModuleSpec(fullname, _Loader(own), origin=own.origin, is_package=is_package)
 
 
-# Before the finder of files, which would find modules of ddl_torch in `ddl.torch.__path__` and load
-# them a second time.
+# Placed before the finder of files, which would find modules of ddl_torch in `ddl.torch.__path__`
+# and load them a second time.
 sys.meta_path.insert(0, _Finder())
 
 

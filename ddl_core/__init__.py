@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ddl_core.work import Work
     from ddl_core.world_comm import finalize, init, is_initialized, world
 
-# Imported on first use: an adapter whose native part calls the library needs none of it, and
-# joining must not wait for it.
+# Imported at first use: an adapter whose native part calls the library needs none of these, and
+# imports would delay its init.
 _LATER = {
     "Comm": "comm",
     "Config": "config",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m ddl_core: what is installed, one line each, or with options what a build of a C, C++,
-Fortran, Rust or Go program needs. No framework is imported."""
+"""The program `python -m ddl_core`: prints the installed versions, or the options for building a C,
+C++, Fortran, Rust or Go program. Imports no framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import metadata
 
 from ddl_core import native, paths
 
-# The packages that have what the line names; the first that is installed counts.
+# The packages for each printed line. The first installed package counts.
 _PARTS = {
     "PyTorch": ("torch",),
     "TensorFlow": ("tensorflow", "tensorflow-cpu"),
@@ -21,11 +21,12 @@ _PARTS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m ddl_core",
-        description="Print what is installed of libddl and for it, or what compiles a program "
-        "with it: cc program.c $(python -m ddl_core --cflags --libs) -o program",
+        description="Print the installed versions of libddl and of packages that it works with, or "
+        "the options that compile a program: "
+        "cc program.c $(python -m ddl_core --cflags --libs) -o program",
     )
     for option, text in (
         ("--version", "print the version of libddl"),
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the lines; the exit code."""
+    """Print the lines. Return the exit code."""
     options = parser().parse_args(arguments)
     wanted = []
     if options.version:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the C source of a cffi module from a header: `ddl_core._ddl` from ddl.h itself.
+"""Writes the C source of a cffi module from a header, such as `ddl_core._ddl` from ddl.h.
 
     python _build.py [--cc CC] --module ddl_core._ddl --include ddl/ddl.h ddl.h _ddl.c
 
-The declarations are those between the header's two marks, preprocessed (no comments, no DDL_API).
+The declarations are the preprocessed text between the header's two marks (no comments, no DDL_API).
 The C compiler checks them against the header when it compiles the result.
 """
 
@@ -20,7 +20,7 @@ END = "/* ---- ddl: end"
 
 
 def declarations(header: str, cc: str) -> str:
-    """The declarations in the text of a header, as cffi reads them."""
+    """Return the declarations in the text of a header in cffi's form."""
     cut = header.split(BEGIN, 1)[1].split("*/", 1)[1].split(END, 1)[0]
     command = [cc, "-E", "-P", "-DDDL_API=", "-"]
     return subprocess.run(command, input=cut, text=True, stdout=subprocess.PIPE, check=True).stdout

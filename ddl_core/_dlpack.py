@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a DLPack capsule, as far as needed to find a tensor's memory.
+"""A reader of DLPack capsules that finds the memory of a tensor.
 
-NumPy's reader does not know bfloat16. The capsule is read, not consumed: it owns the tensor until
-it is collected, so the user of the memory keeps the capsule.
+NumPy's reader does not support bfloat16. Reading does not consume the capsule: it owns the tensor
+until it is collected, so the user of the memory keeps the capsule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _CPU, _CUDA = 1, 2
-_NO_STREAM = -1  # the producer lets nothing wait
+_NO_STREAM = -1  # no stream has to wait for the contents
 _READ_ONLY, _IS_COPIED = 1, 2
 
 
@@ -61,8 +61,12 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of a tensor. `owner` keeps it alive; strides are in elements, None if compact.
-    On a GPU, `let_wait(stream)` makes a stream wait for the tensor's contents; else it is None."""
+    """The memory of a tensor.
+
+    strides   in elements; None if the tensor is compact
+    owner     keeps the memory alive
+    let_wait  makes a stream wait for the tensor's contents, `let_wait(stream)`; None on the host
+    """
 
     address: int
     shape: tuple[int, ...]
@@ -75,15 +79,15 @@ class Memory:
 
 
 def read(source: Any) -> Memory:
-    """The memory of `source`, which has `__dlpack__` and `__dlpack_device__`.
+    """Return the memory of `source`, which has `__dlpack__` and `__dlpack_device__`.
 
-    Raises BufferError if it is neither in host memory nor on a CUDA device, or `source` does not
-    export it.
+    Raises BufferError if the memory is neither on the host nor on a CUDA device, or if `source`
+    does not export it.
     """
     device, number = source.__dlpack_device__()
     if device not in (_CPU, _CUDA):
         raise BufferError(
-            f"lies on DLPack device type {int(device)}:{number}, neither in host memory nor on a"
+            f"is on DLPack device type {int(device)}:{number}, neither in host memory nor on a"
             " CUDA device"
         )
     on_gpu = device == _CUDA
@@ -94,14 +98,16 @@ def read(source: Any) -> Memory:
     if name == b"dltensor_versioned":
         versioned = _ManagedVersioned.from_address(pointer)
         if versioned.major != 1:
-            raise BufferError(f"speaks DLPack {versioned.major}.{versioned.minor}, not 1")
+            raise BufferError(
+                f"uses DLPack {versioned.major}.{versioned.minor}, but libddl needs version 1"
+            )
         tensor, flags = versioned.tensor, versioned.flags
     elif name == b"dltensor":
         tensor = _Managed.from_address(pointer).tensor
     else:
-        raise BufferError(f"gives a DLPack capsule named {name!r}")
+        raise BufferError(f"returned a DLPack capsule with the unknown name {name!r}")
     if tensor.dtype.lanes != 1:
-        raise BufferError(f"has elements of {tensor.dtype.lanes} lanes")
+        raise BufferError(f"has elements of {tensor.dtype.lanes} lanes; libddl supports 1")
     return Memory(
         address=(tensor.data or 0) + tensor.byte_offset,
         shape=tuple(tensor.shape[: tensor.ndim]),
@@ -115,9 +121,9 @@ def read(source: Any) -> Memory:
 
 
 def _export(source: Any, stream: int | None = None) -> Any:
-    """A capsule. `stream` is one of the consumer's, which waits for the contents."""
+    """Return a capsule. `stream` is a stream of the consumer, which then waits for the contents."""
     given = {} if stream is None else {"stream": stream}
     try:
         return source.__dlpack__(max_version=(1, 0), **given)
-    except TypeError:  # made before DLPack 1.0
+    except TypeError:  # an exporter from before DLPack 1.0
         return source.__dlpack__(**given)

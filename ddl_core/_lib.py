@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only importer of the extensions. Calls into libddl that can fail go through `check`."""
+"""Access to the extension modules, which only this module imports. Calls into libddl that can fail
+go through `check`."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ ffi = _ddl.ffi
 lib = _ddl.lib
 FastPath = _fast_path.FastPath
 Pending = _fast_path.Pending
-address = _fast_path.address  # of a NumPy array's elements
+address = _fast_path.address  # the address of a NumPy array's elements
 work_test, work_destroy = _fast_path.test, _fast_path.destroy
 fail_exit = _fast_path.fail_exit
 
 
 def to_error(status: int) -> DdlError:
-    """The exception for a failed call's status, with this thread's last message."""
+    """Return the exception for the status of a failed call, with this thread's last message."""
     message = ffi.string(lib.ddl_last_error()).decode(errors="replace")
     text = ffi.string(lib.ddl_strerror(status)).decode()
     cls = BY_STATUS.get(status)
@@ -37,6 +38,6 @@ def check(status: int) -> None:
 
 
 def version() -> str:
-    """The version of the loaded library, as 'major.minor.patch'."""
+    """Return the version of the loaded library, as 'major.minor.patch'."""
     number: int = lib.ddl_version()
     return f"{number >> 16}.{number >> 8 & 0xFF}.{number & 0xFF}"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes imports work in the project's folder, where Python finds the sources first, which have no
-compiled parts."""
+"""Imports in the project's folder, where Python finds the sources first, which have no compiled
+parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from os.path import dirname, exists, join, realpath
 
 
 def installed_path(package: str, path: list[str]) -> list[str]:
-    """The `__path__` of a package: that of the installed one if `path` holds sources. All modules
-    are then the installed ones, so that sources and compiled parts of two versions never mix."""
+    """Return the `__path__` of a package. If `path` holds sources, it is the installed package's.
+
+    All modules are then the installed ones, so sources and compiled parts of two versions never
+    mix.
+    """
     folder = realpath(path[0])
     if not exists(join(folder, "csrc")) and not exists(join(dirname(folder), "pyproject.toml")):
         return path  # installed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters share: joining the job, and the checks of arguments.
+"""The base of all adapters: joining the job, and the checks of arguments.
 
 docs/adapters.md shows how to write an adapter with it.
 """
@@ -29,12 +29,12 @@ _TEXT_BYTES = 256
 
 
 class World:
-    """The job, as an adapter joins it: by a comm of its own, a duplicate of the job's, so that
-    ddl_core.world() may be used beside it. An adapter exports the methods as its functions.
+    """The job of an adapter. It has its own comm, a duplicate of the job's, so that the program can
+    also use ddl_core.world(). An adapter exports the methods as its functions.
 
     adapter     the name of the adapter's package, for messages
-    keeps_job   whether ddl_core's world, if `init` makes it, stays until `shutdown`; else the
-                program may make one of its own
+    keeps_job   whether a world that `init` creates in ddl_core stays until `shutdown`; otherwise
+                the program may create its own
     """
 
     def __init__(self, adapter: str, *, keeps_job: bool = True) -> None:
@@ -43,40 +43,40 @@ class World:
         self._comm: Comm | None = None
         self._leave = ExitStack()  # closes the comm, and ddl_core's world if it was kept
 
-    # ---- what an adapter overrides where it has a native part ----
+    # ---- overridden by adapters with a native part ----
 
     def _prepare(self) -> None:
-        """Before this rank waits for others: load the framework and the native part."""
+        """Load the framework and the native part, before this rank waits for others."""
 
     def _opened(self, comm: Comm) -> None:
-        """The comm is made."""
+        """Use the new comm."""
 
     def _closing(self) -> bool:
-        """The comm is about to be closed: end the operations on it. False if threads remain that
-        use it; then it is kept."""
+        """End the operations on the comm, which is about to be closed. Return False if threads
+        still use it; then it is kept."""
         return True
 
-    # ---- what an adapter exports ----
+    # ---- exported by adapters ----
 
     def init(self, *, timeout: float | None = None) -> None:
-        """Join the job that this process was started in.
+        """Join the job in which this process was started.
 
-        The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
-        alone (size 1). Where ddl_core is initialized already, its world is used.
+        The job is found as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or alone
+        (size 1). If ddl_core is initialized already, its world is used. All ranks call this.
 
-        timeout: seconds that joining, and later each operation, may take; None: 5 minutes for
-        joining, 30 for an operation.
+        timeout   time limit in seconds for joining, and later for each operation; None: 5 minutes
+                  for joining, 30 minutes for an operation
 
-        All ranks call it. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument
-        for a bad timeout, ddl_core's errors when not all ranks come, and
-        ddl_core.native.BuildError where a native part cannot be compiled.
+        Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for a bad timeout,
+        ddl_core's errors if not all ranks join, and ddl_core.native.BuildError if a native part
+        cannot be compiled.
         """
         if self._comm is not None:
             raise joined_already(self.rank(), self.size())
         config = comm_config(timeout)
         self._prepare()
-        # Registered after the framework's own exit functions, it runs before them: they may wait
-        # for operations that only this ends.
+        # Registered after the framework's exit functions, so it runs before them: they may wait for
+        # operations that only this function ends.
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
         leaves_job = not self._keeps_job and not ddl_core.is_initialized()
@@ -93,36 +93,40 @@ class World:
             self._comm, self._leave = comm, joined.pop_all()
 
     def is_initialized(self) -> bool:
-        """Whether `init` has returned, and `shutdown` was not called since."""
+        """Return True between `init` and `shutdown`."""
         return self._comm is not None
 
     def shutdown(self) -> None:
-        """Leave the job, if it was joined, as the process does when it ends. `init` may then be
-        called again. Operations that are still pending after about a second are aborted."""
+        """Leave the job if this process has joined it. Python's exit calls this, too.
+
+        `init` may be called again afterwards. Operations that are still pending after about a
+        second are aborted.
+        """
         comm, self._comm = self._comm, None
         if comm is not None and self._closing():
             self._leave.close()
 
     def rank(self) -> int:
-        """The number of this process among all, from 0 on. InvalidState before `init`."""
+        """Return the number of this process among all ranks, from 0. Raises InvalidState before
+        `init`."""
         return self.comm().rank
 
     def size(self) -> int:
-        """How many processes there are. InvalidState before `init`."""
+        """Return the number of ranks. Raises InvalidState before `init`."""
         return self.comm().size
 
     def local_rank(self) -> int:
-        """The number of this process among those that share its memory. InvalidState before
-        `init`."""
+        """Return the number of this process among the ranks that share its memory. Raises
+        InvalidState before `init`."""
         return self.comm().local_rank
 
     def local_size(self) -> int:
-        """How many processes share this one's memory, itself included. InvalidState before
-        `init`."""
+        """Return the number of ranks that share this process's memory, including this one. Raises
+        InvalidState before `init`."""
         return self.comm().local_size
 
     def comm(self) -> Comm:
-        """The adapter's comm. InvalidState before `init`."""
+        """Return the adapter's comm. Raises InvalidState before `init`."""
         if self._comm is None:
             raise not_joined(self._adapter)
         return self._comm
@@ -132,8 +136,8 @@ class World:
 
 
 def comm_config(timeout: float | None) -> Config:
-    """That of a comm with one limit for joining and for each operation. InvalidArgument for a bad
-    one."""
+    """Return the configuration of a comm with one time limit for joining and for each operation.
+    Raises InvalidArgument for a bad limit."""
     config = ddl_core.Config(timeout=timeout, operation_timeout=timeout)
     config.fields()
     return config
@@ -141,7 +145,8 @@ def comm_config(timeout: float | None) -> Config:
 
 @contextmanager
 def job(config: Config) -> Iterator[Comm]:
-    """The job's comm: ddl_core's world, joined for this long if need be."""
+    """Yield the job's comm, ddl_core's world. Join it if necessary, and leave it at the end of the
+    block."""
     joined = ddl_core.is_initialized()
     try:
         yield ddl_core.world() if joined else ddl_core.init(config)
@@ -156,26 +161,29 @@ def set_default(variable: str, value: str) -> None:
 
 
 def horovod_timeline() -> str:
-    """HOROVOD_TIMELINE, Horovod's own variable: a file; "" if it is not set, or "DYNAMIC"."""
+    """Return the file that HOROVOD_TIMELINE names, or "" if it is not set or is "DYNAMIC"."""
     path = os.environ.get("HOROVOD_TIMELINE", "")
     return "" if path == "DYNAMIC" else path
 
 
 def address(comm: Comm) -> int:
-    """Of the ddl_comm, for native parts."""
+    """Return the address of the ddl_comm, for native parts."""
     from ddl_core._lib import ffi
 
     return int(ffi.cast("uintptr_t", comm._handle))
 
 
 def host_for(comm: Comm, master: str | None) -> str:
-    """Rank 0's host, on rank 0, as the others reach it. master: the launcher's name for it, which
-    counts between hosts, since the others may not know its own."""
+    """Return the name by which other ranks reach rank 0's host, when called on rank 0.
+
+    master   the launcher's name for the host. It takes precedence between hosts, because other
+             hosts may not know the host's own name
+    """
     return _LOOPBACK if comm.local_size == comm.size else master or socket.gethostname()
 
 
 def share_text(comm: Comm, text: str) -> str:
-    """Rank 0's text, of up to 256 bytes, on all ranks; on the others `text` is ignored."""
+    """Return rank 0's text, of at most 256 bytes, on all ranks. Other ranks' texts are ignored."""
     buffer = bytearray(text.encode().ljust(_TEXT_BYTES, b"\0"))
     comm.broadcast(buffer)
     return buffer.rstrip(b"\0").decode()
@@ -189,18 +197,18 @@ def not_joined(adapter: str) -> InvalidState:
     return InvalidState(f"not initialized: call {adapter}.init() first")
 
 
-# ---- checks: InvalidArgument, with the argument's name and value ----
+# ---- checks, which raise InvalidArgument with the argument's name and value ----
 
 
 def check_op(op: Any) -> Op:
-    """The name of a reduction."""
+    """Return the name of a reduction."""
     if not isinstance(op, str) or op not in OPS:
-        raise InvalidArgument(f"op: {op!r} is none of {', '.join(OPS)}")
+        raise InvalidArgument(f"op: {op!r} must be one of {', '.join(OPS)}")
     return cast("Op", op)
 
 
 def has_op(dtype: str, op: str) -> bool:
-    """Whether elements of a type, by NumPy's name, can be reduced by an operator."""
+    """Return whether an operator can reduce elements of this type, given by NumPy's name."""
     if op.startswith(("bit", "logical")):
         return dtype == "bool" or "int" in dtype
     if dtype.startswith("complex"):
@@ -209,18 +217,18 @@ def has_op(dtype: str, op: str) -> bool:
 
 
 def check_rank(argument: str, given: Any, size: int) -> int:
-    """The number of a rank."""
+    """Return the number of a rank as an int."""
     try:
         number = operator.index(given)
     except TypeError:
         number = -1
     if not 0 <= number < size:
-        raise InvalidArgument(f"{argument}: {given!r} is not a rank; there are {size}")
+        raise InvalidArgument(f"{argument}: {given!r} is not a rank; must be from 0 to {size - 1}")
     return number
 
 
 def check_rows(argument: str, given: Sequence[Any], size: int) -> list[int]:
-    """A number of rows for each rank."""
+    """Return the number of rows for each rank."""
     try:
         numbers = [operator.index(each) for each in given]
     except TypeError:
@@ -231,33 +239,33 @@ def check_rows(argument: str, given: Sequence[Any], size: int) -> list[int]:
 
 
 def equal_rows(argument: str, shape: Sequence[int], size: int) -> int:
-    """Each rank's rows where the first dimension is divided equally."""
+    """Return the number of each rank's rows if the first dimension is divided equally."""
     if not shape or shape[0] % size:
         raise InvalidArgument(
-            f"{argument}: the first dimension of shape {tuple(shape)} is no multiple of {size}"
+            f"{argument}: the first dimension of shape {tuple(shape)} is not a multiple of {size}"
         )
     return shape[0] // size
 
 
 def check_gradients(op: str, compression: str | None) -> None:
-    """How gradients are reduced."""
+    """Check how gradients are reduced."""
     if op not in ("average", "sum"):
-        raise InvalidArgument(f"op: {op!r} is neither average nor sum")
+        raise InvalidArgument(f"op: {op!r} must be average or sum")
     check_compression(compression)
 
 
 def check_compression(compression: str | None) -> None:
-    """The type that gradients travel in."""
+    """Check the type in which gradients are sent."""
     if compression not in (None, "f16", "bf16"):
-        raise InvalidArgument(f"compression: {compression!r} is none of None, f16, bf16")
+        raise InvalidArgument(f"compression: {compression!r} must be None, f16 or bf16")
 
 
 def average_metrics(
     metrics: Mapping[str, Any], weight: float, allreduce: Callable[[list[float]], Sequence[float]]
 ) -> dict[str, float]:
-    """Return the ranks' weighted average of each metric; `allreduce` sums lists of float64.
+    """Return the weighted average of each metric over the ranks. `allreduce` sums lists of float64.
 
-    Raises InvalidArgument if another rank has other names, or the same in another order.
+    Raises InvalidArgument if another rank has other names, or the same names in another order.
     """
     if not weight >= 0:
         raise InvalidArgument(f"weight: {weight} is negative")
@@ -267,7 +275,7 @@ def average_metrics(
     *sums, total, ranks, digests = allreduce([*own, weight, 1.0, digest])
     if digests != ranks * digest:
         raise InvalidArgument(
-            f"metrics: are {names} here, and others on another rank; give all ranks the same names"
-            " in the same order"
+            f"metrics: this rank has {names}, and another rank has other names; give all ranks the"
+            " same names in the same order"
         )
     return {name: each / total if total else 0.0 for name, each in zip(metrics, sums, strict=True)}

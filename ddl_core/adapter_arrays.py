@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that all adapters share, for frameworks whose arrays NumPy can read.
+"""The operations of adapters for frameworks whose arrays NumPy can read.
 
-Such an adapter is one file: it says how its framework's arrays are read and made, and what training
-with them needs. docs/adapters.md lists those that are written so.
+Such an adapter is one file: it defines how its framework's arrays are read and created, and its
+support for training. docs/adapters.md lists these adapters.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayWorld(adapter.World):
-    """A World with the operations. An adapter overrides `_read` and `_make`, and `_write` if its
-    arrays are not written by assignment to all elements; it exports the methods as its functions.
+    """A World with the operations.
 
-    All ranks call each operation, in the same order. What is given is not changed. Operations raise
-    InvalidArgument before anything is sent, InvalidState before `init`, and CommDead when ranks
-    call different things, a rank dies or the time passes.
+    An adapter overrides `_read` and `_make`, and `_write` if its arrays are not written by
+    assignment to all elements. It exports the methods as its functions.
+
+    All ranks call each operation, in the same order. Operations do not change their arguments. They
+    raise InvalidArgument before anything is sent, InvalidState before `init`, and CommDead if ranks
+    call different operations, a rank dies or the time limit passes.
     """
 
-    # ---- what an adapter overrides ----
+    # ---- overridden by adapters ----
 
     def _read(self, argument: str, value: Any) -> Array:
-        """The value as an array of NumPy. InvalidArgument for what is no array of the
-        framework's."""
+        """Return the value as an array of NumPy. Raises InvalidArgument if it is not an array of
+        the framework."""
         return numpy_array(argument, value)
 
     def _make(self, array: Array, like: Any) -> Any:
-        """The framework's array with these values, on the device that `like` is on."""
+        """Return the framework's array with these values, on the device of `like`."""
         return array
 
     def _write(self, target: Any, array: Array) -> None:
-        """Replace the values of one of the framework's arrays."""
+        """Replace the values of an array of the framework."""
         target[...] = array
 
     # ---- operations ----
 
     def allreduce(self, array: Any, op: Op = "sum") -> Any:
-        """The ranks' arrays combined, element by element; all ranks get the same bits.
+        """Combine the ranks' arrays, element by element. All ranks get the same bits.
 
         array  of the same shape and type on all ranks
         op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
@@ -59,9 +61,10 @@ class ArrayWorld(adapter.World):
         return self._make(result, array)
 
     def grouped_allreduce(self, arrays: Sequence[Any], op: Op = "sum") -> list[Any]:
-        """`allreduce` of several arrays as one operation, in which small ones travel together.
+        """Combine several arrays as `allreduce` does, in one operation. Small arrays are sent
+        together.
 
-        arrays: in the same order on all ranks; they may be of different shapes and types.
+        arrays   in the same order on all ranks; shapes and types may differ within the list
         """
         comm = self.comm()
         adapter.check_op(op)
@@ -70,24 +73,25 @@ class ArrayWorld(adapter.World):
         return [self._make(result, array) for result, array in zip(received, arrays, strict=True)]
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
-        """The root's array, on all ranks. On the others only shape and type of `array` matter."""
+        """Return the root's array on all ranks. On other ranks only shape and type of `array`
+        matter."""
         comm, result = self.comm(), self._own("array", array).copy()
         comm.broadcast(result, adapter.check_rank("root", root, comm.size))
         return self._make(result, array)
 
     def allgather(self, array: Any) -> Any:
-        """The ranks' arrays one after the other, along the first dimension.
+        """Concatenate the ranks' arrays along the first dimension.
 
-        array: of the same shape and type on all ranks. Returns an array of shape
-        (size * array.shape[0], ...); of shape (size,) for a scalar.
+        array: of the same shape and type on all ranks. Returns an array of shape (size *
+        array.shape[0], ...), or of shape (size,) for a scalar.
         """
         comm, own = self.comm(), np.atleast_1d(self._own("array", array))
         received = np.empty((comm.size * len(own), *own.shape[1:]), own.dtype)
         return self._make(comm.allgather(own, received), array)
 
     def reduce_scatter(self, array: Any, op: Op = "sum") -> Any:
-        """Return this rank's part of what `allreduce` would give: of as many equal parts, along
-        the first dimension, as there are ranks."""
+        """Return this rank's part of the result of `allreduce`. The parts are equal, along the
+        first dimension."""
         comm, own = self.comm(), self._own("array", array)
         adapter.check_op(op)
         rows = adapter.equal_rows("array", own.shape, comm.size)
@@ -95,25 +99,26 @@ class ArrayWorld(adapter.World):
         return self._make(comm.reduce_scatter(own, received, op=op), array)
 
     def alltoall(self, array: Any) -> Any:
-        """Give each rank its part of `array`, and get theirs, one after the other in the order of
-        ranks. Parts are equal, along the first dimension."""
+        """Send each rank its part of `array`. Return the received parts, concatenated in the order
+        of ranks. The parts are equal, along the first dimension."""
         comm, own = self.comm(), self._own("array", array)
         adapter.equal_rows("array", own.shape, comm.size)
         return self._make(comm.alltoall(own, np.empty_like(own)), array)
 
     def barrier(self) -> None:
-        """Return on no rank before every rank has called it."""
+        """Wait until all ranks have called this."""
         self.comm().barrier()
 
     # ---- objects ----
 
     def broadcast_object(self, value: Any = None, root: int = 0) -> Any:
-        """The root's object, pickled, on all ranks. On the others `value` is ignored."""
+        """Return the root's object on all ranks. It is sent pickled. Other ranks' `value` is
+        ignored."""
         comm = self.comm()
         return broadcast_object(comm, value, adapter.check_rank("root", root, comm.size))
 
     def allgather_object(self, value: Any) -> list[Any]:
-        """All ranks' objects, pickled, in the order of ranks."""
+        """Return all ranks' objects, in the order of ranks. They are sent pickled."""
         return allgather_object(self.comm(), value)
 
     # ---- training ----
@@ -121,12 +126,12 @@ class ArrayWorld(adapter.World):
     def allreduce_gradients(
         self, gradients: Sequence[Any], op: GradientOp = "average"
     ) -> list[Any]:
-        """All ranks' gradients, averaged or summed in one operation."""
+        """Average or sum all ranks' gradients in one operation."""
         adapter.check_gradients(op, None)
         return self.grouped_allreduce(gradients, op)
 
     def broadcast_parameters(self, parameters: Mapping[str, Any], root: int = 0) -> None:
-        """Give all ranks the root's values of named arrays, in place."""
+        """Copy the root's values of named arrays to all ranks, in place."""
         comm = self.comm()
         adapter.check_rank("root", root, comm.size)
         for name, target in parameters.items():
@@ -136,8 +141,8 @@ class ArrayWorld(adapter.World):
     def average_metrics(
         self, metrics: Mapping[str, float], weight: float = 1.0
     ) -> dict[str, float]:
-        """The ranks' average of each metric; `weight`, such as the number of samples, is how much
-        this rank's values count. All ranks give the same names in the same order."""
+        """Return the ranks' weighted average of each metric. `weight` is the weight of this rank's
+        values, such as its number of samples. All ranks give the same names in the same order."""
         comm = self.comm()
 
         def allreduce(own: list[float]) -> Sequence[float]:
@@ -147,13 +152,13 @@ class ArrayWorld(adapter.World):
         return adapter.average_metrics(metrics, weight, allreduce)
 
     def _own(self, argument: str, value: Any) -> Array:
-        """The argument as contiguous memory."""
+        """Return the argument as a contiguous array."""
         return np.asarray(self._read(argument, value), order="C")
 
 
 class OptimizerOf:
-    """A framework's optimizer, to which an adapter adds the averaging of gradients, by overriding
-    the methods that use them. All other attributes are read, and set, in the optimizer itself."""
+    """A wrapper of a framework's optimizer. An adapter overrides the methods that use gradients, in
+    order to average them. All other attributes are read and set in the optimizer itself."""
 
     def __init__(self, optimizer: Any) -> None:
         self.__dict__["_optimizer"] = optimizer
@@ -166,7 +171,7 @@ class OptimizerOf:
 
 
 def bfloat16() -> np.dtype[Any]:
-    """NumPy's type, which the package ml_dtypes has."""
+    """Return NumPy's type bfloat16, from the package ml_dtypes."""
     import ml_dtypes
 
     found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
@@ -174,17 +179,18 @@ def bfloat16() -> np.dtype[Any]:
 
 
 def numpy_array(argument: str, value: Any) -> Array:
-    """The value, an array of NumPy. Refuses lists and numbers, which have no fixed type."""
+    """Return the value as an array of NumPy. Raises InvalidArgument for lists and numbers, which
+    have no fixed type."""
     if not isinstance(value, (np.ndarray, np.generic)):
         raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a NumPy array")
     return np.asarray(value)
 
 
-# ---- on any comm ----
+# ---- operations on any comm ----
 
 
 def allreduce_together(comm: Comm, arrays: Sequence[Array], op: Op) -> list[Array]:
-    """New arrays, from one group of all-reduces."""
+    """Return the results of all-reduces of these arrays, in one group."""
     received = [np.empty_like(own) for own in arrays]
     if arrays:
         with comm.group() as group:
@@ -194,7 +200,8 @@ def allreduce_together(comm: Comm, arrays: Sequence[Array], op: Op) -> list[Arra
 
 
 def broadcast_object(comm: Comm, value: Any, root: int) -> Any:
-    """The root's object on all ranks. TypeError on all of them if it cannot be pickled."""
+    """Return the root's object on all ranks. Raises TypeError on all ranks if it cannot be
+    pickled."""
     text = pickled(value, root) if comm.rank == root else np.empty(0, np.uint8)
     length = comm.broadcast(np.array([len(text)]), root)
     if comm.rank != root:
@@ -207,8 +214,8 @@ def broadcast_object(comm: Comm, value: Any, root: int) -> Any:
 
 
 def allgather_object(comm: Comm, value: Any) -> list[Any]:
-    """All ranks' objects, in the order of ranks. TypeError on all ranks if one of them cannot be
-    pickled."""
+    """Return all ranks' objects, in the order of ranks. Raises TypeError on all ranks if one of
+    them cannot be pickled."""
     text = pickled(value, comm.rank)
     lengths = comm.allgather(np.array([len(text)]), np.empty(comm.size, np.int64)).tolist()
     received = comm.allgatherv(text, np.empty(sum(lengths), np.uint8), counts=lengths)
@@ -217,16 +224,16 @@ def allgather_object(comm: Comm, value: Any) -> list[Any]:
 
 
 def pickled(value: Any, rank: int) -> Array:
-    """The bytes of the rank's object, as an array that may be received into. They hold the error
-    if it cannot be pickled."""
+    """Return the pickled object of a rank as a writable array of bytes. The array has the error if
+    the object cannot be pickled."""
     return np.frombuffer(bytearray(adapter_objects.packed(value, rank)), np.uint8)
 
 
 def check(text: Array) -> None:
-    """TypeError if `pickled` could not pickle the object of these bytes."""
+    """Raise TypeError if `pickled` could not pickle the object of these bytes."""
     adapter_objects.check(text.tobytes())
 
 
 def unpickled(text: Array) -> Any:
-    """The object of which `pickled` gave these bytes. TypeError if it could not pickle it."""
+    """Return the object that `pickled` has pickled. Raises TypeError if it could not."""
     return adapter_objects.unpacked(text.tobytes())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as bytes. If an object cannot be pickled, the bytes say so, and all ranks raise."""
+"""Pickled objects. If a rank cannot pickle an object, the bytes have the error, and all ranks raise
+it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,11 @@ _PICKLED, _FAILED = b"\0", b"\1"
 
 
 def packed(value: Any, rank: int) -> bytes:
-    """Return the rank's object as bytes for `unpacked`. pickle keeps the identity of classes, so
-    cloudpickle is used for the rest only: lambdas and local classes."""
+    """Return the rank's object as bytes for `unpacked`.
+
+    Uses cloudpickle only for objects that pickle cannot send, such as lambdas and local classes,
+    since pickle preserves the identity of classes.
+    """
     try:
         try:
             return _PICKLED + pickle.dumps(value)
@@ -21,9 +25,7 @@ def packed(value: Any, rank: int) -> bytes:
             by_value: bytes = cloudpickle.dumps(value)
             return _PICKLED + by_value
     except ImportError:
-        text = (
-            "pickle cannot send it; install cloudpickle, which can send lambdas and local classes"
-        )
+        text = "pickle cannot send it; install cloudpickle to send lambdas and local classes"
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
     return _FAILED + f"the object of rank {rank} cannot be pickled: {text}".encode(errors="replace")
@@ -36,6 +38,6 @@ def check(data: bytes) -> None:
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the object. TypeError if its rank could not pickle it."""
+    """Return the object. Raises TypeError if its rank could not pickle it."""
     check(data)
     return pickle.loads(data[1:])

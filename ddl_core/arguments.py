@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the arguments of an operation and put them in the order of ddl.h."""
+"""Checks of an operation's arguments, and their conversion to the order of ddl.h."""
 
 from __future__ import annotations
 
@@ -24,16 +24,22 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Call(Generic[Result]):
-    """`function(comm, *arguments, options, work)`, the array that it fills, and the memory that it
-    uses. `sender` is where a receive stores the rank of the sender. All is kept alive until it is
-    complete."""
+    """A call of libddl: `function(comm, *arguments, options, work)`.
+
+    result   the array that the call fills
+    buffers  the memory that it uses
+    sender   where a receive stores the sender's rank
+    keep     other objects that it uses
+
+    All of these stay alive until the call is complete.
+    """
 
     function: Any
     arguments: tuple[Any, ...]
     result: Result
     buffers: Sequence[Buffer] = ()
     sender: Any = None
-    keep: object = None  # what else it uses
+    keep: object = None
 
 
 # ---- equal counts on all ranks ----
@@ -156,7 +162,7 @@ def sendrecv(
     size: int,
 ) -> Call[Array]:
     if recv is None:
-        raise InvalidArgument("recv: None, but a sendrecv is never in place")
+        raise InvalidArgument("recv: None is not supported, since a sendrecv is never in place")
     given, taken = pair(send, recv)
     sent = integer(dest, "dest", 0, size - 1), integer(tags[0], "send_tag", 0, INT_MAX)
     received = _source(source, size), integer(tags[1], "recv_tag", 0, INT_MAX)
@@ -172,8 +178,8 @@ def sendrecv(
 
 
 def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
-    """Both buffers, of one dtype and in one kind of memory. The same one twice if recv is None: the
-    operation is in place."""
+    """Return both buffers, of one dtype and in one kind of memory. Return the same buffer twice if
+    recv is None: the operation is then in place."""
     if recv is None:
         buffer = as_buffer(send, "send", write=True)
         return buffer, buffer
@@ -186,7 +192,7 @@ def pair(send: Any, recv: Any) -> tuple[Buffer, Buffer]:
 
 
 def expect_memory(argument: str, buffer: Buffer, other_name: str, other: Buffer) -> None:
-    """Raise InvalidArgument unless both are in host memory, or both on a GPU."""
+    """Raise InvalidArgument unless both buffers are in host memory, or both on a GPU."""
     if (buffer.contents is None) != (other.contents is None):
         raise InvalidArgument(
             f"{argument}: {_place(buffer)}, but {other_name} is {_place(other)}; copy one of them"
@@ -198,17 +204,17 @@ def _place(buffer: Buffer) -> str:
 
 
 def expect(argument: str, count: int, expected: int, reason: str) -> None:
-    """Raise InvalidArgument unless the count is the expected one."""
+    """Raise InvalidArgument unless the count is as expected."""
     if count != expected:
         raise InvalidArgument(f"{argument}: {count} elements, expected {expected}: {reason}")
 
 
 def op_value(name: str) -> int:
-    """The ddl_op of this name."""
+    """Return the ddl_op of this name."""
     try:
         return OPS[name]
     except (KeyError, TypeError):
-        raise InvalidArgument(f"op: {name!r} is none of {', '.join(OPS)}") from None
+        raise InvalidArgument(f"op: {name!r} must be one of {', '.join(OPS)}") from None
 
 
 def root_rank(root: SupportsIndex, size: int) -> int:
@@ -227,13 +233,13 @@ def _block(argument: str, whole: Buffer, size: int) -> int:
     count, rest = divmod(whole.count, size)
     if rest:
         raise InvalidArgument(
-            f"{argument}: {whole.count} elements are no {size} blocks of equal size"
+            f"{argument}: {whole.count} elements cannot be divided into {size} equal blocks"
         )
     return count
 
 
 def _gathered(send: Any, recv: Any, size: int) -> tuple[Buffer, Buffer, int]:
-    """Both buffers, and the count that each rank gives."""
+    """Return both buffers, and the number of elements from each rank."""
     source, target = pair(send, recv)
     if recv is None:
         return source, target, _block("send", source, size)

@@ -10,8 +10,8 @@
     array_functions.export(globals(), _world)
     allreduce_gradients = _world.allreduce_gradients
 
-The last is not among them, because the gradients of some frameworks are trees. This module's own
-functions take NumPy's arrays. They are here for their types.
+`allreduce_gradients` is not exported here, since the gradients of some frameworks are trees. The
+functions of this module itself take NumPy's arrays. They exist for their types.
 """
 
 from __future__ import annotations

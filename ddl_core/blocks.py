@@ -15,11 +15,11 @@ from ddl_core.errors import InvalidArgument
 Array = TypeVar("Array")
 Numbers = Sequence[SupportsIndex]
 
-_MOST = 2**48 - 1  # elements; the library's own limit
+_MOST = 2**48 - 1  # the most elements, limited by the library
 
 
 class Blocks:
-    """One block per rank: its count, and its displacement.
+    """The blocks of all ranks: counts and displacements.
 
     `what` is the prefix of the arguments' names: "", "send_" or "recv_". Without displacements the
     blocks follow each other in rank order.
@@ -35,8 +35,8 @@ class Blocks:
         )
 
     def expect_in(self, argument: str, buffer: Buffer) -> None:
-        """Raise InvalidArgument unless the buffer holds the blocks; exactly, if they have no
-        gaps."""
+        """Raise InvalidArgument unless the buffer can hold the blocks. It must have no other
+        elements if there are no displacements."""
         if self._displs is None:
             expect(argument, buffer.count, sum(self.counts), f"the sum of {self._name}")
             return
@@ -44,7 +44,7 @@ class Blocks:
         end = max(ends, default=0)
         if buffer.count < end:
             raise InvalidArgument(
-                f"{argument}: {buffer.count} elements, but the blocks reach to {end}"
+                f"{argument}: {buffer.count} elements, but the blocks end at element {end}"
             )
 
 
@@ -158,11 +158,11 @@ def _gathered(
 
 
 def _numbers(values: Numbers | None, argument: str, size: int) -> list[int]:
-    """One number per rank."""
+    """Return the numbers, one for each rank."""
     try:
         given = list(values)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidArgument(f"{argument}: {values!r} is no sequence of integers") from None
+        raise InvalidArgument(f"{argument}: {values!r} is not a sequence of integers") from None
     if len(given) != size:
         raise InvalidArgument(f"{argument}: {len(given)} entries, expected one for each of {size}")
     return [integer(value, f"{argument}[{i}]", 0, _MOST) for i, value in enumerate(given)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the memory of any array, without a copy and without importing a framework.
+"""Access to the memory of any array, without a copy and without importing a framework.
 
 An adapter that knows the memory passes a Buffer. Other arrays are tried in this order: NumPy arrays
-(with bfloat16, which refuses the buffer protocol), the buffer protocol (bytearray, array.array,
-memoryview, ...), DLPack (PyTorch, JAX, CuPy, ...), and the `__array_interface__`, or for the memory
-of a GPU the `__cuda_array_interface__` (Numba, ...).
+(including bfloat16, which does not support the buffer protocol), the buffer protocol (bytearray,
+array.array, memoryview, ...), DLPack (PyTorch, JAX, CuPy, ...), and `__array_interface__`, or for
+GPU memory `__cuda_array_interface__` (Numba, ...).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ddl_core.gpu import Contents
 
 @dataclass(slots=True)
 class Buffer:
-    """C-contiguous memory: `count` elements of `dtype` at `address`, kept alive by `owner`. On a
-    GPU if it has `contents`, else on the host."""
+    """C-contiguous memory: `count` elements of `dtype` at `address`, kept alive by `owner`. It is
+    on a GPU if it has `contents`, else on the host."""
 
     address: int
     count: int
@@ -37,11 +37,14 @@ class Buffer:
 
 
 def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
-    """The memory of `array`.
+    """Return the memory of `array`.
 
-    `argument` is its name in messages. `write` says that the memory will be written to. Raises
-    InvalidArgument if `array` is no array, is neither in host memory nor on an NVIDIA GPU, has an
-    element type that libddl lacks, is not C-contiguous, or is read-only and `write` is set.
+    argument   the name of the array in messages
+    write      whether the memory will be written
+
+    Raises InvalidArgument if `array` is not an array, is neither in host memory nor on an NVIDIA
+    GPU, has an element type that libddl does not support, is not C-contiguous, or is read-only
+    although `write` is set.
     """
     if isinstance(array, Buffer):
         found = array
@@ -50,7 +53,9 @@ def as_buffer(array: Any, argument: str, *, write: bool = False) -> Buffer:
     else:
         found = _find(array, argument)
     if write and not found.writable:
-        raise InvalidArgument(f"{argument}: {_describe(array)} is read-only, and is to be written")
+        raise InvalidArgument(
+            f"{argument}: {_describe(array)} is read-only, but the operation writes it"
+        )
     return found
 
 
@@ -59,8 +64,8 @@ def _find(array: Any, argument: str) -> Buffer:
     try:
         view = memoryview(array)
     except TypeError:
-        pass  # has no buffer protocol
-    except (BufferError, ValueError) as error:  # has it, but not for this array
+        pass  # no buffer protocol
+    except (BufferError, ValueError) as error:  # not for this array
         refusals.append(str(error))
     else:
         return _from_numpy(_as_numpy(view, array, argument), argument)
@@ -112,12 +117,14 @@ def _from_dlpack(memory: _dlpack.Memory, array: Any, argument: str) -> Buffer:
 
 
 def _is_immutable(array: Any) -> bool:
-    """Arrays of JAX are, but its exports do not say so."""
+    """Return whether the array is one of JAX, which are immutable, although their exports do not
+    say so."""
     return type(array).__module__.startswith(("jax.", "jaxlib."))
 
 
 def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
-    """Version 3 of the interface, or an older one, which names no stream."""
+    """Return the memory in version 3 of the interface, or in an older version, which has no
+    stream."""
     kind = np.dtype(interface["typestr"])
     if not kind.isnative:
         raise InvalidArgument(f"{argument}: dtype {kind.str} has foreign byte order")
@@ -133,7 +140,8 @@ def _from_cuda(interface: dict[str, Any], array: Any, argument: str) -> Buffer:
 
 
 def _is_compact(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
-    """Whether elements follow each other in C order; `unit` is the distance of neighbours."""
+    """Return whether elements follow each other in C order. `unit` is the distance of
+    neighbours."""
     if math.prod(shape) == 0:
         return True
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):

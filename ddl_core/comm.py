@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of ranks, and the operations they do together."""
+"""Groups of ranks, and their operations."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ _log = logging.getLogger("ddl_core")
 
 
 class Comm(CommHandle, Operations, AsyncOperations, Readings):
-    """One group of ranks at one epoch. Made by `init` or by an Endpoint; a context manager.
+    """A group of ranks at one epoch, created by `init` or by an Endpoint; a context manager.
 
     All members call the same collective operations in the same order, with equal counts, dtypes,
-    ops and roots; a difference raises Mismatch on all of them. Messages (send, recv) go beside
-    them. Arrays are C-contiguous ones in host memory, of any shape, given as NumPy arrays or by the
-    buffer protocol, DLPack or `__array_interface__`; their dtypes are bool, signed and unsigned
-    integers of 8 to 64 bits, float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2,
-    complex64 and complex128, the NumPy types of ml_dtypes included. send and recv of a call have
-    the same dtype. Results are bit-identical on all ranks and from run to run.
+    ops and roots. A difference raises Mismatch on all of them. Messages (send, recv) are
+    independent of this order. Arrays are C-contiguous and in host memory, of any shape: NumPy
+    arrays, or objects with the buffer protocol, DLPack or `__array_interface__`. Their dtypes are
+    bool, signed and unsigned integers of 8 to 64 bits, float16, bfloat16, float32, float64,
+    float8_e4m3fn, float8_e5m2, complex64 and complex128, including the NumPy types of ml_dtypes.
+    send and recv of a call have the same dtype. Results are bit-identical on all ranks and from run
+    to run.
 
     Every operation takes options as keywords, see ddl_core.options: timeout (reaching it kills the
-    comm) and name; reductions take prescale and postscale as well. It raises InvalidArgument, or
-    Unsupported for a dtype and op that do not go together, before it touches anything, and
-    PeerLost, Mismatch, Aborted or Expired when the comm dies. Waiting releases the GIL. The
-    `..._async` forms return a Work at once, and take `queued` as well: see `completed`.
+    comm) and name; reductions also take prescale and postscale. It raises InvalidArgument, or
+    Unsupported for a dtype and op that cannot be combined, before it changes anything, and
+    PeerLost, Mismatch, Aborted or Expired if the comm dies. Waiting releases the GIL. The
+    `..._async` forms return a Work at once, and also take `queued`: see `completed`.
 
-    rank, size               this process in the group
-    local_rank, local_size   the same among the members proven to share this one's memory
+    rank, size               the number of this process in the group, and the number of members
+    local_rank, local_size   the same among the members proven to share this process's memory
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         super().__init__(handle)
         self._endpoint = endpoint
         self._owns_endpoint = owns_endpoint
-        self._parent = parent  # kept: it may own the endpoint
+        self._parent = parent  # kept alive: it may own the endpoint
         self._closing = threading.RLock()  # recursive: a signal handler may call close
         live_comms.add(self)
 
@@ -78,22 +79,22 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> int:
-        """Receive from rank source, or from any (None), into array; returns the rank it came from.
+        """Receive from rank source, or from any rank (None), into array. Return the sender's rank.
 
-        Takes the oldest message with this tag that no other receive has taken. Count and dtype are
-        those of the sender; a difference raises Mismatch.
+        Takes the oldest message with this tag that no other receive has taken. Count and dtype must
+        be the sender's; a difference raises Mismatch.
         """
         call = arguments.recv(array, source, tag, self.size)
         self._run(call, options)
         return int(call.sender[0])
 
     def group(self) -> Group:
-        """A new group, for operations to be submitted as one."""
+        """Return a new group, which submits its operations as one."""
         return Group(self)
 
     def order(self, owners: Sequence[SupportsIndex]) -> Order:
-        """The order of sums over logical workers, of which owners[v] has worker v: see
-        `allreduce_ordered`."""
+        """Return the order of sums over logical workers. owners[v] is the rank that has worker v,
+        see `allreduce_ordered`."""
         return Order(owners, self.size)
 
     # ---- further comms ----
@@ -111,11 +112,12 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     def split(
         self, color: SupportsIndex | None, key: SupportsIndex = 0, config: Config | None = None
     ) -> Comm | None:
-        """A comm of the members that give the same color, ranked by key, then by their rank here.
+        """Create a comm of the members that give the same color, ranked by key, then by their rank
+        here.
 
-        color is 0 or more. A rank with color None takes part but joins no comm, and gets None. This
-        is an operation: all members call it. Otherwise as `Endpoint.connect`. Closing a comm that
-        `init` made closes the comms derived from it; those of other comms live on.
+        color is 0 or more. A rank with color None takes part but joins no comm, and gets None. All
+        members call it. Errors and config are those of `Endpoint.connect`. Closing a comm that
+        `init` created closes the comms derived from it; comms derived from other comms stay open.
         """
         chosen = -1 if color is None else integer(color, "color", 0, INT_MAX)
         order = integer(key, "key", -INT_MAX - 1, INT_MAX)
@@ -123,8 +125,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return self._derive(lib.ddl_comm_split, chosen, order, own)
 
     def subset(self, ranks: Sequence[SupportsIndex], config: Config | None = None) -> Comm:
-        """A comm of the members whose ranks here are listed, in that order. Only these call it,
-        with equal lists. Otherwise as `split`."""
+        """Create a comm of the members with the listed ranks, in that order. Only these call it,
+        with equal lists. Otherwise like `split`."""
         listed = [integer(r, f"ranks[{i}]", 0, self.size - 1) for i, r in enumerate(ranks)]
         own = configs.native(config)
         part = self._derive(lib.ddl_comm_subset, ffi.new("int[]", listed), len(listed), own)
@@ -132,8 +134,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return part
 
     def duplicate(self, config: Config | None = None) -> Comm:
-        """A second comm of the same members in the same order, with operations of its own. All
-        members call it. Otherwise as `split`."""
+        """Create a second comm of the same members in the same order, with its own operations. All
+        members call it. Otherwise like `split`."""
         twin = self._derive(lib.ddl_comm_duplicate, configs.native(config))
         assert twin is not None
         return twin
@@ -141,41 +143,43 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     # ---- failures and state ----
 
     def shrink(self, config: Config | None = None) -> Comm:
-        """A comm of the living members of this dead one, in their order. All of them call it and
-        agree on one list; no process is restarted. This is how to go on after PeerLost, and to
-        start over after Aborted or Mismatch.
+        """Create a comm of the living members of this dead comm, in their order.
 
-        Waits for the others at most config.timeout; fields that config leaves out are as in this
-        comm. Raises Minority if this rank is not among those who go on: they have given it up, or
-        it cannot reach more than half of the members that may be alive. Raises InvalidState while
-        the comm is alive. This comm still has to be closed.
+        All of them call it and agree on one list. No process is restarted. Use this to continue
+        after PeerLost, and to start again after Aborted or Mismatch.
+
+        Waits for the others at most config.timeout. Fields that config leaves out are as in this
+        comm. Raises Minority if this rank is not among the members that continue: they have given
+        it up, or it cannot reach more than half of the members that may be alive. Raises
+        InvalidState while the comm is alive. This comm still has to be closed.
         """
         own = configs.native(config)
         following = self._derive(lib.ddl_comm_shrink, own)
         assert following is not None
-        # It replaces this comm: it must neither be closed with it nor keep it alive.
+        # It replaces this comm, so it must not be closed with it or keep it alive.
         following._owns_endpoint, self._owns_endpoint = self._owns_endpoint, False
         following._parent = self._parent
         return following
 
     def expel(self, rank: SupportsIndex, reason: str = "") -> None:
-        """Count another rank as dead from now on, as if its process had ended: for an agent that
-        sees it hang, or a scheduler that takes its host. At any time, from any thread; does not
-        block.
+        """Treat another rank as dead from now on, as if its process had ended.
+
+        For an agent that finds that the rank hangs, or a scheduler that takes its host. May be
+        called at any time, from any thread. Does not block.
 
         Pending and later operations of all members raise PeerLost, which names the rank and the
-        reason (its first 127 bytes). The others shrink without waiting for it. If it is alive, it
-        gets these errors too, and Minority from shrink. Of two ranks that expel each other at most
-        one goes on. Raises InvalidArgument for the own rank, and Minority if this rank is expelled
-        itself. Expelling a dead rank once more vouches that its process has ended; one that has
-        left is not affected.
+        reason (its first 127 bytes). The other ranks shrink without waiting for it. If it is alive,
+        it gets these errors, too, and Minority from shrink. If two ranks expel each other, at most
+        one of them continues. Raises InvalidArgument for this rank itself, and Minority if this
+        rank is expelled. To expel a dead rank again confirms that its process has ended. A rank
+        that has left is not affected.
         """
         chosen = integer(rank, "rank", 0, self.size - 1)
         with self._held() as handle:
             check(lib.ddl_comm_expel(handle, chosen, reason.encode()))
 
     def failed(self) -> list[int]:
-        """The ranks known to be dead, in ascending order."""
+        """Return the ranks known to be dead, in ascending order."""
         ranks, count = ffi.new("int[]", self.size), ffi.new("int *")
         with self._held() as handle:
             check(lib.ddl_comm_failed(handle, ranks, self.size, count))
@@ -184,18 +188,18 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
     # ---- completion ----
 
     def fd(self) -> int:
-        """A descriptor that is readable while `completed` has something to give, for select and
-        asyncio: always the same, and the comm's own. Neither read nor close it."""
+        """Return a descriptor that is readable while `completed` can return works, for select and
+        asyncio. It is always the same and belongs to the comm: do not read or close it."""
         slot = ffi.new("int *")
         with self._held() as handle:
             check(lib.ddl_comm_fd(handle, slot))
         return int(slot[0])
 
     def completed(self, limit: int = 64, timeout: float | None = None) -> list[Work[Any]]:
-        """Up to limit finished works that were started with queued=True, in the order in which they
-        completed, each once. Waits until there is at least one.
+        """Return up to limit finished works that were started with queued=True, in the order in
+        which they completed, each once. Waits until there is at least one.
 
-        timeout: seconds; 0 does not wait; None: no limit. Raises TimedOut after `timeout`, and
+        timeout: seconds; 0 does not wait; None means no limit. Raises TimedOut after `timeout`, and
         InvalidState if no queued work is pending or finished. A work's `wait` returns or raises its
         result.
         """
@@ -213,7 +217,7 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             check(wait_in_slices(take, timeout, "no queued work has completed"))
             with self._queue_lock:
                 found = [self._queued.pop(address(slots[i]), None) for i in range(taken[0])]
-            # If a signal handler interrupted the start of a work, nobody has it.
+            # If a signal handler interrupted the start of a work, no caller has it.
             if works := [work for work in found if work is not None]:
                 return works
 
@@ -221,7 +225,8 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
 
     @property
     def error(self) -> DdlError | None:
-        """What killed this comm (sticky), None while it works. InvalidState when it is closed."""
+        """The error that killed this comm (sticky), or None while it is alive. Raises InvalidState
+        if it is closed."""
         with self._held() as handle:
             status = lib.ddl_comm_status(handle)
             return to_error(status) if status != 0 else None
@@ -232,25 +237,25 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
         return self._handle is None
 
     def abort(self, reason: str = "") -> None:
-        """Kill the comm everywhere: pending and later operations of all members raise Aborted with
-        this reason. At any time, from any thread; does not block."""
+        """Kill the comm on all members: pending and later operations raise Aborted with this
+        reason. May be called at any time, from any thread. Does not block."""
         with self._held() as handle:
             check(lib.ddl_comm_abort(handle, reason.encode()))
 
     def close(self) -> None:
-        """Leave the group. Pending works end with Aborted first. Calling it again does nothing.
+        """Leave the group. Pending works first end with Aborted. A second call does nothing.
 
         After closing, it raises Mismatch if another rank is known to have called a different
         operation than this rank, and no call has reported it because both completed. At least the
-        later of two ranks to close knows.
+        later of two ranks to close detects this.
         """
         if self._inherited():
-            return  # a forked child has neither its threads nor its memory
-        with self._closing:  # another thread returns after it
+            return  # a forked child has neither the threads nor the memory of the comm
+        with self._closing:  # a concurrent call returns only after this one
             self._endpoint._enter()
             handle, self._handle = self._handle, None
             if handle is not None and not self._can_be_freed(handle):
-                return  # nor can the endpoint be
+                return  # the endpoint cannot be freed either
             difference = None if handle is None else self._free(handle)
             self._endpoint._leave()
         if handle is not None and self._owns_endpoint:
@@ -259,20 +264,20 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             raise difference
 
     def _can_be_freed(self, handle: Any) -> bool:
-        """Whether no thread and no group uses the handle any more. They are aborted first."""
+        """Return whether no thread and no group uses the handle any more. Aborts them first."""
         reason = ""
         if self._fast_path.close():
             lib.ddl_comm_abort(handle, b"closed by another thread")
             if not self._all_have_left():
                 reason = "a thread is still in the library"
         if not reason and not self._close_groups(handle):
-            reason = "a group is still under way"
+            reason = "a group is still active"
         if reason:
             _log.warning("%r: %s; not freed", self, reason)
         return not reason
 
     def _free(self, handle: Any) -> DdlError | None:
-        """Returns the difference that no call has reported."""
+        """Destroy the comm. Return the difference that no call has reported."""
         lib.ddl_comm_destroy(handle)
         difference = to_error(Mismatch.status) if lib.ddl_last_error()[0] != b"\0" else None
         self._reap()
@@ -289,9 +294,9 @@ class Comm(CommHandle, Operations, AsyncOperations, Readings):
             self.close()
 
     def __del__(self) -> None:
-        # Without the name, the end of the interpreter has emptied this module.
+        # Without this name, the interpreter is exiting and has emptied this module.
         if hasattr(self, "_closing") and suppress is not None:
-            with suppress(Mismatch):  # the log has it
+            with suppress(Mismatch):  # it is in the log
                 self.close()
 
     __reduce__ = fork_guard.refuse_copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a comm, and what uses it: calls of all threads, works and groups.
+"""The handle of a comm, and its users: calls of all threads, works and groups.
 
 Comm adds the operations to it, and Group collects them.
 """
@@ -29,15 +29,16 @@ Result = TypeVar("Result")
 
 
 class CommHandle:
-    """A ddl_comm. `_held` lends the handle to a user."""
+    """The handle of a ddl_comm. `_held` protects it while a caller uses it."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self._fork_count = fork_guard.count
-        self._dropped: list[tuple[int, object]] = []  # dropped while pending: works, their arrays
+        # Works dropped while pending, and their arrays.
+        self._dropped: list[tuple[int, object]] = []
         self._fast_path = FastPath(address(handle), self._dropped, OPS)  # counts the users
-        self._queue_lock = threading.Lock()  # while a queued work starts
-        self._queued: dict[int, Work[Any]] = {}  # not yet reported
+        self._queue_lock = threading.Lock()  # held while a queued work starts
+        self._queued: dict[int, Work[Any]] = {}  # works not yet reported
         self._groups: weakref.WeakSet[GroupHandle] = weakref.WeakSet()
         self.rank: int = lib.ddl_comm_rank(handle)
         self.size: int = lib.ddl_comm_size(handle)
@@ -58,8 +59,8 @@ class CommHandle:
         return work
 
     def start(self, call: Call[Result]) -> Work[Result]:
-        """Start a call whose arguments were checked, as those of ddl_core.arguments are; again and
-        again, each time once it is complete."""
+        """Start a call whose arguments were checked by ddl_core.arguments. A call may be started
+        again once it is complete."""
         work = self._submit(call, options.native({}, call.buffers), queued=False)
         assert work is not None
         return work
@@ -81,7 +82,8 @@ class CommHandle:
                 if queued:
                     self._queued[work._address] = work
             finally:
-                # A signal handler has raised before the work was known: it still uses its arrays.
+                # A signal handler has raised an exception before the work was known, and the work
+                # still uses its arrays.
                 if slot[0] != ffi.NULL:
                     self._fast_path.drop(address(slot[0]), call)
         return work
@@ -94,22 +96,22 @@ class CommHandle:
             yield self._live(is_open)
 
     def _live(self, is_open: bool) -> Any:
-        """The handle, for a thread that is counted as its user."""
+        """Return the handle, for a thread that is counted as its user."""
         handle = self._handle
         if self._inherited():
-            raise InvalidState("this process was forked from the one that made the comm")
+            raise InvalidState("this process was forked from the process that created the comm")
         if not is_open or handle is None:
             raise InvalidState("the comm is closed")
         return handle
 
     def _inherited(self) -> bool:
-        """Whether this process was forked from the one that made the comm."""
+        """Return whether this process was forked from the one that created the comm."""
         return self._fork_count != fork_guard.count
 
     # ---- closing ----
 
     def _all_have_left(self) -> bool:
-        """Wait a short time for the threads that use the handle. Whether none does any more."""
+        """Wait a short time for the threads that use the handle. Return whether all have left."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         while self._fast_path.users:
             if time.monotonic() > deadline:
@@ -118,7 +120,7 @@ class CommHandle:
         return True
 
     def _close_groups(self, handle: Any) -> bool:
-        """Destroy the groups, which must not outlive the comm. Those under way are aborted first.
+        """Destroy the groups, which must not outlive the comm. Aborts active ones first. Returns
         False if one does not end."""
         groups = list(self._groups)
         deadline = time.monotonic() + _CLOSE_TIMEOUT
@@ -137,10 +139,10 @@ class CommHandle:
 
     def _reap(self) -> None:
         """Destroy the dropped works that have completed. Other threads may do the same, or drop
-        more, at any moment; a thread that is interrupted loses none."""
+        more, at any moment. An interrupted thread loses none."""
         for entry in list(self._dropped):
             if work_test(entry[0]) != _INPROGRESS:
-                with suppress(ValueError):  # another thread was first
+                with suppress(ValueError):  # another thread was faster
                     self._dropped.remove(entry)
                     work_destroy(entry[0])
 
@@ -164,12 +166,12 @@ class GroupHandle:
         self._work = weakref.ref(work)
 
     def under_way(self) -> bool:
-        """Whether a work that is still referenced is pending."""
+        """Return whether a work that is still referenced is pending."""
         work = self._work() if self._work else None
         return work is not None and not work.done()
 
     def destroy(self) -> None:
-        """Destroy the group, which must not be under way."""
+        """Destroy the group, which must not be active."""
         handle, self.handle = self.handle, None
         if handle is not None and not self.comm._inherited():
             lib.ddl_group_destroy(handle)
@@ -180,5 +182,5 @@ class GroupHandle:
 
 
 def address(handle: Any) -> int:
-    """The address that a C pointer holds."""
+    """Return the address in a C pointer."""
     return int(ffi.cast("uintptr_t", handle))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators of some of the ranks, as adapters with a native part have them."""
+"""Communicators of some of the ranks, for adapters with a native part."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ C = TypeVar("C", bound="Communicator")
 
 
 class Communicator(ABC):
-    """Some of the ranks, made by `split` or `subset`; valid until `shutdown`.
+    """A group of some of the ranks, created by `split` or `subset`; valid until `shutdown`.
 
-    rank   this process's number among them
-    size   how many they are
+    rank  the number of this process in the group
+    size  the number of members
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -32,11 +32,11 @@ class Communicator(ABC):
 
     @abstractmethod
     def _add(self, comm: Comm) -> int:
-        """Let operations use the comm. Returns its number in the native part."""
+        """Make the comm usable by operations. Return its number in the native part."""
 
     @abstractmethod
     def _part(self) -> Comm:
-        """Its comm. Raises a DdlError after `shutdown`."""
+        """Return its comm. Raises a DdlError after `shutdown`."""
 
     @overload
     def split(self: C, color: int, key: int = 0) -> C: ...
@@ -45,13 +45,13 @@ class Communicator(ABC):
     def split(self, color: None, key: int = 0) -> None: ...
 
     def split(self: C, color: int | None, key: int = 0) -> C | None:
-        """As the adapter's `split`, among these ranks."""
+        """Divide these ranks, as the adapter's `split` does."""
         part = self._part().split(color, key)
         return None if part is None else type(self)(part)
 
 
 class Functions(Generic[C]):
-    """The functions that make an adapter's communicators. The adapter exports the methods."""
+    """The functions that create an adapter's communicators. The adapter exports the methods."""
 
     def __init__(self, kind: type[C], world: World) -> None:
         self._kind, self._world = kind, world
@@ -63,23 +63,27 @@ class Functions(Generic[C]):
     def split(self, color: None, key: int = 0) -> None: ...
 
     def split(self, color: int | None, key: int = 0) -> C | None:
-        """The ranks that give the same color, in the order of key, then of their rank. All ranks
-        call it; with None a rank gets None. Raises like ddl_core.Comm.split."""
+        """Create a communicator of the ranks that give the same color, ordered by key, then by
+        rank. All ranks call it; a rank with color None gets None. Raises like ddl_core.Comm.split.
+        """
         part = self._world.comm().split(color, key)
         return None if part is None else self._kind(part)
 
     def subset(self, ranks: Sequence[int]) -> C:
-        """These ranks, in this order. Only they call it. Raises like ddl_core.Comm.subset."""
+        """Create a communicator of these ranks, in this order. Only they call it. Raises like
+        ddl_core.Comm.subset."""
         return self._kind(self._world.comm().subset(ranks))
 
     def members(self, comm: C | None) -> tuple[int, int, int]:
-        """The number, this process's rank and the size of a communicator; None: of all ranks."""
+        """Return the number, this process's rank and the size of a communicator (None: of all
+        ranks)."""
         if comm is None:
             return 0, self._world.rank(), self._world.size()
         if not isinstance(comm, self._kind):
             package = self._kind.__module__.partition(".")[0]
             raise InvalidArgument(
-                f"comm: is a {type(comm).__name__}, not of {package}.split or subset"
+                f"comm: is a {type(comm).__name__}; must be a communicator of {package}.split or"
+                " subset"
             )
         comm._part()
         return comm._number, comm.rank, comm.size

@@ -18,25 +18,25 @@ INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Config:
-    """How to make a comm. Every default is the library's own.
+    """The options for creating a comm. Every default is the library's own.
 
     links               the kinds of links allowed, of "inproc", "shm" and "tcp"; None: the
                         environment variable DDL_LINKS, else all
-    tag                 distinguishes comms over one list of addresses; 0: the count of creations
+    tag                 distinguishes comms over one list of addresses; 0: the number of creations
     epoch               equal on all members
     timeout             seconds for the creation; None: 5 minutes
     operation_timeout   seconds for each operation; None: 30 minutes. An operation that runs longer
                         kills the comm
-    segment_bytes       the granularity of pipelining; 0: chosen
-    heartbeat           seconds between two heartbeats of a member, which it sends whatever its
-                        program does, also while it holds the GIL. Equal on all members;
-                        None: DDL_HEARTBEAT_MS, else 0.1
+    segment_bytes       the granularity of pipelining; 0: the library chooses
+    heartbeat           seconds between two heartbeats of a member. It sends them whatever its
+                        program does, even while it holds the GIL. Equal on all members; None:
+                        DDL_HEARTBEAT_MS, else 0.1
     suspect             seconds of silence until a warning about a member; None: DDL_SUSPECT_MS,
                         else 1; math.inf: never
-    dead                seconds of silence until a member counts as dead, at least three
+    dead                seconds of silence until a member is declared dead, at least three
                         heartbeats; None: DDL_DEAD_MS, else 3; math.inf: never
     stall_warn          seconds until a warning that an operation, or the creation of a comm, waits
-                        for others; None: DDL_STALL_WARN_MS, else 10; math.inf: never
+                        for other ranks; None: DDL_STALL_WARN_MS, else 10; math.inf: never
     """
 
     links: Iterable[str] | None = None
@@ -51,7 +51,8 @@ class Config:
     stall_warn: float | None = None
 
     def fields(self) -> dict[str, int]:
-        """The fields of ddl_comm_config, but struct_size. InvalidArgument names a wrong value."""
+        """Return the fields of ddl_comm_config, except struct_size. Raises InvalidArgument, which
+        names a wrong value."""
         return {
             "links": _link_bits(self.links),
             "tag": integer(self.tag, "tag", 0, 2**64 - 1),
@@ -67,7 +68,7 @@ class Config:
 
 
 def native(config: Config | None) -> Any:
-    """The ddl_comm_config."""
+    """Return the ddl_comm_config."""
     size = {"struct_size": ffi.sizeof("ddl_comm_config")}
     return ffi.new("ddl_comm_config *", size | (config or Config()).fields())
 
@@ -77,12 +78,13 @@ def _link_bits(links: Iterable[str] | None) -> int:
         return 0
     names = {links} if isinstance(links, str) else set(links)
     if not names or names - LINKS.keys():
-        raise InvalidArgument(f"links: {links!r} is not a choice of {', '.join(LINKS)}")
+        raise InvalidArgument(f"links: {links!r} must be one or more of {', '.join(LINKS)}")
     return sum(LINKS[name] for name in names)
 
 
 def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:
-    """`value` as an int from `low` to `high`, else InvalidArgument naming `argument`."""
+    """Return `value` as an int. Raises InvalidArgument, which names `argument`, unless it is an
+    integer from `low` to `high`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -93,7 +95,8 @@ def integer(value: SupportsIndex, argument: str, low: int, high: int) -> int:
 
 
 def milliseconds(seconds: SupportsFloat | None, argument: str) -> int:
-    """Seconds as whole milliseconds of at least 1; 0, which means the default, for None."""
+    """Convert seconds to whole milliseconds, at least 1. None becomes 0, which means the
+    default."""
     if seconds is None:
         return 0
     try:

@@ -10,10 +10,10 @@ from ddl_core.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class DType:
-    """One element type.
+    """An element type.
 
-    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16 and the float8 ones: that of
-    ml_dtypes), `dlpack` DLPack's (type code, bits).
+    `value` is the ddl_dtype, `name` NumPy's name of the type (bfloat16 and float8: ml_dtypes'
+    name), `dlpack` DLPack's (type code, bits).
     """
 
     name: str
@@ -51,18 +51,19 @@ _NAMES = ", ".join(_BY_NAME)
 
 
 def from_name(name: str, argument: str) -> DType:
-    """The type with NumPy's `name`. InvalidArgument, naming `argument`, when there is none."""
+    """Return the type with NumPy's `name`. Raises InvalidArgument, which names `argument`, if there
+    is none."""
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise InvalidArgument(f"{argument}: dtype {name} is none of {_NAMES}") from None
+        raise InvalidArgument(f"{argument}: dtype {name} must be one of {_NAMES}") from None
 
 
 def from_dlpack(code: int, bits: int, argument: str) -> DType:
-    """The type with DLPack's `code` and `bits`. InvalidArgument when there is none."""
+    """Return the type with DLPack's `code` and `bits`. Raises InvalidArgument if there is none."""
     try:
         return _BY_DLPACK[code, bits]
     except KeyError:
         raise InvalidArgument(
-            f"{argument}: DLPack type code {code} with {bits} bits is none of {_NAMES}"
+            f"{argument}: DLPack type code {code} with {bits} bits must be one of {_NAMES}"
         ) from None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a signal, prints what this process waits for.
+"""A dump of the operations that this process waits for, printed on a signal.
 
 Design notes. Python runs signal handlers in its main thread between two bytecodes. That is too late
-while a call into the library blocks. So the signal is handled by C code, that of faulthandler,
-which writes the threads' stacks into a pipe at once. A thread of ours reads the pipe, and prints
-the stacks after the comms' reports, which it can get at any time. The alternatives: a process has
-only one signal.set_wakeup_fd, which asyncio takes; signal.sigwait needs the signal blocked in all
-threads, also in those that other libraries have started.
+while a call into the library blocks. So faulthandler's C code handles the signal: it writes the
+threads' stacks into a pipe at once. A thread of this module reads the pipe. It prints the comms'
+reports, which it can get at any time, and then the stacks. The alternatives do not work: a process
+has only one signal.set_wakeup_fd, which asyncio takes; signal.sigwait needs the signal blocked in
+all threads, including those of other libraries.
 
 The pipe's writing end does not block: a thread that waits for room in it might hold the GIL, which
 the reader needs. Stacks that do not fit (64 KiB) are cut off.
@@ -27,18 +27,21 @@ from ddl_core.live_objects import live_comms
 
 _STACK_TIMEOUT = 0.05  # seconds for the rest of the stacks
 
-_writers: dict[int, int] = {}  # the pipes' ends that faulthandler writes to, by signal
+_writers: dict[int, int] = {}  # by signal: the end of the pipe to which faulthandler writes
 
 
 def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
-    """From now on, whenever this process gets the signal, print to stderr (descriptor 2) for each
-    live comm what it waits for and which ranks are missing, then the stack of each Python thread.
-    Also while all threads are in blocking calls; the program goes on afterwards.
+    """From now on, print the state of all comms to stderr (descriptor 2) when this process gets the
+    signal.
 
-    Replaces another handler of this signal. faulthandler.unregister(signum) ends it, and calling
-    this again starts it again. From any thread. In a forked child, the signal prints the stacks
-    only. Raises ValueError if signum is no signal or cannot be handled, and RuntimeError for those
-    that faulthandler itself uses (SIGSEGV and the like).
+    Prints for each live comm the operations that it waits for and the missing ranks, then the stack
+    of each Python thread. Works even while all threads are in blocking calls. The program then
+    continues.
+
+    Replaces another handler of this signal. faulthandler.unregister(signum) ends it, and another
+    call of this function starts it again. May be called from any thread. In a forked child, the
+    signal prints the stacks only. Raises ValueError if signum is not a signal or cannot be handled,
+    and RuntimeError for signals that faulthandler itself uses (SIGSEGV and the like).
     """
     signum = int(signum)
     if signum in _writers:
@@ -57,7 +60,7 @@ def dump_on_signal(signum: int = signal.SIGUSR1) -> None:
 
 
 def report() -> str:
-    """What each live comm of this process waits for, in one line or more."""
+    """Describe the operations that each live comm of this process waits for."""
     lines = []
     for number, comm in live_comms.items():
         with contextlib.suppress(DdlError):  # closed meanwhile
@@ -89,11 +92,11 @@ def _describe(number: int, told: dict[str, Any]) -> list[str]:
 
 
 def _last(member: dict[str, Any]) -> str:
-    """The last operation of a member, as far as it is known."""
+    """Describe the last operation of a member, as far as it is known."""
     if member.get("last_name"):
-        return f'which has called "{member["last_name"]}" last'
+        return f'whose last call was "{member["last_name"]}"'
     if not member["operation"]:
-        return "which has not told what it is in"
+        return "which has not reported its operation"
     verb = "has ended" if member["ended"] else "is in"
     return f"which {verb} {member['operation']} as operation {member['sequence']}"
 
@@ -109,14 +112,15 @@ def _wait(reader: int) -> None:
 
 
 def _print(text: bytes) -> None:
-    """Not by sys.stderr: a thread that is stuck may hold its lock."""
+    """Write to descriptor 2. sys.stderr is avoided, since a stuck thread may hold its lock."""
     with contextlib.suppress(OSError):
         while text:
             text = text[os.write(2, text) :]
 
 
 def _forked() -> None:
-    """A child must not write into its parent's pipe, nor die of the signal."""
+    """Restore a child's handlers. A child must not write into its parent's pipe, nor die of the
+    signal."""
     for signum, writer in _writers.items():
         faulthandler.register(signum, file=2, all_threads=True, chain=False)
         os.close(writer)

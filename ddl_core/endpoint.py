@@ -17,21 +17,21 @@ from ddl_core.errors import InvalidArgument, Mismatch
 
 
 class Endpoint(EndpointHandle):
-    """The identity of this process and its listening ports. Lives across comms; a context manager.
+    """The identity of this process and its listening ports. Outlives its comms; a context manager.
 
     secret       shared by all processes of a job, which prove it to each other; "": none; None:
                  DDL_SECRET, else the text of the file DDL_SECRET_FILE, else ""
     host         the IP address to listen on and to give to peers; None: by `interfaces`
-    interfaces   the network interfaces to use: beginnings of names, networks, and with "^" those
-                 not to be used, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
+    interfaces   the network interfaces to use: beginnings of names, or networks; a leading "^"
+                 excludes them, as in "eth,^eth3,10.1.0.0/16"; None: DDL_INTERFACES, else all but
                  those of containers and 169.254.0.0/16
-    ports        the ports to choose one from, as in "20000-20100"; None: DDL_PORTS, else any
-    sockets      for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
+    ports        the range of ports to choose from, such as "20000-20100"; None: DDL_PORTS, else any
+    sockets      the number for each pair of interfaces, 1 to 16; 0: DDL_SOCKETS, else 1
     encrypt      whether to encrypt TCP, equal on all members; requires a secret; None: whether
                  DDL_ENCRYPT is 1
 
-    Raises InvalidArgument for a host that is no IP address, interfaces that do not exist, ports
-    that are no range, a secret's file that others can read, or encryption without a secret;
+    Raises InvalidArgument for a host that is not an IP address, interfaces that do not exist, ports
+    that are not a range, a secret's file that other users can read, or encryption without a secret;
     SystemRefused if the operating system gives no port or no thread; Unsupported for a secret
     without libcrypto.
     """
@@ -66,8 +66,8 @@ class Endpoint(EndpointHandle):
 
     @property
     def address(self) -> bytes:
-        """Opaque bytes, which every member passes to `connect`. How they get there is up to the
-        program."""
+        """Opaque bytes, which every member passes to `connect`. The program has to send them to the
+        members."""
         with self._lock:
             space = ffi.new("char[]", lib.DDL_ADDRESS_MAX)
             length = ffi.new("size_t *")
@@ -82,16 +82,16 @@ class Endpoint(EndpointHandle):
         *,
         owned: bool = False,
     ) -> Comm:
-        """Join a group. addresses[i] is the address of rank i, the same list in the same order on
-        every member; addresses[rank] is this endpoint's own.
+        """Join a group. addresses[i] is the address of rank i: the same list in the same order on
+        every member. addresses[rank] is this endpoint's own.
 
-        All members call it; returns when all are connected. With `owned`, closing the comm closes
+        All members call it. Returns when all are connected. With `owned`, closing the comm closes
         this endpoint. Raises InvalidArgument, Unreachable, Refused, and TimedOut after
         config.timeout.
         """
         size = len(addresses)
         rank = integer(rank, "rank", 0, max(size - 1, 0))
-        # `views` and `own` live to the end of the call: C pointers keep nothing alive.
+        # `views` and `own` stay alive to the end of the call, since C pointers keep nothing alive.
         views = [ffi.from_buffer(address) for address in addresses]
         pointers = ffi.new("void *[]", views)
         lengths = ffi.new("size_t[]", [len(address) for address in addresses])
@@ -112,8 +112,8 @@ class Endpoint(EndpointHandle):
         *,
         owned: bool = False,
     ) -> Comm:
-        """Exchange addresses over TCP and join. Rank 0 listens at url ("tcp://host:port"); the
-        others connect to it, retrying.
+        """Exchange addresses over TCP and join. Rank 0 listens at url ("tcp://host:port"). The
+        other ranks connect to it, and retry.
 
         The defaults are DDL_RENDEZVOUS, DDL_RANK and DDL_SIZE; without these, a comm of size 1.
         Otherwise like `connect`.
@@ -132,8 +132,8 @@ class Endpoint(EndpointHandle):
     __reduce__ = fork_guard.refuse_copy
 
     def close(self) -> None:
-        """Close its comms, its ports and its thread. Calling it again does nothing. After closing,
-        it raises Mismatch if closing one of the comms did."""
+        """Close its comms, its ports and its thread. A second call does nothing. Raises Mismatch,
+        after closing, if closing one of the comms did."""
         self._close()
 
     @property
@@ -157,5 +157,5 @@ class Endpoint(EndpointHandle):
 
 def _c_string(argument: str, text: str | None) -> Any:
     if not (text is None or isinstance(text, str)):
-        raise InvalidArgument(f"{argument}: {text!r} is no text")
+        raise InvalidArgument(f"{argument}: {text!r} is not a str")
     return ffi.NULL if text is None else ffi.new("char[]", text.encode())

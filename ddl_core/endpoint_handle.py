@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of an endpoint, and what uses it: the comms made from it.
+"""The handle of an endpoint, and its users: the comms created from it.
 
-Endpoint makes the first ones, and Comm makes further ones.
+Endpoint creates the first ones, and Comm creates further ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Made = TypeVar("Made", bound=Closable)
 
 
 class EndpointHandle:
-    """A ddl_endpoint, which is closed after its comms."""
+    """The handle of a ddl_endpoint, which is closed after its comms."""
 
     def __init__(self, handle: Any) -> None:
         self._fork_count = fork_guard.count
@@ -40,13 +40,14 @@ class EndpointHandle:
 
     def _live(self) -> Any:
         if self._fork_count != fork_guard.count:
-            raise InvalidState("this process was forked from the one that made the endpoint")
+            raise InvalidState("this process was forked from the process that created the endpoint")
         if self._handle is None:
             raise InvalidState("the endpoint is closed")
         return self._handle
 
     def _allocate(self, nbytes: int) -> Any:
-        """A buffer of at least so many bytes by ddl_alloc. It is freed with the last reference."""
+        """Return a buffer of at least `nbytes` from ddl_alloc. It is freed with its last
+        reference."""
         slot = ffi.new("void **")
         with self._lock:
             check(lib.ddl_alloc(self._live(), max(nbytes, 1), slot))
@@ -54,8 +55,8 @@ class EndpointHandle:
         return ffi.buffer(memory, max(nbytes, 1))
 
     def _join(self, create: Callable[[Any, Any], int], make: Callable[[Any], Made]) -> Made | None:
-        """Create a ddl_comm by `create(endpoint, slot)`, and pass it to `make`, whose result it
-        returns. None if `create` stores none."""
+        """Create a ddl_comm with `create(endpoint, slot)`, and return `make(comm)`, or None if
+        `create` stores none."""
         with self._lock:
             handle = self._live()
             self._enter()
@@ -80,12 +81,12 @@ class EndpointHandle:
         return _interruptible(join)
 
     def _enter(self) -> None:
-        """The endpoint is not destroyed before `_leave`, though it may be closed."""
+        """Keep the endpoint from being destroyed until `_leave`. It may be closed meanwhile."""
         with self._lock:
             self._users += 1
 
     def _leave(self) -> None:
-        """The last user destroys an endpoint that is closed."""
+        """Release the endpoint. The last user destroys it if it is closed."""
         with self._lock:
             self._users -= 1
             if self._users or self._handle is not None:
@@ -96,9 +97,9 @@ class EndpointHandle:
 
     def _close(self) -> None:
         if self._fork_count != fork_guard.count:
-            return  # a forked child has neither its threads nor its memory
+            return  # a forked child has neither the threads nor the memory of the endpoint
         with self._lock:
-            self._enter()  # else a thread that fails to join destroys it before its comms
+            self._enter()  # otherwise a thread that fails to join would destroy it before its comms
             self._handle = None
             comms = list(self._comms)
         difference = None
@@ -113,13 +114,15 @@ class EndpointHandle:
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
-            with suppress(Mismatch):  # the log has it
+            with suppress(Mismatch):  # it is in the log
                 self._close()
 
 
 def _interruptible(join: Callable[[], Made | None]) -> Made | None:
-    """Run `join` so that Ctrl-C ends the wait, which may take minutes. Only Python code of the main
-    thread notices signals, so `join` runs in another one."""
+    """Run `join` so that Ctrl-C ends the wait, which may take minutes.
+
+    Only Python code of the main thread notices signals, so `join` runs in another thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         return join()
     future: Future[Made | None] = Future()
@@ -133,7 +136,7 @@ def _interruptible(join: Callable[[], Made | None]) -> Made | None:
         else:
             try:
                 future.set_result(comm)
-            except InvalidStateError:  # nobody waits any more
+            except InvalidStateError:  # the caller has stopped waiting
                 if comm is not None:
                     comm.close()
 
@@ -153,10 +156,12 @@ _open: weakref.WeakSet[EndpointHandle] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Leave all comms before Python ends, so that peers do not take the end for a crash. A mismatch
-    that is found only now fails the program by its exit code: an exception would not."""
+    """Leave all comms before Python exits, so that peers do not report a crash.
+
+    A mismatch that is found only now makes the program's exit code fail: an exception would not.
+    """
     for endpoint in list(_open):
         try:
             endpoint._close()
-        except Mismatch:  # the log has it
+        except Mismatch:  # it is in the log
             fail_exit()

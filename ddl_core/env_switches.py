@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The effects of environment variables on a process that joins a job.
 
-Every adapter calls these functions, so that the variables have the same effect with each of them.
-Importing this file imports almost nothing: PyTorch's adapter needs it in each job.
+Every adapter calls these functions, so the variables have the same effect with each of them.
+Importing this file imports almost nothing, because PyTorch's adapter needs it in each job.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ddl_core")
 
 _lock = threading.Lock()
-_joined: set[str] = set()  # the packages by which this process is in a job
-_server: metrics.Server | None = None  # if DDL_METRICS_PORT is set
-_warned = False  # of misspelt variables: once is enough
+_joined: set[str] = set()  # the packages that have joined this process to a job
+_server: metrics.Server | None = None  # exists if DDL_METRICS_PORT is set
+_warned = False  # whether misspelt variables were reported; once is enough
 
 
 def check(rank: int) -> None:
-    """Warn of misspelt variables before this process joins a job. Rank 0 speaks for all; a negative
-    rank is not known yet.
+    """Warn of misspelt variables before this process joins a job. Only rank 0 does, or a rank that
+    is not known yet (negative).
 
     Raises InvalidArgument if DDL_METRICS_PORT is not a port.
     """
@@ -40,10 +40,9 @@ def check(rank: int) -> None:
 
 
 def joined(package: str, rank: int, local_rank: int) -> None:
-    """Serve metrics if DDL_METRICS_PORT is set. If that is impossible, the job continues without.
+    """Serve metrics if DDL_METRICS_PORT is set. If that fails, the job continues without metrics.
 
-    package     the package by which this process has joined. The server closes when all of them
-                have called `left`.
+    package   the package that joined the job. The server closes when all of them have called `left`
     """
     global _server
     first = _first_port()
@@ -63,7 +62,7 @@ def joined(package: str, rank: int, local_rank: int) -> None:
 
 
 def left(package: str) -> None:
-    """Close the server if this was the last package by which this process was in a job."""
+    """Close the server if this was the last package in a job."""
     global _server
     with _lock:
         _joined.discard(package)
@@ -81,7 +80,7 @@ def _first_port() -> int | None:
 
 
 def _forked() -> None:
-    """Forget the parent's jobs. Its server belongs to the parent."""
+    """Forget the parent's jobs. The server belongs to the parent."""
     global _lock, _server
     _lock = threading.Lock()
     _joined.clear()

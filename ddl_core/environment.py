@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from the environment how this process was started.
+"""Detection, from the environment, of the launcher that started this process.
 
     ddlrun     DDL_RANK, DDL_SIZE, DDL_RENDEZVOUS
     mpirun     OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH, Intel MPI, ...), PMIX_RANK
@@ -7,10 +7,11 @@
     srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
     alone      none of these: size 1
 
-in this order, but a launcher that another one started takes precedence. Except under mpirun, the
-ranks connect to a TCP address of rank 0, at a port derived from what all know;
-DDL_RENDEZVOUS=tcp://host:port chooses another. A part of a launcher's variables is refused, since
-each process would run alone. MASTER_ADDR and MASTER_PORT without RANK and WORLD_SIZE mean nothing.
+They are tried in this order, but a launcher that another one started takes precedence. Except under
+mpirun, the ranks connect to a TCP address of rank 0, at a port derived from values that all ranks
+know; DDL_RENDEZVOUS=tcp://host:port chooses another one. An incomplete set of a launcher's
+variables is an error, since each process would run alone. MASTER_ADDR and MASTER_PORT without RANK
+and WORLD_SIZE are ignored.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from dataclasses import dataclass
 from ddl_core.errors import InvalidArgument
 from ddl_core.variables import is_of_service
 
-# torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
+# torchrun's store listens at MASTER_PORT itself. The offset is subtracted if the sum is not a port.
 TORCHRUN_PORT_OFFSET = 17
-# srun gives no port: one of these, below Linux's ephemeral ports.
+# srun provides no port. These are below Linux's ephemeral ports.
 SRUN_PORTS = range(20000, 32000)
-# The variables of each launcher that give a process its place, and those that they need.
+# For each launcher: the variables that give a process its place, and those that it also needs.
 _PARTS = (
     ("ddlrun", ("DDL_RENDEZVOUS",), ("DDL_RANK", "DDL_SIZE")),
     ("mpirun", ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_RANK",)),
@@ -38,15 +39,15 @@ _PARTS = (
 
 @dataclass(frozen=True)
 class World:
-    """How this process was started.
+    """The launch of this process.
 
     launcher   "ddlrun", "mpirun", "torchrun", "srun" or "alone"
     rank       from 0 to size - 1; -1 if only MPI knows it
     size       0 if only MPI knows it
     url        the ranks' rendezvous; None under mpirun, and for a single rank
     secret     distinguishes this job from others; None: DDL_SECRET or DDL_SECRET_FILE, if set
-    warning    what looks wrong about this environment; "" for nothing
-    master     rank 0's host in the launcher's words; None if it does not say
+    warning    a probable error in this environment, or ""
+    master     the launcher's name for rank 0's host; None if it sets none
     """
 
     launcher: str
@@ -59,11 +60,13 @@ class World:
 
 
 def detect(env: Mapping[str, str]) -> World:
-    """The world that the environment `env` describes. InvalidArgument names a variable that is
-    missing, not a number, or out of range."""
+    """Return the world that the environment `env` describes. Raises InvalidArgument, which names a
+    variable that is missing, not a number, or out of range."""
     world = _ddlrun(env) or _mpirun(env) or _torchrun(env) or _srun(env) or _alone(env)
     if world.size and not 0 <= world.rank < world.size:
-        raise InvalidArgument(f"{world.launcher} set rank {world.rank} of {world.size}")
+        raise InvalidArgument(
+            f"{world.launcher} set rank {world.rank} of {world.size}; must be below {world.size}"
+        )
     return world
 
 
@@ -78,13 +81,13 @@ def _ddlrun(env: Mapping[str, str]) -> World | None:
 
 
 def _mpirun(env: Mapping[str, str]) -> World | None:
-    if "TORCHELASTIC_RUN_ID" in env:  # of a torchrun that mpirun started
+    if "TORCHELASTIC_RUN_ID" in env:  # set by a torchrun that mpirun started
         return None
     if "OMPI_COMM_WORLD_RANK" in env:
         size = _number(env, "OMPI_COMM_WORLD_SIZE")
         return World("mpirun", _number(env, "OMPI_COMM_WORLD_RANK"), size)
-    # srun may set PMI's variables for any program; it counts as mpirun when an mpirun below it,
-    # which has one more variable, set them.
+    # srun may set PMI's variables for any program. They count as mpirun's if an mpirun below srun
+    # set them, which also sets MPI_LOCALNRANKS.
     if _in_srun_step(env) and "MPI_LOCALNRANKS" not in env:
         return None
     if "PMI_RANK" in env:
@@ -128,14 +131,14 @@ def _alone(env: Mapping[str, str]) -> World:
         return World("alone")
     return World(
         "alone",
-        warning=f"{several}, but srun did not start this process: it runs alone; start it by srun,"
-        " mpirun or ddlrun",
+        warning=f"{several}, but srun did not start this process: it runs alone; start it with"
+        " srun, mpirun or ddlrun",
     )
 
 
 def _refuse_parts(env: Mapping[str, str]) -> None:
-    """Raise InvalidArgument if a launcher has set a part of its variables. The shells of sbatch and
-    salloc may have DDL_RENDEZVOUS, which they export for srun."""
+    """Raise InvalidArgument if only some of a launcher's variables are set. The shells of sbatch
+    and salloc may have DDL_RENDEZVOUS, which they export for srun."""
     for launcher, places, needed in _PARTS:
         if launcher == "ddlrun" and env.get("SLURM_JOB_ID"):
             continue
@@ -143,14 +146,14 @@ def _refuse_parts(env: Mapping[str, str]) -> None:
         missing = [name for name in places + needed if not env.get(name)]
         if missing and any(name in present for name in places) and env.get("WORLD_SIZE") != "1":
             raise InvalidArgument(
-                f"the environment has no {' and no '.join(missing)}, but {', '.join(present)}, a"
-                f" part of what {launcher} sets: set all of them, or none to run alone"
+                f"{launcher}'s variables are incomplete: {', '.join(present)} is set, but not"
+                f" {', '.join(missing)}; set all of them, or none to run alone"
             )
 
 
 def _in_srun_step(env: Mapping[str, str]) -> bool:
-    """Whether srun started this process, or a parent of it. The shells of sbatch and salloc have
-    Slurm's variables too, but belong to no numbered step."""
+    """Return whether srun started this process, or a parent of it. The shells of sbatch and salloc
+    also have Slurm's variables, but belong to no numbered step."""
     return "SLURM_PROCID" in env and env.get("SLURM_STEP_ID", "").isdecimal()
 
 
@@ -165,7 +168,7 @@ def _rendezvous_url(
 
 def metrics_port(env: Mapping[str, str]) -> int | None:
     """Return DDL_METRICS_PORT, or None if it is unset, empty or set by Kubernetes for a Service.
-    Raises InvalidArgument if it is no port."""
+    Raises InvalidArgument if it is not a port."""
     if not env.get("DDL_METRICS_PORT") or is_of_service(env, "DDL_METRICS_PORT"):
         return None
     port = _number(env, "DDL_METRICS_PORT")
@@ -175,7 +178,7 @@ def metrics_port(env: Mapping[str, str]) -> int | None:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1"."""
+    """Return the first host of a list in Slurm's notation: "n07" for "n[07-09,12],gpu1"."""
     first = re.match(r"(?:\[[^\]]*\]|[^,\[])*", nodes)
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0] if first else nodes)
 
@@ -183,7 +186,7 @@ def first_host(nodes: str) -> str:
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env.get(name)
     if text is None:
-        raise InvalidArgument(f"the environment has no {name}, which belongs to the others")
-    if not re.fullmatch(r"[0-9]{1,10}", text):  # as many as Slurm's job ids have
+        raise InvalidArgument(f"{name} is not set, although its launcher's other variables are")
+    if not re.fullmatch(r"[0-9]{1,10}", text):  # Slurm's job ids have up to 10 digits
         raise InvalidArgument(f'{name} is "{text}", not a number')
     return int(text)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One exception class per status of ddl.h, grouped as there: by what the caller does next.
+"""The exceptions of libddl: one class per status of ddl.h, grouped by what the caller does next.
 
     DdlError
-        UsageError     fix the call: it was refused, no buffer was touched
-        RetryError     retry or give up: existing objects are as they were
-        CommDead       this comm is dead; close it and, to go on, make another
+        UsageError     fix the call: it was rejected, and no buffer has changed
+        RetryError     retry or give up: existing objects have not changed
+        CommDead       this comm is dead; close it, and create another one to continue
         InternalError  report it
 
-Where a built-in exception fits (ValueError, TimeoutError, ...), a class is that as well.
+If a built-in exception fits (ValueError, TimeoutError, ...), a class is also a subclass of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import ClassVar
 
 
 class DdlError(Exception):
-    """Base of all errors of libddl.
+    """The base class of all errors of libddl.
 
-    `status` is the value from ddl.h, `message` says what was wrong, with ranks, hosts and values.
+    `status` is the value from ddl.h. `message` says what was wrong, with ranks, hosts and values.
     """
 
     status: ClassVar[int] = 0
@@ -29,15 +29,15 @@ class DdlError(Exception):
 
 
 class UsageError(DdlError):
-    """The call was refused: nothing changed and no buffer was touched. Fix the call."""
+    """The call was rejected: nothing has changed, including all buffers. Fix the call."""
 
 
 class RetryError(DdlError):
-    """The call failed, existing objects are as they were. Retry or give up."""
+    """The call failed, and existing objects have not changed. Retry or give up."""
 
 
 class CommDead(DdlError):
-    """The comm is dead, and every later call on it ends like this one. Close it."""
+    """The comm is dead, and every later call on it raises this error, too. Close it."""
 
 
 class InvalidArgument(UsageError, ValueError):
@@ -53,13 +53,13 @@ class InvalidState(UsageError, RuntimeError):
 
 
 class Unsupported(UsageError, NotImplementedError):
-    """Well formed, but this libddl or this installation cannot do it."""
+    """The arguments are valid, but this libddl or this installation does not support the call."""
 
     status = -3
 
 
 class TimedOut(RetryError, TimeoutError):
-    """The given time passed; a work stays pending and its arrays stay in use."""
+    """The given time limit passed. A work stays pending, and its arrays stay in use."""
 
     status = -20
 
@@ -77,13 +77,13 @@ class Unreachable(RetryError, ConnectionError):
 
 
 class Refused(RetryError, ConnectionRefusedError):
-    """A peer refused us: another version, another job, a wrong rank."""
+    """A peer rejected the connection: another version, another job, or a wrong rank."""
 
     status = -23
 
 
 class SystemRefused(RetryError, OSError):
-    """The operating system refused a resource."""
+    """The operating system denied a resource."""
 
     status = -24
 
@@ -101,7 +101,7 @@ class Mismatch(CommDead):
 
 
 class Aborted(CommDead):
-    """A member called Comm.abort; the message holds its reason."""
+    """A member called Comm.abort. The message has its reason."""
 
     status = -42
 
@@ -113,13 +113,13 @@ class Expired(CommDead, TimeoutError):
 
 
 class Minority(CommDead):
-    """From Comm.shrink: the others go on without this rank."""
+    """Comm.shrink failed: the other members continue without this rank."""
 
     status = -44
 
 
 class InternalError(DdlError, RuntimeError):
-    """libddl itself is wrong. Report it."""
+    """libddl has a bug. Report it."""
 
     status = -60
 

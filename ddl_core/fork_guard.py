@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognizes forked children: the threads and memory of their handles stayed with the parent."""
+"""Detection of forked children. The threads and memory of their handles stayed with the parent."""
 
 from __future__ import annotations
 
 import os
 from typing import NoReturn
 
-count = 0  # forks between the process that imported ddl_core and this one
+count = 0  # the number of forks between the process that imported ddl_core and this one
 
 
 def refuse_copy(self: object) -> NoReturn:
-    """The `__reduce__` of an object with a handle: one of two copies would use what the other has
-    freed."""
+    """Refuse to pickle an object with a handle. This is its `__reduce__`: a copy would use a handle
+    that the other object frees."""
     package = type(self).__module__.partition(".")[0]
     raise TypeError(
-        f"a {package}.{type(self).__name__} belongs to the process that made it: it cannot be"
+        f"a {package}.{type(self).__name__} belongs to the process that created it: it cannot be"
         " copied or pickled"
     )
 

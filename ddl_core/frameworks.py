@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adapter says where its framework is not installed."""
+"""The error of an adapter whose framework is not installed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from importlib.util import find_spec
 
 
 def require(adapter: str, module: str, name: str) -> None:
-    """Raise ModuleNotFoundError with the remedy if a module of the framework `name` is missing, and
-    in `python -m ADAPTER` end with that one line."""
+    """Raise ModuleNotFoundError with the remedy if the framework `name` lacks this module. In
+    `python -m ADAPTER`, exit with that line instead."""
     if find_spec(module):
         return
-    text = f"{adapter}: {name} is not installed; pip install 'libddl[{adapter[4:]}]' brings it"
-    if sys.argv[:1] == ["-m"] and adapter in sys.orig_argv:  # so it is while Python looks for it
+    text = f"{adapter}: {name} is not installed: pip install 'libddl[{adapter[4:]}]'"
+    # True while Python searches for the module.
+    if sys.argv[:1] == ["-m"] and adapter in sys.orig_argv:
         sys.exit(text)
     raise ModuleNotFoundError(text, name=module)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in the memory of a GPU: where their contents come from, and the stream of an operation.
+"""Arrays in the memory of a GPU: when their contents are ready, and the stream of an operation.
 
-A producer of such an array says when its contents are there: an exporter of DLPack lets a stream of
-the consumer's wait for them; the `__cuda_array_interface__` names a stream that brings them.
+The producer of such an array signals when its contents are ready. An exporter of DLPack makes a
+stream of the consumer wait for them. `__cuda_array_interface__` names a stream that writes them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 from ddl_core.errors import InvalidArgument
 
-LEGACY = 1  # the default stream, as both protocols number it
+LEGACY = 1  # the default stream's number in both protocols
 
 
 @dataclass(slots=True)
 class Contents:
-    """When the contents of an array are there: once `let_wait(stream)` was called for work in that
-    stream, or in `stream`. Either may be None."""
+    """The way to wait for an array's contents. They are ready for work in a stream after
+    `let_wait(stream)`, or for later work in `stream`. Either may be None."""
 
     let_wait: Callable[[int], object] | None = None
     stream: int | None = None
@@ -32,7 +32,7 @@ class Contents:
 
 @functools.cache
 def load_libraries() -> None:
-    """Load NCCL of Python packages for CUDA: libddl finds it by its name."""
+    """Load NCCL from Python packages for CUDA, so that libddl finds it by its name."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for library in sorted(Path(folder).glob("*/lib/libnccl.so.2")):
@@ -41,11 +41,11 @@ def load_libraries() -> None:
 
 
 def choose_stream(contents: Sequence[Contents], given: Any) -> int:
-    """The stream of an operation on these arrays, which waits for their contents as far as their
-    producers do that.
+    """Return the stream of an operation on these arrays, and make it wait for their contents if
+    their producers support that.
 
-    The one that was given; else the one that brings their contents; else the default one. Raises
-    InvalidArgument for what is no stream, and for arrays that name different ones.
+    It is the given stream, else the stream that writes their contents, else the default one. Raises
+    InvalidArgument if the given object is not a stream, or the arrays name different streams.
     """
     load_libraries()
     if given is not None:
@@ -55,7 +55,7 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
         if len(named) > 1:
             raise InvalidArgument(
                 f"stream: None, but the arrays are used in the streams {named[0]:#x} and"
-                f" {named[1]:#x}; let one wait for the other, and give that one"
+                f" {named[1]:#x}; make one wait for the other, and pass that one"
             )
         stream = named[0] if named else LEGACY
     for each in contents:
@@ -65,7 +65,7 @@ def choose_stream(contents: Sequence[Contents], given: Any) -> int:
 
 
 def handle_of(stream: Any) -> int:
-    """The CUstream of a stream of any library, as a number: that of CUDA's Python protocol
+    """Return the CUstream of any library's stream as a number: of CUDA's Python protocol
     (`__cuda_stream__`), of PyTorch or of CuPy. 0, the default stream, becomes LEGACY."""
     handle = stream
     if hasattr(stream, "__cuda_stream__"):
@@ -74,7 +74,7 @@ def handle_of(stream: Any) -> int:
         handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
     if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
         raise InvalidArgument(
-            f"stream: {stream!r} is no CUDA stream; pass its address as a number, or an object that"
-            " has __cuda_stream__, cuda_stream (PyTorch) or ptr (CuPy)"
+            f"stream: {stream!r} is not a CUDA stream; pass its address as a number, or an object"
+            " that has __cuda_stream__, cuda_stream (PyTorch) or ptr (CuPy)"
         )
     return handle or LEGACY

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that are submitted as one."""
+"""Groups of operations that are submitted as one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Received:
-    """A receive in a group. `source` is the rank that the message came from, None before."""
+    """A receive in a group. `source` is the sender's rank, or None until it is known."""
 
     __slots__ = ("_sender",)
 
@@ -31,7 +31,7 @@ class Received:
 
     @property
     def source(self) -> int | None:
-        """The rank that the message came from; None while the group is not complete."""
+        """The sender's rank; None while the group is not complete."""
         return None if self._sender[0] < 0 else int(self._sender[0])
 
     def __repr__(self) -> str:
@@ -39,30 +39,33 @@ class Received:
 
 
 class Group(Operations):
-    """Operations of one comm that are submitted as one, in the order of the calls; small
-    all-reduces of equal dtype and op travel together. Made by `Comm.group`; a context manager.
+    """Operations of one comm that are submitted as one, in the order of the calls.
+
+    Small all-reduces of equal dtype and op are sent together. Created by `Comm.group`; a context
+    manager.
 
         with comm.group() as g:
             g.allreduce(a)
             g.allreduce(b)
         # here both are complete
 
-    Leaving the block submits what has not been submitted yet and waits; after an exception it does
-    not. All members collect the same operations in the same order. The methods are those of Comm,
-    with the same errors for wrong arguments, but they only collect: the arrays that they return
-    hold the results after the submission. They take the options prescale and postscale; timeout,
-    name and stream belong to `submit`. All arrays are in host memory, or all on one GPU.
+    The end of the block submits the operations that are not yet submitted, and waits. After an
+    exception it does not. All members collect the same operations in the same order. The methods
+    are those of Comm, with the same errors for wrong arguments, but they only collect: the arrays
+    that they return have the results after the submission. They take the options prescale and
+    postscale; timeout, name and stream belong to `submit`. All arrays are in host memory, or all on
+    one GPU.
 
-    A complete group may be submitted again, with what its arrays hold by then, or get further
-    operations. Until then it raises InvalidState. Arrays stay alive as long as the group. Not for
-    several threads at once.
+    A complete group may be submitted again, with the present contents of its arrays, or get further
+    operations. An active group raises InvalidState. Arrays stay alive as long as the group. A group
+    must not be used by several threads at once.
     """
 
     def __init__(self, comm: CommHandle) -> None:
         self._comm = comm
         self._group = GroupHandle(comm)
         self._work: Work[None] | None = None
-        self._open = False  # something is collected and not yet submitted
+        self._open = False  # whether operations are collected and not yet submitted
         self.rank, self.size = comm.rank, comm.size
 
     def recv(
@@ -73,16 +76,19 @@ class Group(Operations):
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Received:
-        """As `Comm.recv`; the returned object has the source after the submission."""
+        """Collect a receive. The returned object has the source after the submission."""
         call = arguments.recv(array, source, tag, self.size)
         self._run(call, options)
         return Received(call.sender)
 
     def submit(self, **options: Unpack[Options]) -> None:
-        """Run what was collected, and return when all of it is complete.
+        """Run the collected operations, and return when all of them are complete.
 
-        timeout holds for all together; name is for groups without messages; stream is for arrays on
-        a GPU, whose contents are those of the submission. Raises what the operations raise.
+        timeout   for all operations together
+        name      only for groups without messages
+        stream    for arrays on a GPU, whose contents at the submission count
+
+        Raises the operations' errors.
         """
         self.submit_async(**options).wait()
 
@@ -101,7 +107,7 @@ class Group(Operations):
         return self._work
 
     def close(self) -> None:
-        """Release the arrays. Raises InvalidState while under way. Calling it again does
+        """Release the arrays. Raises InvalidState while the group is active. A second call does
         nothing."""
         if self._group.handle is not None:
             self._idle().destroy()
@@ -121,7 +127,7 @@ class Group(Operations):
     def _run(self, call: Call[Result], given: MessageOptions) -> Result:
         wrong = {k for k, v in given.items() if v is not None} - {"prescale", "postscale"}
         if wrong:
-            raise InvalidArgument(f"{min(wrong)}: in a group, it is for submit to take")
+            raise InvalidArgument(f"{min(wrong)}: in a group, pass it to submit()")
         own = self._idle()
         native = options.native(given, call.buffers, own.handle)
         with self._comm._held() as comm:
@@ -132,7 +138,7 @@ class Group(Operations):
 
     def _idle(self) -> GroupHandle:
         if self._work is not None and not self._work.done():
-            raise InvalidState("the group is under way: wait for its work first")
+            raise InvalidState("the group is active: wait for its work first")
         if self._comm._handle is None:
             raise InvalidState("the comm is closed")
         if self._group.handle is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A histogram of how long the operations of a comm took, for ddl_core.metrics.
+"""A histogram of the operations' durations in a comm, for ddl_core.metrics.
 
-It is made from the comm's record of its last 1024 operations whenever metrics are read, so that
-operations themselves cost nothing more. When more than that many end between two readings, the
-oldest of them are not in it.
+It is computed from the comm's record of its last 1024 operations whenever metrics are read, so it
+costs the operations nothing. If more operations end between two readings, the oldest of them are
+missing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ BOUNDS = tuple(
 
 
 class Latencies:
-    """Counts by the bounds, with the sum of all times."""
+    """Counts of durations between the bounds, and the sum of all durations."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
-        self._next = 0  # the number of the first operation that is not counted yet
+        self._next = 0  # the number of the first operation that is not yet counted
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
-        """Count those of Comm.trace's events that have succeeded since the last call. One that was
-        too short to be timed counts as below the first bound."""
+        """Count the successful operations among the events of Comm.trace since the last call. An
+        operation that was too short to be timed counts as below the first bound."""
         last = self._next
         for event in events:
             if event["ph"] != "X" or event["args"]["status"] != "ok":
@@ -42,7 +42,7 @@ class Latencies:
         self._next = last
 
     def lines(self, name: str, labels: str) -> list[str]:
-        """In Prometheus' text format."""
+        """Return the lines in Prometheus' text format."""
         out, total = [], 0
         for bound, count in zip([*map(str, BOUNDS), "+Inf"], self.counts, strict=True):
             total += count

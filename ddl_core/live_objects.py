@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of this process that are neither closed nor collected, by their order of creation."""
+"""The open objects of this process, by their order of creation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ T = TypeVar("T", bound=HasClosed)
 
 
 class LiveObjects(Generic[T]):
-    """Adding and listing take no lock: a signal handler or a fork may come while one is held."""
+    """A registry of live objects. Adding and listing take no lock, since a signal handler or a fork
+    may interrupt a thread that holds one."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._sources: list[Callable[[], None]] = []
         self._clear()
-        os.register_at_fork(after_in_child=self._clear)  # a child cannot use them
+        os.register_at_fork(after_in_child=self._clear)  # a child cannot use the parent's objects
 
     def _clear(self) -> None:
         self._objects: weakref.WeakValueDictionary[int, T] = weakref.WeakValueDictionary()
@@ -41,7 +42,7 @@ class LiveObjects(Generic[T]):
         self._sources.append(add_new)
 
     def items(self) -> list[tuple[int, T]]:
-        """The objects with their numbers, from 0 on, in order."""
+        """Return the objects with their numbers, from 0, in order."""
         for add_new in self._sources:
             add_new()
         pairs = ((int(reference.key), reference()) for reference in self._objects.valuerefs())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in memory that ranks on the same host read in place: see ddl_alloc in ddl.h."""
+"""Arrays in memory that ranks on the same host can read in place: see ddl_alloc in ddl.h."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ddl_core.world_comm import world
 
 
 def empty(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-    """A NumPy array of zeros, which operations of `world()` and of comms made from it move faster
-    between ranks on one host: these read it in place instead of through a copy.
+    """Return a NumPy array of zeros that operations can send faster between ranks on one host.
 
-    Otherwise it is like any array. It pays for long ones; those below 128 KiB, and those beyond the
-    256th that is alive, are in ordinary memory. A forked child has a copy of it, which takes time
-    and memory at the fork.
+    Operations of `world()` and of comms created from it read the array in place instead of through
+    a copy. Otherwise it is like any array. It pays off for long arrays: arrays below 128 KiB, and
+    those beyond the 256th live one, are in ordinary memory. A forked child gets a copy, which takes
+    time and memory at the fork.
 
     Raises InvalidState before `init`, InvalidArgument for a dtype that holds objects or a negative
-    size, OutOfMemory.
+    size, and OutOfMemory.
     """
     kind = np.dtype(dtype)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if kind.hasobject:
-        raise InvalidArgument(f"dtype is {kind}: such an array cannot hold objects")
+        raise InvalidArgument(f"dtype is {kind}: such an array cannot contain objects")
     if any(size < 0 for size in sizes):
         raise InvalidArgument(f"shape is {shape}: a size is negative")
     nbytes = math.prod(sizes) * kind.itemsize

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of comms in the format of Prometheus.
+"""Counters of comms in Prometheus' format.
 
     from ddl_core import metrics
 
     metrics.serve(9400)        # http://127.0.0.1:9400/metrics, from a thread
-    print(metrics.text())      # or by any other way
+    print(metrics.text())      # or export the text in another way
 
-With DDL_METRICS_PORT=9400 in the environment, joining a job serves them, by ddl_core.init and by
-every adapter: local rank 0 of each host at 9400, local rank 1 at 9401 and so on.
+If DDL_METRICS_PORT=9400 is set, ddl_core.init and every adapter's init serve them: local rank 0 of
+each host at 9400, local rank 1 at 9401 and so on.
 
 Labels: `rank` and `size` of the comm, and `comm`, its number in this process. The process groups of
 torch.distributed are included.
@@ -30,27 +30,28 @@ __all__ = ["Server", "serve", "text"]
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Name, field of Comm.counters, units of the field in one of the metric, kind, help.
+# Name, field of Comm.counters, the number of the field's units in one unit of the metric, kind,
+# help.
 _METRICS = (
-    ("ddl_operations_total", "operations", 1, "counter", "Operations that have succeeded."),
-    ("ddl_operation_bytes_total", "bytes", 1, "counter", "Bytes they were called with."),
-    ("ddl_pending_operations", "pending", 1, "gauge", "Operations that have not ended."),
-    ("ddl_deaths_total", "deaths", 1, "counter", "Deaths of members that were noticed."),
+    ("ddl_operations_total", "operations", 1, "counter", "Successful operations."),
+    ("ddl_operation_bytes_total", "bytes", 1, "counter", "Bytes of successful operations."),
+    ("ddl_pending_operations", "pending", 1, "gauge", "Pending operations."),
+    ("ddl_deaths_total", "deaths", 1, "counter", "Detected deaths of members."),
     (
         *("ddl_detection_seconds", "detection_ns", 1e9, "gauge"),
-        "The longest that a member was silent before its death was noticed.",
+        "Longest silence of a member before its death was detected.",
     ),
 )
 
 _HISTOGRAM = "ddl_operation_seconds"
-_HISTOGRAM_HELP = "How long operations took, of those in the record when it was read."
+_HISTOGRAM_HELP = "Duration of operations in the record when it was read."
 _latencies: WeakKeyDictionary[Readings, Latencies] = WeakKeyDictionary()
 _reading = threading.Lock()
 
 
 def text(comms: Iterable[Readings] | None = None) -> str:
-    """The counters of these comms (None: of all live ones of this process) in Prometheus' text
-    format, without closed ones. Does not block."""
+    """Return the counters of these comms (None: all live comms of this process) in Prometheus' text
+    format. Skips closed comms. Does not block."""
     known = {id(comm): number for number, comm in live_comms.items()}
     given = [comm for _, comm in live_comms.items()] if comms is None else list(comms)
     found = []
@@ -77,9 +78,9 @@ def text(comms: Iterable[Readings] | None = None) -> str:
 
 
 class Server:
-    """Serves `text()` at /metrics until it is closed; a context manager.
+    """An HTTP server of `text()` at /metrics, until it is closed; a context manager.
 
-    host, port   where
+    host, port   its address
     """
 
     def __init__(self, port: int, host: str) -> None:
@@ -93,7 +94,7 @@ class Server:
         _servers.add(self)
 
     def close(self) -> None:
-        """End it and free the port. Calling it again does nothing."""
+        """Stop the server and free the port. A second call does nothing."""
         if self in _servers:
             _servers.discard(self)
             self._http.shutdown()
@@ -112,10 +113,10 @@ _servers: WeakSet[Server] = WeakSet()
 def serve(port: int, host: str = "127.0.0.1") -> Server:
     """Serve the metrics of this process over HTTP from a daemon thread.
 
-    port   0: any free one; the server's `port` has it
-    host   the address to listen at; everybody who reaches it can read the metrics
+    port   0 means any free port; the server's `port` has its number
+    host   the address to listen at; everyone who can connect to it can read the metrics
 
-    Raises OSError if the port is not available, OverflowError if it is no port.
+    Raises OSError if the port is not available, OverflowError if it is not a port.
     """
     return Server(port, host)
 
@@ -139,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _forked() -> None:
-    """A child has no thread to answer, and must not keep the port."""
+    """Close the parent's sockets: a child has no thread to answer, and must not keep the port."""
     for server in list(_servers):
         server._http.socket.close()
     _servers.clear()

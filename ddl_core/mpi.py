@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining under mpirun: the ranks exchange their endpoints' addresses by MPI.
+"""Joining under mpirun: the ranks exchange their endpoints' addresses through MPI.
 
-Nothing else uses MPI, so any MPI that mpi4py supports will do.
+Nothing else uses MPI, so every MPI that mpi4py supports works.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SECRET_BYTES = 32
-# Of one rank: whether it has an address, the length of what follows, the address or why not.
+# A rank's record: whether it has an address, the length of the next field, the address or an error.
 _RECORD = struct.Struct("?H2045s")
 _TEXT_BYTES = 2045
-_DEFAULT_TIMEOUT = 300.0  # seconds, that of ddl_comm_create
+_DEFAULT_TIMEOUT = 300.0  # seconds, as for ddl_comm_create
 
 
 def connect(world: World, config: Config, host: str | None, secret: str | None) -> Comm:
     """Join all ranks of MPI_COMM_WORLD. All of them call it.
 
-    secret: None for one that rank 0 draws. Raises Unsupported without a usable mpi4py, Refused when
-    mpi4py and mpirun belong to different MPIs, TimedOut when not all ranks come, Unreachable when
-    another rank failed; else what Endpoint and Endpoint.connect raise.
+    secret: None if rank 0 shall generate one. Raises Unsupported without a usable mpi4py, Refused
+    if mpi4py and mpirun belong to different MPIs, TimedOut if not all ranks join, Unreachable if
+    another rank failed, and the errors of Endpoint and Endpoint.connect.
     """
     mpi = _import()
     comm = mpi.COMM_WORLD
@@ -40,8 +40,8 @@ def connect(world: World, config: Config, host: str | None, secret: str | None) 
     if world.size not in (0, size):
         raise Refused(
             f"mpirun started this process as rank {world.rank} of {world.size}, but mpi4py with"
-            f" {mpi.Get_library_version().split(',')[0].strip()!r} sees {size}: it uses another"
-            " MPI than mpirun's; set MPI4PY_LIBMPI to the library of the latter"
+            f" {mpi.Get_library_version().split(',')[0].strip()!r} reports {size} ranks: it uses"
+            " another MPI than mpirun; set MPI4PY_LIBMPI to the library of mpirun's MPI"
         )
     seconds = _DEFAULT_TIMEOUT if config.timeout is None else config.timeout
     deadline = time.monotonic() + seconds
@@ -85,7 +85,7 @@ def _import() -> Any:
             f"mpirun started this process, but mpi4py cannot be imported ({error});"
             " pip install 'libddl[mpi]'"
         ) from error
-    except RuntimeError as error:  # it finds no MPI library
+    except RuntimeError as error:  # mpi4py finds no MPI library
         raise Unsupported(
             f"mpirun started this process, but mpi4py does not work: {error}"
         ) from error
@@ -101,7 +101,8 @@ def _agree_on_secret(comm: Any, finish: Callable[[Any], None]) -> str:
 
 
 def _addresses(records: bytearray) -> list[bytes]:
-    """The ranks' addresses. Raises Unreachable with the first rank that has none, and why."""
+    """Return the ranks' addresses. Raises Unreachable, which names the first rank without an
+    address, and its error."""
     addresses = []
     for rank, (good, length, text) in enumerate(_RECORD.iter_unpack(records)):
         if not good:

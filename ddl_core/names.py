@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that arguments may have, for type checkers: a misspelt one is found before the run."""
+"""The names that arguments may have, for type checkers, which find a misspelt name before the
+run."""
 
 from __future__ import annotations
 

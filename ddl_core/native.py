@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native parts of adapters: compiled once per user, however many processes ask at once."""
+"""The native parts of adapters: compiled once per user, however many processes start at once."""
 
 from __future__ import annotations
 
@@ -26,53 +26,54 @@ Loaded = TypeVar("Loaded")
 
 COMPILE_FLAGS = ("-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
 
-_LIMIT = 900  # seconds that a compiler may take
+_LIMIT = 900  # time limit for a compiler in seconds
 _SHOWN = 40  # lines of a compiler's output in an error
 
 
 class BuildError(RuntimeError):
-    """There is no usable compiler, or it failed. The message says what to install."""
+    """An error: no compiler is usable, or the compiler failed. The message says what to install."""
 
 
 class NoCompiler(BuildError):
-    """There is none at all."""
+    """An error: there is no compiler."""
 
 
 def cache_folder() -> Path:
-    """Where built modules are kept: $DDL_CACHE, else libddl in the user's cache folder."""
+    """Return the folder of built modules: $DDL_CACHE, else libddl in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(os.environ.get("DDL_CACHE") or f"{base}/libddl")
     try:
         return folder.expanduser()
-    except RuntimeError as error:  # there is no home folder
+    except RuntimeError as error:  # the user has no home folder
         raise BuildError(f"{folder}: {error}; set DDL_CACHE to a folder") from error
 
 
 def compiler() -> list[str]:
-    """The C++ compiler to run: $CXX, else c++, g++ or clang++. NoCompiler when there is none."""
+    """Return the command of the C++ compiler: $CXX, else c++, g++ or clang++. Raises NoCompiler if
+    there is none."""
     own = os.environ.get("CXX", "").split()
     for command in [own] if own else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
             return command
-    tried = f"CXX is {' '.join(own)!r}, which is not there" if own else "tried c++, g++, clang++"
-    raise NoCompiler(f"there is no C++ compiler ({tried}); install one (Debian: apt install g++)")
+    tried = f"CXX is {' '.join(own)!r}, not found" if own else "tried c++, g++, clang++"
+    raise NoCompiler(f"no C++ compiler was found ({tried}); install one (Debian: apt install g++)")
 
 
 def link_flags() -> list[str]:
-    """Those for the very library that ddl_core has loaded."""
+    """Return the linker's flags for the library that ddl_core has loaded."""
     library = ddl_core.library_path()
     return [library, f"-Wl,-rpath,{Path(library).parent}"]
 
 
 def one_unit(file: Path, sources: Iterable[Path]) -> Path:
-    """Write a translation unit of several sources: a framework's headers take much longer to
-    compile than these."""
+    """Write a translation unit that includes several sources, since a framework's headers take much
+    longer to compile than these."""
     file.write_text("".join(f'#include "{source}"\n' for source in sources))
     return file
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler. BuildError with the command and the end of its output when it fails."""
+    """Run a compiler. Raises BuildError with the command and the end of its output if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -84,32 +85,35 @@ def run(command: list[str]) -> None:
             timeout=_LIMIT,
         )
     except subprocess.TimeoutExpired:
-        raise BuildError(f"the compiler took more than {_LIMIT} s: {' '.join(command)}") from None
+        raise BuildError(
+            f"the compiler did not end within {_LIMIT} s: {' '.join(command)}"
+        ) from None
     except OSError as error:
-        raise BuildError(f"the compiler {command[0]} does not run: {error.strerror}") from None
+        raise BuildError(f"cannot run the compiler {command[0]}: {error.strerror}") from None
     if done.returncode != 0:
         lines = done.stdout.rstrip().splitlines()
         if len(lines) > _SHOWN:
             lines = [f"... {len(lines) - _SHOWN} lines more", *lines[-_SHOWN:]]
         output = "\n  ".join(lines) or "it printed nothing"
         raise BuildError(
-            f"the compiler ended with exit code {done.returncode}:\n  {output}\n"
+            f"the compiler failed with exit code {done.returncode}:\n  {output}\n"
             f"  the command was: {' '.join(command)}"
         )
 
 
 class Part:
-    """A native part of an adapter. It is compiled at first use, since a framework's C++ interface
-    changes with every version: once for each version of the framework and of libddl, and each
-    change of a source.
+    """A native part of an adapter.
+
+    It is compiled at first use, since a framework's C++ interface changes with every version: once
+    for each version of the framework and of libddl, and for each change of a source.
 
     adapter    the name of the adapter's package
     framework  the framework and its version, for messages
     key        the same as the beginning of a folder's name
-    sources    the folder of the sources; all of its files count as such
-    file       the name of the file that is made
-    flags      all of the compiler's and linker's
-    compile    makes the file, given its path
+    sources    the folder of the sources; every file in it counts
+    file       the name of the compiled file
+    flags      all flags of the compiler and linker
+    compile    compiles the file at the given path
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class Part:
     ) -> None:
         self.adapter = adapter
         self.framework = framework
-        # Every process computes this while it joins, so without loading the library.
+        # Every process computes this while it joins, so it does not load the library.
         recipe = hashlib.sha256(repr(flags).encode())
         header = Path(paths.get_include(), "ddl", "ddl.h")
         for source in [*(Path(sources, name) for name in sorted(os.listdir(sources))), header]:
@@ -134,10 +138,10 @@ class Part:
         self._compile = compile
 
     def build(self) -> Path:
-        """Compile the part unless that was done before, and return its file. One process builds,
-        those that come meanwhile wait for it; what is done and how long it takes goes to stderr.
+        """Compile the part unless that was done before, and return its file.
 
-        Raises BuildError when building fails, also in the processes that waited.
+        One process builds, and other processes wait for it. Progress and duration are printed to
+        stderr. Raises BuildError if building fails, even in the processes that waited.
         """
         if self.path.exists():
             return self.path
@@ -149,7 +153,7 @@ class Part:
         except OSError as error:
             raise BuildError(
                 f"cannot write {error.filename or self.path.parent}: {error.strerror};"
-                " set DDL_CACHE to a folder that can be written"
+                " set DDL_CACHE to a writable folder"
             ) from error
         return self.path
 
@@ -157,13 +161,14 @@ class Part:
         if self.path.exists():
             return
         failure = self.path.with_suffix(".failed")
-        if waited and failure.exists():  # of the process waited for; another attempt fails as well
+        # Written by the process that built; another attempt would fail as well.
+        if waited and failure.exists():
             raise BuildError(failure.read_text())
         failure.unlink(missing_ok=True)
         start = time.monotonic()
         _say(f"building {what} (up to half a minute), into {self.path.parent}")
         prefix = f"{self.path.name}.tmp"
-        for left in self.path.parent.glob(f"{prefix}*"):  # by a build that was killed
+        for left in self.path.parent.glob(f"{prefix}*"):  # left by a killed build
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=prefix, dir=self.path.parent) as scratch:
             result = Path(scratch, self.path.name)
@@ -180,17 +185,19 @@ class Part:
         load: Callable[[Path], Loaded],
         errors: tuple[type[Exception], ...] = (OSError, ImportError),
     ) -> Loaded:
-        """What `load` makes of the file, which is compiled if need be. BuildError when that fails,
-        or when `load` raises one of `errors`."""
+        """Compile the file if necessary, and return `load(file)`. Raises BuildError if compiling
+        fails, or if `load` raises one of `errors`."""
         file = self.build()
         try:
             return load(file)
         except errors as error:
-            raise BuildError(f"cannot load {file} ({error}); remove it to build it anew") from error
+            raise BuildError(
+                f"cannot load {file} ({error}); remove it to build it again"
+            ) from error
 
 
 def parser(adapter: str, framework: str) -> tuple[ArgumentParser, Any]:
-    """The parser of `python -m ADAPTER build | info`, and its commands."""
+    """Return the parser of `python -m ADAPTER build | info`, and its commands."""
     import argparse
 
     parser = argparse.ArgumentParser(
@@ -198,12 +205,12 @@ def parser(adapter: str, framework: str) -> tuple[ArgumentParser, Any]:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="compile the native part now, and print its file")
-    commands.add_parser("info", help="print versions, and where the native part is")
+    commands.add_parser("info", help="print versions and the path of the native part")
     return parser, commands
 
 
 def answer(command: str, parts: list[Part]) -> int:
-    """Run `build` or `info` for an adapter's native parts; the exit code."""
+    """Run `build` or `info` for an adapter's native parts. Return the exit code."""
     if command == "build":
         try:
             for part in parts:
@@ -229,7 +236,7 @@ def answer(command: str, parts: list[Part]) -> int:
 
 @contextmanager
 def _locked(path: Path, what: str) -> Iterator[bool]:
-    """Hold the file's lock; whether another process had it before."""
+    """Hold the file's lock. Yield whether another process held it before."""
     with path.open("a") as file:
         waited = False
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: as a Comm runs them, and as a Group collects them.
+"""The operations, which a Comm runs and a Group collects.
 
 A Comm has a fast path for its most frequent calls: NumPy arrays, and no options but a name. Other
-calls, and wrong ones, go the general way.
+calls, and wrong ones, use the general path.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Numbers = Sequence[SupportsIndex]
 
 
 class Operations:
-    """All operations but `recv`, which returns different results in a Comm and a Group.
+    """All operations except `recv`, which returns different results in a Comm and a Group.
 
-    send and recv have the same dtype, and must not overlap, unless one is the own block in the
-    other, where that has the blocks of all ranks. Without recv an operation is in place: the result
+    send and recv have the same dtype. They must not overlap, unless one is this rank's own block in
+    the other, which has the blocks of all ranks. Without recv an operation is in place: the result
     replaces the input in send, which is returned.
     """
 
     rank: int
     size: int
-    _fast_path: Any = None  # of a Comm, its FastPath
+    _fast_path: Any = None  # the FastPath of a Comm
 
     def _run(self, call: Call[Result], options: MessageOptions) -> Result:
         raise NotImplementedError
@@ -51,11 +51,11 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        """recv[i] = op over all ranks of send[i]; returns recv. Both have the same count.
+        """Set recv[i] = op over all ranks of send[i]. Return recv. Both have the same count.
 
         op is "sum", "average", "min", "max" or "product"; for bool and integers also "bit_and",
-        "bit_or", "bit_xor", "logical_and" or "logical_or". There is no average of bools, and only
-        sum and average of complex numbers. Without recv the result replaces send.
+        "bit_or", "bit_xor", "logical_and" or "logical_or". bool does not support average; complex
+        numbers support only sum and average. Without recv the result replaces send.
         """
         fast = self._fast_path
         if fast is not None:
@@ -73,10 +73,10 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[ReduceOptions],
     ) -> Array | None:
-        """On root: recv[i] = op over all ranks of send[i]; returns recv, on other ranks None.
+        """Set recv[i] = op over all ranks of send[i] on root. Return recv, or None on other ranks.
 
         op as in `allreduce`. On root both have the same count, and without recv the result replaces
-        send; elsewhere send is only read, and recv ignored.
+        send. On other ranks send is only read, and recv is ignored.
         """
         call = arguments.reduce(send, recv, op, root, self.rank, self.size)
         return self._run(call, options)
@@ -89,10 +89,10 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        """recv[i] = op over all ranks of send[rank * count + i], for i < count; returns recv.
+        """Set recv[i] = op over all ranks of send[rank * count + i], for i < count. Return recv.
 
-        op as in `allreduce`. send holds size * count elements, recv count. Without recv the result
-        lies at rank * count of send, whose other blocks stay as they were.
+        op as in `allreduce`. send has size * count elements, recv has count. Without recv the
+        result is at rank * count of send, whose other blocks do not change.
         """
         fast = self._fast_path
         if fast and recv is not None and not options and fast.reduce_scatter(send, recv, op):
@@ -108,9 +108,9 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[ReduceOptions],
     ) -> Array:
-        """`reduce_scatter` with counts[r] elements for rank r; returns recv.
+        """Do `reduce_scatter` with counts[r] elements for rank r. Return recv.
 
-        counts is equal on all ranks. send holds the sum of all counts, recv counts[rank].
+        counts is equal on all ranks. send has the sum of all counts, recv has counts[rank].
         """
         call = blocks.reduce_scatterv(send, recv, counts, op, self.rank, self.size)
         return self._run(call, options)
@@ -124,20 +124,21 @@ class Operations:
         op: Op = "sum",
         **options: Unpack[Options],
     ) -> Array:
-        """recv[i] = the sum over all logical workers of `order`; op "average" divides it by their
-        number. Returns recv. Its bits depend neither on the ranks nor on who owns which worker.
+        """Set recv[i] = the sum over all logical workers of `order`. op "average" divides it by
+        their number. Return recv. Its bits depend neither on the ranks nor on who owns which
+        worker.
 
-        parts[k] is this rank's part order.parts(rank)[k], made by `add`; only read. Parts and recv
-        have the same count and dtype: integers, float32, float64 or complex. A recv of float16 or
-        bfloat16 has parts of float32, and is rounded once. All members give equal orders; a
-        difference raises Mismatch.
+        parts[k] is this rank's part order.parts(rank)[k], created by `add`. It is only read. Parts
+        and recv have the same count and dtype: integers, float32, float64 or complex. A recv of
+        float16 or bfloat16 needs parts of float32, and is rounded once. All members pass equal
+        orders; a difference raises Mismatch.
         """
         return self._run(order_call(order, parts, recv, op, self.rank, self.size), options)
 
     # ---- moves ----
 
     def broadcast(self, array: Array, root: SupportsIndex = 0, **options: Unpack[Options]) -> Array:
-        """array[i] on every rank = root's array[i]; returns array."""
+        """Set array[i] on every rank to root's array[i]. Return array."""
         if self._fast_path and not options and self._fast_path.broadcast(array, root):
             return array
         return self._run(arguments.broadcast(array, root, self.size), options)
@@ -145,10 +146,10 @@ class Operations:
     def allgather(
         self, send: Array, recv: Array | None = None, **options: Unpack[Options]
     ) -> Array:
-        """recv[r * count + i] = rank r's send[i], for i < count; returns recv.
+        """Set recv[r * count + i] = rank r's send[i], for i < count. Return recv.
 
-        send holds count elements, recv size * count. Without recv, send holds size * count
-        elements, this rank's own at rank * count; it is filled.
+        send has count elements, recv has size * count. Without recv, send has size * count
+        elements, with this rank's own at rank * count, and is filled.
         """
         fast = self._fast_path
         if fast and recv is not None and not options and fast.allgather(send, recv):
@@ -164,11 +165,11 @@ class Operations:
         displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """`allgather` with counts[r] elements from rank r, which are stored at displs[r] of recv;
-        returns recv.
+        """Do `allgather` with counts[r] elements from rank r, which are stored at displs[r] of
+        recv. Return recv.
 
         counts is equal on all ranks; displs need not be. Without displs the blocks follow each
-        other. send holds counts[rank] elements; without recv, all blocks.
+        other. send has counts[rank] elements, or all blocks without recv.
         """
         call = blocks.allgatherv(send, recv, counts, displs, self.rank, self.size)
         return self._run(call, options)
@@ -181,11 +182,11 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array | None:
-        """On root: recv[r * count + i] = rank r's send[i], for i < count; returns recv, on other
-        ranks None.
+        """Set recv[r * count + i] = rank r's send[i] on root, for i < count. Return recv, or None
+        on other ranks.
 
-        send holds count elements, recv size * count. Without recv, root's send holds size * count
-        elements, its own at rank * count; it is filled. Elsewhere recv is ignored.
+        send has count elements, recv has size * count. Without recv, root's send has size * count
+        elements, with its own at rank * count, and is filled. On other ranks recv is ignored.
         """
         return self._run(arguments.gather(send, recv, root, self.rank, self.size), options)
 
@@ -199,11 +200,11 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array | None:
-        """`gather` with counts[r] elements from rank r, which are stored at displs[r] of root's
+        """Do `gather` with counts[r] elements from rank r, which are stored at displs[r] of root's
         recv.
 
-        Root needs counts. Without displs the blocks follow each other. Elsewhere recv, counts and
-        displs are ignored, and send holds this rank's block.
+        Root needs counts. Without displs the blocks follow each other. On other ranks recv, counts
+        and displs are ignored, and send has this rank's block.
         """
         call = blocks.gatherv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
@@ -216,10 +217,10 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array:
-        """recv[i] = root's send[rank * count + i], for i < count; returns recv.
+        """Set recv[i] = root's send[rank * count + i], for i < count. Return recv.
 
-        recv holds count elements, root's send size * count; elsewhere send is ignored. On root,
-        without recv, its own block stays where it is, and send is returned.
+        recv has count elements, root's send has size * count. On other ranks send is ignored. On
+        root, without recv, its own block stays where it is, and send is returned.
         """
         return self._run(arguments.scatter(send, recv, root, self.rank, self.size), options)
 
@@ -233,18 +234,18 @@ class Operations:
         root: SupportsIndex = 0,
         **options: Unpack[Options],
     ) -> Array:
-        """`scatter` with counts[r] elements for rank r, which lie at displs[r] of root's send.
+        """Do `scatter` with counts[r] elements for rank r, which are at displs[r] of root's send.
 
-        Root needs counts. Without displs the blocks follow each other. Elsewhere send, counts and
-        displs are ignored, and recv holds this rank's block.
+        Root needs counts. Without displs the blocks follow each other. On other ranks send, counts
+        and displs are ignored, and recv has this rank's block.
         """
         call = blocks.scatterv(send, recv, counts, displs, root, self.rank, self.size)
         return self._run(call, options)
 
     def alltoall(self, send: Array, recv: Array | None = None, **options: Unpack[Options]) -> Array:
-        """recv[r * count + i] = rank r's send[rank * count + i], for i < count; returns recv.
+        """Set recv[r * count + i] = rank r's send[rank * count + i], for i < count. Return recv.
 
-        Both hold size * count elements. Without recv, the result replaces send.
+        Both have size * count elements. Without recv, the result replaces send.
         """
         return self._run(arguments.alltoall(send, recv, self.size), options)
 
@@ -259,18 +260,18 @@ class Operations:
         recv_displs: Numbers | None = None,
         **options: Unpack[Options],
     ) -> Array:
-        """`alltoall` with send_counts[r] elements at send_displs[r] for rank r, and recv_counts[r]
-        from rank r, stored at recv_displs[r]; returns recv.
+        """Do `alltoall` with send_counts[r] elements at send_displs[r] for rank r, and
+        recv_counts[r] elements from rank r, stored at recv_displs[r]. Return recv.
 
-        What r sends to q is what q receives from r. Without displacements the blocks follow each
-        other. Without recv, each block replaces one of equal size at the same position, and the
-        receiving side may be left out.
+        The number of elements that r sends to q is the number that q receives from r. Without
+        displacements the blocks follow each other. Without recv, each block replaces one of equal
+        size at the same position, and the receiving side may be left out.
         """
         counts, displs = (send_counts, recv_counts), (send_displs, recv_displs)
         return self._run(blocks.alltoallv(send, recv, counts, displs, self.size), options)
 
     def barrier(self, **options: Unpack[Options]) -> None:
-        """Return on no rank before every rank has called it."""
+        """Wait until all ranks have called this."""
         if self._fast_path and not options and self._fast_path.barrier():
             return None
         return self._run(arguments.barrier(), options)
@@ -300,7 +301,7 @@ class Operations:
         recv_tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Array:
-        """Send send to rank dest and receive recv from rank source (None: from any) at once;
-        returns recv. Their counts may differ."""
+        """Send send to rank dest, and at the same time receive recv from rank source (None: from
+        any). Return recv. Their counts may differ."""
         tags = send_tag, recv_tag
         return self._run(arguments.sendrecv(send, recv, dest, source, tags, self.size), options)

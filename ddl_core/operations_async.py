@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class _Starting(Operations):
-    """The operations of a comm, each of which only starts and returns its Work."""
+    """The operations of a comm in a form that only starts them and returns a Work."""
 
     def __init__(self, comm: AsyncOperations) -> None:
         self._comm = comm
@@ -39,7 +39,7 @@ class _Starting(Operations):
 def _starting(
     operation: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Work[Result]]:
-    """The asynchronous form of an operation."""
+    """Return the asynchronous form of an operation."""
 
     def start(
         comm: AsyncOperations, /, *arguments: Parameters.args, **options: Parameters.kwargs
@@ -57,8 +57,8 @@ def _starting(
 
 
 class AsyncOperations:
-    """Each starts the operation of its name and returns a Work, whose `wait` returns the array that
-    the operation returns. Arrays must not be touched before the work is complete."""
+    """The asynchronous operations. Each starts the operation of its name and returns a Work, whose
+    `wait` returns the operation's array. Arrays must not be used before the work is complete."""
 
     rank: int
     size: int
@@ -107,5 +107,5 @@ class AsyncOperations:
         tag: SupportsIndex = 0,
         **options: Unpack[MessageOptions],
     ) -> Work[Array]:
-        """Start `recv`. `wait` returns array, and `Work.source` is the rank that it came from."""
+        """Start `recv`. `wait` returns array, and `Work.source` is the sender's rank."""
         return self._start(arguments.recv(array, source, tag, self.size), options)

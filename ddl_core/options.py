@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of operations, which they take as keywords."""
+"""The keyword options of operations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class MessageOptions(TypedDict, total=False):
-    """Of every operation.
+    """The options of every operation.
 
-    timeout   its own limit in seconds; None: the comm's. Reaching it kills the comm
-    queued    only of the `..._async` forms: report the work through Comm.completed as well
+    timeout   its own time limit in seconds; None: the comm's. Reaching it kills the comm
+    queued    for the `..._async` forms only: also report the work through Comm.completed
     """
 
     timeout: float | None
@@ -29,14 +29,14 @@ class MessageOptions(TypedDict, total=False):
 
 
 class Options(MessageOptions, total=False):
-    """Of every collective operation.
+    """The options of every collective operation.
 
-    name     match the operation by name instead of by order: each rank may call named operations
-             in any order, independent of those without a name. At most 255 bytes; None: by order
-    stream   only for arrays on a GPU: the CUDA stream after whose present contents the operation
-             starts, and which goes on when the results are there. Its address as a number, or an
-             object with `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the one
-             that the arrays name by `__cuda_array_interface__`, else the default stream
+    name     match the operation by name instead of by order: each rank may call named operations in
+             any order, independent of unnamed ones. At most 255 bytes; None: by order
+    stream   for arrays on a GPU only: the CUDA stream whose present work the operation waits for,
+             and whose later work waits for the results. Its address as a number, or an object with
+             `__cuda_stream__`, `cuda_stream` (PyTorch) or `ptr` (CuPy). None: the stream that the
+             arrays name by `__cuda_array_interface__`, else the default stream
     """
 
     name: str | None
@@ -44,23 +44,24 @@ class Options(MessageOptions, total=False):
 
 
 class ReduceOptions(Options, total=False):
-    """Of every operation that reduces. For floats and complex numbers only.
+    """The options of every operation that reduces, for floats and complex numbers only.
 
-    prescale    this rank's elements are multiplied by it before the reduction
-    postscale   the result is multiplied by it after the reduction, equally on all ranks
+    prescale    a factor for this rank's elements before the reduction
+    postscale   a factor for the result after the reduction, equal on all ranks
     """
 
     prescale: float
     postscale: float
 
 
-# The names that they had for the asynchronous operations.
+# The former names for the asynchronous operations.
 AsyncMessageOptions, AsyncOptions, AsyncReduceOptions = MessageOptions, Options, ReduceOptions
 
 
 @dataclass(slots=True)
 class Native:
-    """A ddl_options, NULL if all is at its default. The pointer lives as long as this object."""
+    """A ddl_options, or NULL if all options have their defaults. The pointer lives as long as this
+    object."""
 
     pointer: Any
     name: Any
@@ -73,25 +74,25 @@ _KNOWN = frozenset(ReduceOptions.__annotations__)
 def native(
     options: MessageOptions, buffers: Sequence[Buffer], group: Any = None, wait_ms: int = 0
 ) -> Native:
-    """The ddl_options for these and for an operation on `buffers`, collected into the ddl_group
-    `group` if there is one.
+    """Return the ddl_options for an operation on `buffers`, collected into the ddl_group `group` if
+    there is one.
 
-    wait_ms: how long the call waits itself, and then has no work if it is complete.
+    wait_ms: how long the call itself waits. It then returns no work if it is complete.
 
-    Raises InvalidArgument for a wrong value, and TypeError, as any function, for unknown ones.
+    Raises InvalidArgument for a wrong value, and TypeError for an unknown option, as functions do.
     """
     given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
     if not given.keys() <= _KNOWN:
         raise TypeError(f"unexpected keyword argument {min(given.keys() - _KNOWN)!r}")
     if wait_ms and given.get("queued"):
         raise InvalidArgument("queued: a blocking call has no completion to report")
-    # In place both buffers are one, whose producer is asked once.
+    # In place both buffers are the same, whose producer is asked once.
     own = {id(b): b.contents for b in buffers if b.contents is not None}
     contents = list(own.values())
     if not given and group is None and not wait_ms and not contents:
         return DEFAULTS
     if not contents and "stream" in given:
-        raise InvalidArgument("stream: it is for arrays on a GPU, and these are in host memory")
+        raise InvalidArgument("stream: only for arrays on a GPU, but these are in host memory")
     name = _name(given.get("name"))
     fields = {
         "struct_size": ffi.sizeof("ddl_options"),
@@ -105,7 +106,7 @@ def native(
     }
     if contents:
         fields["memory"] = lib.DDL_MEMORY_CUDA
-        if group is None:  # else the group's submission has it
+        if group is None:  # otherwise the submission of the group has it
             fields["stream"] = ffi.cast("void *", choose_stream(contents, given.get("stream")))
     return Native(ffi.new("ddl_options *", fields), name)
 
@@ -114,12 +115,13 @@ def _name(name: Any) -> Any:
     if name is None:
         return ffi.NULL
     if not isinstance(name, str) or not name or "\0" in name:
-        raise InvalidArgument(f"name: {name!r} is no text of at least one character")
+        raise InvalidArgument(f"name: {name!r} is not a str of at least one character")
     return ffi.new("char[]", name.encode())
 
 
 def _factor(value: Any, argument: str) -> float:
-    """The library takes 0 as 1, so an explicit 0 is refused."""
+    """Return a factor of a reduction, or 0 for None. The library treats 0 as 1, so an explicit 0 is
+    an error."""
     if value is None:
         return 0.0
     try:

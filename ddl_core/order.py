@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordered sums: sums whose bits depend neither on how many ranks there are nor on which of them
-computed what.
+"""Ordered sums, whose bits depend neither on the number of ranks nor on who computed what.
 
     order = comm.order(owners)                   # owners[v]: the rank that has logical worker v
     parts = [...]                                # one array for each of order.parts(comm.rank)
@@ -28,10 +27,10 @@ _HALVES = ("float16", "bfloat16")  # their parts are float32
 
 
 class Order:
-    """Which rank brings the operands of which logical workers, 0 to `workers` - 1. Made by
-    `Comm.order`; belongs to no comm, and fits every comm of `ranks` ranks.
+    """The assignment of logical workers 0 to `workers` - 1 to ranks, which provide their operands.
+    Created by `Comm.order`. Belongs to no comm, and fits every comm of `ranks` ranks.
 
-    owners[v] is the rank that has worker v; there are 1 to 4096 workers. A rank may have none.
+    owners[v] is the rank that has worker v. There are 1 to 4096 workers. A rank may have none.
     Raises InvalidArgument.
     """
 
@@ -44,8 +43,8 @@ class Order:
         self.workers, self.ranks = len(given), ranks
 
     def parts(self, rank: SupportsIndex) -> list[tuple[int, int]]:
-        """What a rank brings to an ordered sum, ascending: (first, size) is the sum over the
-        workers first to first + size - 1, added up as the order's tree over them has it."""
+        """Return the parts that a rank provides to an ordered sum, ascending. (first, size) is the
+        sum over the workers first to first + size - 1, added up by the order's tree over them."""
         number = integer(rank, "rank", 0, self.ranks - 1)
         if number not in self._parts:
             firsts, sizes = ffi.new("int[]", self.workers), ffi.new("int[]", self.workers)
@@ -61,13 +60,13 @@ class Order:
 def allreduce_ordered(
     order: Order, parts: Sequence[Any], recv: Array, op: str, rank: int, size: int
 ) -> Call[Array]:
-    """The call of Operations.allreduce_ordered."""
+    """Return the call of Operations.allreduce_ordered."""
     if order.ranks != size:
-        raise InvalidArgument(f"order: it is for {order.ranks} ranks, but the comm has {size}")
+        raise InvalidArgument(f"order: is for {order.ranks} ranks, but the comm has {size}")
     target = as_buffer(recv, "recv", write=True)
     own = order.parts(rank)
     if len(parts) != len(own):
-        raise InvalidArgument(f"parts: {len(parts)}, but rank {rank} has {len(own)}: {own}")
+        raise InvalidArgument(f"parts: got {len(parts)}, but rank {rank} has {len(own)}: {own}")
     dtype = target.dtype
     wide = dtypes.from_name("float32", "parts") if dtype.name in _HALVES else dtype
     sources = [as_buffer(part, f"parts[{k}]") for k, part in enumerate(parts)]
@@ -90,11 +89,11 @@ def allreduce_ordered(
 
 
 def add(dst: Array, left: Any, right: Any) -> Array:
-    """dst[i] = left[i] + right[i], to the bit as ordered sums add; returns dst.
+    """Set dst[i] = left[i] + right[i], with the bits of ordered sums. Return dst.
 
     dst may be left or right. All have the same count and dtype: integers, float32, float64 or
-    complex. Makes parts of the operands of single workers. Raises InvalidArgument, and Unsupported
-    for other dtypes.
+    complex. Use it to build parts from the operands of single workers. Raises InvalidArgument, and
+    Unsupported for other dtypes.
     """
     first, target = pair(left, dst)
     second, _ = pair(right, dst)
@@ -108,7 +107,7 @@ def add(dst: Array, left: Any, right: Any) -> Array:
 
 
 def add_at(dst: int, left: int, right: int, count: int, dtype: DType) -> None:
-    """As `add`, of so many elements at these addresses: for adapters, which know the memory."""
+    """Do `add` for `count` elements at these addresses, for adapters that know the memory."""
     check(lib.ddl_add(_cast(dst), _cast(left), _cast(right), count, dtype.value))
 
 

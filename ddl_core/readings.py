@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a comm, as programs, the metrics and the dump read it."""
+"""The state of a comm that programs, the metrics and the dump can read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ddl_core._lib import check, ffi, lib
 
 
 class Readings:
-    """A comm that can be read. The comms of native parts have this and no operations.
+    """A comm whose state can be read. The comms of native parts have this and no operations.
 
-    rank, size   this process in the group
+    rank, size   the number of this process in the group, and the number of members
     """
 
     rank: int
@@ -27,25 +27,32 @@ class Readings:
 
     @abstractmethod
     def _held(self) -> AbstractContextManager[Any]:
-        """The handle, which is not freed meanwhile. Raises InvalidState if the comm is closed."""
+        """Return the handle, which is not freed in the block. Raises InvalidState if the comm is
+        closed."""
 
     def report(self) -> dict[str, Any]:
-        """The state of the comm: its `pending` operations and how long they have waited, the ranks
-        that are `missing` from them, or from a shrink, and for all `members` whether they are alive
-        and their last operation. At any time, from any thread, also of a dead comm. Does not
-        block."""
+        """Return the state of the comm.
+
+        `pending` has its pending operations and how long they have waited, `missing` the ranks that
+        these operations or a shrink wait for, and `members` for each member whether it is alive,
+        and its last operation. May be called at any time, from any thread, even for a dead comm.
+        Does not block.
+        """
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_report)))
 
     def trace(self) -> dict[str, Any]:
-        """The last 1024 operations and messages with their times, as a trace for Chrome's tracing
-        and Perfetto once it is written by json.dump. Times are microseconds of the system's clock,
-        so that the events of several ranks can be joined."""
+        """Return the last 1024 operations and messages with their times. json.dump writes them as a
+        trace for Chrome's tracing and Perfetto. Times are microseconds of the system's clock, so
+        that the events of several ranks can be joined."""
         return cast("dict[str, Any]", json.loads(self._text(lib.ddl_comm_trace)))
 
     def counters(self) -> dict[str, int]:
-        """`operations` (with messages) that have succeeded and their `bytes`; works that are
-        `pending`; `deaths` of members that were noticed, and `detection_ns`, the longest that one
-        was silent before."""
+        """Return the comm's counters.
+
+        `operations` that have succeeded (including messages) and their `bytes`; `pending` works;
+        detected `deaths` of members; `detection_ns`, the longest silence of a member before its
+        death was detected.
+        """
         native = ffi.new("ddl_counters *", {"struct_size": ffi.sizeof("ddl_counters")})
         with self._held() as handle:
             check(lib.ddl_comm_counters(handle, native))
@@ -53,8 +60,8 @@ class Readings:
         return {name: int(getattr(native, name)) for name in names}
 
     def _text(self, function: Any) -> str:
-        """The text of a function that fills a buffer. The text may grow from one call to the
-        next."""
+        """Return the text of a function that fills a buffer. The text may grow between two
+        calls."""
         capacity, length = 4096, ffi.new("size_t *")
         while True:
             buffer = ffi.new("char[]", capacity)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the environment tells ddl_torch. PyTorch waits for this in every new process group, also in
-those of other backends, so this module imports nothing until there is an error."""
+"""The environment variables of ddl_torch. PyTorch waits for this in every new process group, even
+of other backends, so this module imports nothing unless there is an error."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ _SHARED = {"": "none", "0": "none", "1": "buffers", "all": "all"}
 
 
 def shared(env: Mapping[str, str] = os.environ) -> str:
-    """DDL_TORCH_SHARED: "none", "buffers" (1) or "all"; "none" if it is not set. Raises
+    """Return DDL_TORCH_SHARED: "none", "buffers" (1) or "all"; "none" if it is not set. Raises
     InvalidArgument for another value."""
     text = env.get("DDL_TORCH_SHARED", "")
     if text not in _SHARED:
         from ddl_core.errors import InvalidArgument
 
-        raise InvalidArgument(f'DDL_TORCH_SHARED is "{text}", and not 0, 1 or all')
+        raise InvalidArgument(f'DDL_TORCH_SHARED is "{text}"; must be 0, 1 or all')
     return _SHARED[text]
 
 
 def served_backend(env: Mapping[str, str] = os.environ) -> str:
-    """DDL_TORCH_SERVE: the backend of PyTorch in whose place ddl answers, "gloo"; or "". Raises
-    InvalidArgument for another one."""
+    """Return DDL_TORCH_SERVE: the backend of PyTorch that ddl replaces, "gloo"; or "". Raises
+    InvalidArgument for another value."""
     name = env.get("DDL_TORCH_SERVE", "")
     if name not in ("", "gloo"):
         from ddl_core.errors import InvalidArgument
 
-        raise InvalidArgument(f'DDL_TORCH_SERVE is "{name}"; the only backend to serve is "gloo"')
+        raise InvalidArgument(f'DDL_TORCH_SERVE is "{name}"; must be "gloo" or unset')
     return name
 
 
 def native(env: Mapping[str, str] = os.environ) -> bool:
-    """DDL_TORCH_NATIVE: False for 0, so that nothing is compiled and Python does the work. Raises
-    InvalidArgument for another value than 0 and 1."""
+    """Return DDL_TORCH_NATIVE: False for 0, so that no native part is compiled and Python is used.
+    Raises InvalidArgument for other values than 0 and 1."""
     text = env.get("DDL_TORCH_NATIVE", "")
     if text not in ("", "0", "1"):
         from ddl_core.errors import InvalidArgument
 
-        raise InvalidArgument(f'DDL_TORCH_NATIVE is "{text}", and not 0 or 1')
+        raise InvalidArgument(f'DDL_TORCH_NATIVE is "{text}"; must be 0 or 1')
     return text != "0"

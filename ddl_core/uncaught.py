@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports an uncaught exception to the launcher before the other ranks can notice its consequences.
-So the launcher knows which rank failed first, and why."""
+"""Reports of uncaught exceptions to the launcher, sent before other ranks can notice the
+consequences. So the launcher knows which rank failed first, and why."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import socket
 import sys
 from types import TracebackType
 
-_LARGEST = 1024  # characters of the exception
+_LARGEST = 1024  # the most characters of the exception
 
 
 def report_to_launcher() -> None:
-    """From now on report uncaught exceptions of the main thread to the socket in DDL_LAUNCHER, if
-    set; see ddl_launch/reports.py. The previous hook is called as well."""
+    """From now on, report uncaught exceptions of the main thread to the socket in DDL_LAUNCHER, if
+    set; see ddl_launch/reports.py. Also calls the previous hook."""
     name, rank = os.environ.get("DDL_LAUNCHER"), os.environ.get("DDL_RANK")
     if not name or not rank:
         return
@@ -24,7 +24,7 @@ def report_to_launcher() -> None:
     def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if issubclass(kind, Exception):  # a KeyboardInterrupt is the user's wish
+        if issubclass(kind, Exception):  # a KeyboardInterrupt is the user's intention
             _send(name, f"{rank} raised {describe(error)}")
         previous(kind, error, traceback)
 
@@ -32,7 +32,7 @@ def report_to_launcher() -> None:
 
 
 def describe(error: BaseException) -> str:
-    """The exception as in the last line of a traceback: "ValueError: boom"."""
+    """Return the exception as in the last line of a traceback: "ValueError: boom"."""
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
     try:
@@ -44,7 +44,7 @@ def describe(error: BaseException) -> str:
 
 
 def _send(name: str, text: str) -> None:
-    """Send without waiting: a launcher that has ended needs no report."""
+    """Send without waiting: a launcher that has exited needs no report."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         data = text.encode(errors="replace")
         sender.sendto(data, socket.MSG_DONTWAIT, b"\0" + name.encode())

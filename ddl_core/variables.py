@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables of libddl, and a warning of those that are misspelt.
+"""The environment variables of libddl, and a warning about misspelt ones.
 
-GROUPS is the only table: the site's page of environment variables is made from it, and a test
-compares it with what the sources read. The file imports nothing of the package.
+GROUPS is the only table. The site's page of environment variables is generated from it, and a test
+compares it with the variables that the sources read. The file imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# By who sets them: title -> name -> effect, in Markdown.
+# Group -> name -> effect, in Markdown.
 GROUPS: dict[str, dict[str, str]] = {
     "Connections": {
         "DDL_INTERFACES": "selects network interfaces by name, exclusion or network, such as"
@@ -21,14 +21,14 @@ GROUPS: dict[str, dict[str, str]] = {
         " Default: 1.",
         "DDL_LINKS": "lists the kinds of links that may be used: `inproc`, `shm` and `tcp`."
         " Default: all of them.",
-        "DDL_TOPOLOGY": "says how the hosts are grouped, such as `2,2`. The ranks use it for"
-        " hierarchical algorithms. Every rank must have the same.",
+        "DDL_TOPOLOGY": "describes how the hosts are grouped, such as `2,2`. The ranks use it for"
+        " hierarchical algorithms. Every rank must have the same value.",
     },
     "Security": {
-        "DDL_SECRET": "is the job's secret, which all ranks must know. Every program that sees the"
-        " environment sees it: `DDL_SECRET_FILE` is better.",
-        "DDL_SECRET_FILE": "names a file with the job's secret. Nobody else may have access to it:"
-        " mode 600 or 400.",
+        "DDL_SECRET": "is the job's secret, which all ranks must know. Every program that can read"
+        " the environment can read it: `DDL_SECRET_FILE` is safer.",
+        "DDL_SECRET_FILE": "names a file with the job's secret. No other user may have access to"
+        " it: mode 600 or 400.",
         "DDL_ENCRYPT": "encrypts the data sent over TCP if it is `1`. Default: `0`.",
     },
     "Failures and messages": {
@@ -37,9 +37,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_HEARTBEAT_MS": "is the time between two heartbeats, in milliseconds. Default: 100.",
         "DDL_SUSPECT_MS": "is the silence after which a rank is suspected. Negative: never."
         " Default: 1000.",
-        "DDL_DEAD_MS": "is the silence after which a rank counts as dead. Negative: never."
+        "DDL_DEAD_MS": "is the silence after which a rank is declared dead. Negative: never."
         " Default: 3000.",
-        "DDL_STALL_WARN_MS": "is the time after which a waiting rank is warned of. Negative: never."
+        "DDL_STALL_WARN_MS": "is the time until libddl warns of a waiting operation. Negative:"
+        " never."
         " Default: 10000.",
         "DDL_TRACE_DIR": "names a folder to which each rank writes its flight record when its comm"
         " fails. The folder must exist.",
@@ -50,8 +51,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_OPTIONS": "holds the options of IBM's DDL: `-mode`, `-dump_iter`, `-dbg_level`."
         " `-mode p:N` measures the algorithms for N ranks and takes the fastest.",
         "DDL_GPU_DIRECT_BYTES": "is the size from which NCCL carries out operations on GPUs within"
-        " a host, where it can. Every rank must have the same. 0: never. Default: 262144.",
-        "DDL_GPU_NCCL": "is 0 if NCCL shall not carry out operations within a host. Default: 1.",
+        " a host, if it can. Every rank must have the same value. 0: never. Default: 262144.",
+        "DDL_GPU_NCCL": "is 0 to disable NCCL for operations within a host. Default: 1.",
         "DDL_PLAN_FILE": "names a file with the chosen algorithms. It is read if it exists, and"
         " written after measurement.",
     },
@@ -63,14 +64,13 @@ GROUPS: dict[str, dict[str, str]] = {
         " for all CPU tensors of 1 MiB and more. Default: `0`.",
         "DDL_TORCH_NATIVE": "is `0` to compile no native part, so that PyTorch's adapter works in"
         " Python, and slower. Default: `1`.",
-        "DDL_TORCH_SERVE": "answers in the place of another backend of PyTorch. The only one is"
-        " `gloo`.",
+        "DDL_TORCH_SERVE": "makes ddl replace another backend of PyTorch. The only one is `gloo`.",
     },
     "Elastic jobs and the scheduler": {
         "DDL_ELASTIC_TOKEN": "proves to a job that a host may join it.",
-        "DDL_ELASTIC_CHECKPOINTS": "is set by `ddl elastic run`: where the job's checkpoints are.",
+        "DDL_ELASTIC_CHECKPOINTS": "is set by `ddl elastic run`: the folder of its checkpoints.",
         "DDL_ELASTIC_AGENT": "is set by `ddl elastic run`: a worker's channel to its agent.",
-        "DDL_SERVER": "is the address of the scheduler. It counts before the file of"
+        "DDL_SERVER": "is the address of the scheduler. It overrides the file of"
         " `DDL_SERVER_FILE`.",
         "DDL_TOKEN": "is the user's token at the scheduler.",
         "DDL_SERVER_CA": "names the certificate of the authority that signed the scheduler's.",
@@ -82,13 +82,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "DDL_SIZE": "is the number of ranks. The launcher sets it.",
         "DDL_RENDEZVOUS": "is the address at which the ranks meet, such as `tcp://host:port`. The"
         " launcher sets it.",
-        "DDL_LOCAL_RANK": "is the rank among those of the host. The launcher sets it.",
+        "DDL_LOCAL_RANK": "is the rank within the host. The launcher sets it.",
         "DDL_LOCAL_SIZE": "is the number of ranks on the host. The launcher sets it.",
-        "DDL_LAUNCHER": "is the launcher's name, to which a rank reports its uncaught exception.",
-        "DDL_WITNESS": "is the launcher's socket, at which ranks ask which of them have ended.",
+        "DDL_LAUNCHER": "names the launcher's socket, to which a rank reports its uncaught"
+        " exception.",
+        "DDL_WITNESS": "names the launcher's socket that reports to ranks which processes have"
+        " ended.",
         "DDL_RSH": "is a program to use instead of `ssh`.",
         "DDL_HOST_LIST": "is set by ddlrun for its helpers: the ranks of each host.",
-        "DDL_CONTROL": "is set by ddlrun for its helpers: where it listens.",
+        "DDL_CONTROL": "is set by ddlrun for its helpers: the address at which it listens.",
         "DDL_BIND": "is set by ddlrun for its helpers: how to bind ranks to cores.",
     },
 }
@@ -97,7 +99,7 @@ NAMES = frozenset(name for group in GROUPS.values() for name in group)
 
 
 def is_of_service(env: Mapping[str, str], name: str) -> bool:
-    """Return True if Kubernetes has set the variable `name` for a Service. For a Service
+    """Return whether Kubernetes has set the variable `name` for a Service. For a Service
     `ddl-metrics`, it sets DDL_METRICS_PORT=tcp://10.0.0.1:9400 and others in every pod."""
     found = re.fullmatch(
         r"(\w+?)_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)", name
@@ -108,8 +110,8 @@ def is_of_service(env: Mapping[str, str], name: str) -> bool:
 
 
 def misspelt(env: Mapping[str, str]) -> list[str]:
-    """Return a message for each variable `DDL_...` that resembles a known one but is unknown. A
-    variable that resembles none may be a user's own."""
+    """Return a message for each variable `DDL_...` that is unknown but resembles a known one. Other
+    unknown variables may be the user's own."""
     out = []
     for name in sorted(env):
         if name.startswith("DDL_") and name not in NAMES and not is_of_service(env, name):
@@ -117,5 +119,5 @@ def misspelt(env: Mapping[str, str]) -> list[str]:
 
             near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)
             if near:
-                out.append(f"{name} is set, which libddl does not read: did you mean {near[0]}?")
+                out.append(f"{name} is set, but libddl does not read it: did you mean {near[0]}?")
     return out

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One asynchronous operation."""
+"""Asynchronous operations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ddl_core._lib import Pending, to_error
 from ddl_core.errors import InvalidArgument, TimedOut
 
 _OK, _TIMED_OUT = 0, -20  # ddl_status
-SLICE_MS = 100  # how long one call waits; signals are handled in between
+SLICE_MS = 100  # milliseconds of one waiting call; signals are handled between two calls
 
 Array = TypeVar("Array")
 
 
 def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: str) -> int:
-    """Call `look(milliseconds)` until its status is not TIMED_OUT. Returns the status.
+    """Call `look(milliseconds)` until its status is not TIMED_OUT. Return the status.
 
-    Raises TimedOut with the text `pending` after `timeout` seconds; 0 does not wait; None: no
+    Raises TimedOut with the text `pending` after `timeout` seconds. 0 does not wait; None means no
     limit.
     """
     try:
@@ -29,7 +29,7 @@ def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: s
     except (TypeError, ValueError):
         wrong = True
     if wrong:
-        raise InvalidArgument(f"timeout: {timeout!r} is not a number of seconds from 0 on")
+        raise InvalidArgument(f"timeout: {timeout!r} is not a number of seconds >= 0")
     deadline = math.inf if timeout is None else time.monotonic() + float(timeout)
     status = look(0)
     while status == _TIMED_OUT:
@@ -41,10 +41,10 @@ def wait_in_slices(look: Callable[[int], int], timeout: float | None, pending: s
 
 
 class Work(Pending, Generic[Array]):
-    """An operation under way. Its arrays must not be touched until it is complete. They are kept
-    alive until then, also if the Work itself is dropped.
+    """A pending operation. Its arrays must not be used until it is complete. They stay alive until
+    then, even if the Work itself is dropped.
 
-    Made by the `..._async` methods of Comm and Group. Any thread may wait.
+    Created by the `..._async` methods of Comm and Group. Any thread may wait.
     """
 
     __slots__ = ("__weakref__",)
@@ -62,7 +62,7 @@ class Work(Pending, Generic[Array]):
 
     @property
     def source(self) -> int | None:
-        """The sender's rank, once a message has been received; else None."""
+        """The sender's rank, or None until a message has been received."""
         if self._sender is None or not self.done() or self._sender[0] < 0:
             return None
         return int(self._sender[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comm of all ranks that were started together: one per process at a time."""
+"""The comm of all ranks that were started together. A process has at most one at a time."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ddl_core.errors import InvalidState
 
 _log = logging.getLogger("ddl_core")
 
-_lock = threading.Lock()  # held while init is under way
+_lock = threading.Lock()  # held while init is in progress
 _comm: Comm | None = None
-_launched = World("alone")  # in which init was called
+_launched = World("alone")  # the world in which init was called
 
 
 def init(
     config: Config | None = None, *, secret: str | None = None, host: str | None = None
 ) -> Comm:
-    """Join the world that this process was started in, and return its comm.
+    """Join the world in which this process was started, and return its comm.
 
     The world is found in the environment: ddlrun, mpirun of any MPI, torchrun, srun, or alone (size
-    1), in this order (see ddl_core.environment); logged to the logger "ddl_core". All ranks call
-    it. With DDL_METRICS_PORT set, each serves its metrics until `finalize`, at this port plus its
-    local_rank (see ddl_core.metrics). config: see Config; secret and host: see Endpoint.
+    1), in this order (see ddl_core.environment). It is logged to the logger "ddl_core". All ranks
+    call this. If DDL_METRICS_PORT is set, each serves its metrics until `finalize`, at this port
+    plus its local_rank (see ddl_core.metrics). config: see Config; secret and host: see Endpoint.
 
-    Raises InvalidState when this process is in its world already (`finalize` leaves it),
-    InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut when not all
-    ranks come within config.timeout, Refused by a rank of another job, and Unsupported under mpirun
-    without mpi4py.
+    Raises InvalidState if this process is in its world already (`finalize` leaves it),
+    InvalidArgument for a bad argument or environment variable, Unreachable or TimedOut if not all
+    ranks join within config.timeout, Refused if a rank belongs to another job, and Unsupported
+    under mpirun without mpi4py.
     """
     global _comm, _launched
     if not _lock.acquire(blocking=False):
@@ -79,7 +79,8 @@ def init(
 
 
 def world() -> Comm:
-    """The comm that `init` made. Raises InvalidState before `init` and after `finalize`."""
+    """Return the comm that `init` created. Raises InvalidState before `init` and after
+    `finalize`."""
     comm = _comm
     if comm is None or comm.closed:
         raise InvalidState("not initialized: call ddl_core.init() first")
@@ -87,13 +88,13 @@ def world() -> Comm:
 
 
 def launched() -> World:
-    """The world in which `init` was called. Raises InvalidState as `world` does."""
+    """Return the world in which `init` was called. Raises InvalidState as `world` does."""
     world()
     return _launched
 
 
 def is_initialized() -> bool:
-    """Whether there is a world: after `init` has returned, until `finalize`."""
+    """Return True between `init` and `finalize`."""
     return _comm is not None and not _comm.closed
 
 

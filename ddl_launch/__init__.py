@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on one machine or many: `ddlrun`, the command `ddl`, and laboratories of hosts.
 
-It uses ddl_core, which does not know it.
+Uses ddl_core. ddl_core does not use this package.
 """
 
 from ddl_core._sources import installed_path

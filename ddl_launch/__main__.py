@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ddl_launch` is ddlrun."""
+"""The program `python -m ddl_launch`, which is ddlrun."""
 
 import sys
 

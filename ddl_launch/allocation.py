@@ -19,7 +19,8 @@ from ddl_launch.hosts import Host, read_hostfile
 
 @dataclass(frozen=True)
 class Allocation:
-    """scheduler: "slurm", "lsf", "pbs" or "k8s"; job: its number or name."""
+    """An allocation of hosts by a scheduler: "slurm", "lsf", "pbs" or "k8s". job: its number or
+    name."""
 
     scheduler: str
     job: str
@@ -27,7 +28,7 @@ class Allocation:
 
 
 def find_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation of this process, or None."""
+    """Return the allocation of this process, or None."""
     return _slurm(env) or _lsf(env) or _pbs(env) or _kubernetes(env)
 
 
@@ -47,7 +48,7 @@ def _slurm(env: Mapping[str, str]) -> Allocation | None:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The hosts of a list as Slurm writes it: "n[07-09,12],gpu1"."""
+    """Return the hosts of a list in Slurm's notation, such as "n[07-09,12],gpu1"."""
     names = []
     for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part)
@@ -71,7 +72,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """The numbers of a list as Slurm writes it: "2(x3),1"."""
+    """Return the numbers of a list in Slurm's notation, such as "2(x3),1"."""
     counts = []
     for item in filter(None, text.split(",")):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
@@ -85,8 +86,9 @@ def _lsf(env: Mapping[str, str]) -> Allocation | None:
     """Return the hosts of an LSF job.
 
     IBM Spectrum LSF 10.1, "Environment variables set for job execution": LSB_MCPU_HOSTS is "a list
-    of hosts and the number of CPUs", as "hostA 20 hostB 10". On clusters with launch nodes, which
-    have jsrun, the first host is the job's launch node, with one slot. It is not for ranks."""
+    of hosts and the number of CPUs", such as "hostA 20 hostB 10". On clusters with launch nodes,
+    which have jsrun, the first host is the job's launch node, with one slot. It gets no ranks.
+    """
     if "LSB_JOBID" not in env or not env.get("LSB_MCPU_HOSTS"):
         return None
     words = env["LSB_MCPU_HOSTS"].split()
@@ -101,8 +103,11 @@ def _lsf(env: Mapping[str, str]) -> Allocation | None:
 
 
 def _pbs(env: Mapping[str, str]) -> Allocation | None:
-    """PBS Professional, User's Guide, "The Job's Node File": PBS_NODEFILE names a file with a line
-    for each MPI process that the job's chunks ask for (mpiprocs), its host."""
+    """Return the hosts of a PBS job.
+
+    PBS Professional, User's Guide, "The Job's Node File": PBS_NODEFILE names a file with one line,
+    the host, for each MPI process that the job's chunks request (mpiprocs).
+    """
     if "PBS_JOBID" not in env or "PBS_NODEFILE" not in env:
         return None
     hosts = read_hostfile(Path(env["PBS_NODEFILE"]), "PBS_NODEFILE")

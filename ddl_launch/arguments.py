@@ -72,8 +72,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options, and the program with its arguments as `command`. LaunchError if they are
-    wrong."""
+    """Parse ddlrun's options. `command` is the program with its arguments. Raises LaunchError."""
     parser = make_parser()
     complete(parser)
     return parser.parse_args(_plain(parser, argv))
@@ -132,7 +131,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--bind",
         choices=BINDINGS,
         default="numa",
-        help="bind each rank to a NUMA node, to cores of its own, or not at all (default: numa)",
+        help="bind each rank to a NUMA node, to its own cores, or not at all (default: numa)",
     )
 
 
@@ -246,8 +245,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _plain(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """The options in the form that argparse expects. Users may write one or two dashes; a value
-    that begins with a dash, as in -ddlarg "-dbg_level 1", is joined to its option."""
+    """Convert the options to the form that argparse expects.
+
+    Users may write one or two dashes. A value that begins with a dash, such as -ddlarg "-dbg_level
+    1", is joined to its option.
+    """
     rest, plain = list(argv), []
     known = parser._option_string_actions
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
@@ -277,7 +279,9 @@ def _refusal(name: str, why: str) -> type[argparse.Action]:
 
 def _ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks: an integer from 1 on")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of ranks; must be an integer >= 1"
+        )
     return int(text)
 
 
@@ -291,7 +295,7 @@ def _variable(text: str) -> tuple[str, str | None]:
 def _job_name(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a job name: lower-case letters, digits and -"
+            f"{text!r} is not a job name; use lower-case letters, digits and -"
         )
     return text
 
@@ -302,5 +306,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds >= 0")
     return seconds

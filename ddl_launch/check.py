@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddlrun --check`: what each host has and how they reach each other. A rank on each runs it."""
+"""`ddlrun --check`: compares the hosts and measures the network. One rank runs on each host."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ddl_launch.sockets import addresses_to
 
 _PACKAGES = ("numpy", "torch", "tensorflow", "jax")
 _ROUNDS, _SMALL, _LARGE, _REPEATS = 50, 8, 8 << 20, 3
-_SKEW = 1.0  # seconds
-_SLOW = 0.5  # of the fastest pair's bandwidth
+_SKEW = 1.0  # the largest tolerated difference of two clocks, in seconds
+_SLOW = 0.5  # pairs below this share of the fastest pair's bandwidth are reported
 
 
 def main() -> int:
@@ -72,12 +72,13 @@ def _facts() -> dict[str, Any]:
 def _limit_of_files() -> int:
     import resource
 
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which libddl raises the soft one
+    # Libddl raises the soft limit to the hard one.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return hard if hard >= 0 else 1 << 62
 
 
 def _gather(comm: Comm, value: Any) -> list[Any]:
-    """The values of all ranks."""
+    """Return the values of all ranks."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.zeros(comm.size, np.int64)
     comm.allgather(np.array([text.size], np.int64), sizes)
@@ -88,7 +89,7 @@ def _gather(comm: Comm, value: Any) -> list[Any]:
 
 
 def _ways(facts: list[dict[str, Any]], rank: int) -> list[str]:
-    """The interface by which each host is reached, or why it is not."""
+    """Return the interface through which this rank reaches each host, or "?" and the reason."""
     names = os.environ["DDL_HOST_LIST"].split(";") if "DDL_HOST_LIST" in os.environ else []
     found = []
     for other, fact in enumerate(facts):
@@ -126,8 +127,8 @@ def _interface(address: str) -> str:
 
 
 def _skews(comm: Comm) -> list[float]:
-    """How far each host's clock is ahead of rank 0's, in seconds, by the fastest of several
-    exchanges."""
+    """Return how many seconds each host's clock is ahead of rank 0's. The fastest of several
+    exchanges counts."""
     skews = [0.0] * comm.size
     for rank in range(1, comm.size):
         best = float("inf")
@@ -148,7 +149,8 @@ def _skews(comm: Comm) -> list[float]:
 
 
 def _measure(comm: Comm) -> tuple[list[list[float]], list[list[float]]]:
-    """One-way latency in seconds and bandwidth in bytes per second, of each pair in turn."""
+    """Return each pair's one-way latency in seconds and bandwidth in bytes per second, measured in
+    turn."""
     n = comm.size
     latency, bandwidth = ([[0.0] * n for _ in range(n)] for _ in range(2))
     small, large = np.zeros(_SMALL, np.uint8), np.zeros(_LARGE, np.uint8)
@@ -187,7 +189,7 @@ def _findings(
     skews: list[float],
     bandwidth: list[list[float]],
 ) -> list[str]:
-    """The problems, each with the host and the remedy."""
+    """Return the problems, each with the host and the remedy."""
     found = []
     first = facts[0]
     for fact in facts[1:]:
@@ -196,7 +198,7 @@ def _findings(
         if note:
             found.append(f"note: {note}")
         for name, version in fact["versions"].items():
-            # Which libddl can work together, ddlrun has checked by their protocols.
+            # ddlrun has compared the protocols of libddl already.
             if name != "libddl" and version != first["versions"][name]:
                 found.append(
                     f"error: {host} has {name} {version}, {first['host']} has"
@@ -240,8 +242,8 @@ _SHADES = " ░▒▓█"
 
 
 def heat_map(what: str, unit: str, names: list[str], values: list[list[float]]) -> str:
-    """A square for each pair, the darker the higher, on a scale of logarithms. `values` is of pairs
-    of which the first is the lower."""
+    """Draw a square for each pair; higher values are darker, on a logarithmic scale. `values` has
+    each pair once, with the lower index first."""
     found = [value for row in values for value in row if value]
     if not found:
         return f"{what}: only one host"
@@ -275,7 +277,7 @@ def plot(
         sys.exit("--plot needs matplotlib, which is not installed: pip install 'libddl[plot]'")
     n = len(names)
     if n == 1:
-        sys.exit("--plot: there is only one host, and no pair to measure")
+        sys.exit("--plot needs at least two hosts: there is only one")
     back = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
     figure = Figure(figsize=(5 + 0.9 * n, 2.2 + 0.45 * n), layout="constrained")
     both = (("one way, us", latency, 1e6), ("bandwidth, Gbit/s", bandwidth, 8e-9))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddlrun: from its options to the ranks' environments, and the run."""
+"""ddlrun: prepares the ranks' environments from its options, and runs the ranks."""
 
 # PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
 
@@ -38,7 +38,7 @@ _CHECK = ["-m", "ddl_launch.check"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ddlrun with `argv` (None: the process's own). Returns the exit code."""
+    """Run ddlrun with `argv` (None: the process's own arguments). Return the exit code."""
     if argv is None:
         leave_process_1()
     open_standard_streams()
@@ -70,7 +70,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         return _run_here(arguments, command, layout.size, environment, cores, console)
     for host in layout.hosts:
         if host == "localhost" or sockets.is_loopback(host):
-            raise LaunchError(USAGE, f"-H {host}: other hosts cannot reach it by that name")
+            raise LaunchError(
+                USAGE, f"-H {host}: other hosts cannot reach this machine by that name"
+            )
     scheduler = allocation.scheduler if allocation else None
     plan = RemotePlan(
         launcher=find_launcher(arguments.launcher, scheduler),
@@ -94,7 +96,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _refuse_several(env: Mapping[str, str]) -> None:
-    """Refuse to run as several processes of a launcher: each would start all ranks."""
+    """Raise LaunchError if a launcher has started several ddlruns, since each would start all
+    ranks."""
     for name, what in (
         ("OMPI_COMM_WORLD_SIZE", "mpirun"),
         ("PMI_SIZE", "mpirun"),
@@ -105,8 +108,8 @@ def _refuse_several(env: Mapping[str, str]) -> None:
         if env.get(name, "1") not in ("0", "1"):
             raise LaunchError(
                 USAGE,
-                f"{what} has started ddlrun {env[name]} times: start it once, or the program by"
-                f" {what} without ddlrun",
+                f"{what} has started ddlrun {env[name]} times: start ddlrun once, or start the"
+                f" program by {what} without ddlrun",
             )
 
 
@@ -116,7 +119,7 @@ def _refuse_several(env: Mapping[str, str]) -> None:
 def _where(
     arguments: argparse.Namespace,
 ) -> tuple[Layout, dict[int, str], Allocation | None]:
-    """The hosts of the ranks, the cores that are given, and the allocation."""
+    """Return the hosts of the ranks, the cores of ranks that have some, and the allocation."""
     given = [name for name in ("host", "hostfile", "rankfile") if getattr(arguments, name)]
     if len(given) > 1:
         raise LaunchError(
@@ -163,13 +166,13 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> dict[str, str]:
-    """The environment that all ranks share."""
+    """Return the environment that all ranks share."""
     shared = dict(os.environ)
     for name, value in arguments.x:
         if value is not None:
             shared[name] = value
         elif name not in shared:
-            raise LaunchError(USAGE, f"-x {name}: ddlrun has no such variable")
+            raise LaunchError(USAGE, f"-x {name}: the variable is not set in ddlrun's environment")
     shape = (arguments.nodes, arguments.racks, arguments.aisles)
     if any(shape):
         description = topology.describe(len(layout.hosts), *shape)
@@ -194,7 +197,7 @@ def _shared(arguments: argparse.Namespace, layout: Layout, console: Console) -> 
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
-    """The command to execute. LaunchError if it cannot be executed."""
+    """Return the command to execute. Raises LaunchError if it cannot be executed."""
     if arguments.check:
         picture = [str(arguments.plot.absolute())] if arguments.plot else []
         return [sys.executable, *_CHECK, *picture]
@@ -205,19 +208,19 @@ def _command(arguments: argparse.Namespace) -> list[str]:
     program = command[0]
     if program.endswith(".py"):
         if not Path(program).is_file():
-            raise LaunchError(NOT_FOUND, f"there is no file {program}")
+            raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
         return [sys.executable, *command]
     if shutil.which(program):
         return command
     path = Path(program)
     if "/" not in program:
         hint = f"; did you mean ./{program}?" if path.is_file() else ""
-        raise LaunchError(NOT_FOUND, f"there is no program {program} in PATH{hint}")
+        raise LaunchError(NOT_FOUND, f"the program {program} is not in PATH{hint}")
     if path.is_dir():
         raise LaunchError(NOT_EXECUTABLE, f"{program} is a folder")
     if path.exists():
         raise LaunchError(NOT_EXECUTABLE, f"{program} is not executable")
-    raise LaunchError(NOT_FOUND, f"there is no file {program}")
+    raise LaunchError(NOT_FOUND, f"the file {program} does not exist")
 
 
 # ---- on this machine ----
@@ -239,13 +242,13 @@ def _run_here(
     number = placement.threads(limit, size)
     if size > 1 and placement.THREADS[0] not in shared:
         console.log(
-            f"OMP_NUM_THREADS={number} for each of {size} ranks on"
-            f" {sum(map(len, nodes))} cores; set it to choose otherwise"
+            f"setting OMP_NUM_THREADS={number} for each of {size} ranks on"
+            f" {sum(map(len, nodes))} cores; set the variable to choose another number"
         )
         shared |= placement.thread_variables(shared, number)
     shared.setdefault("PYTHONUNBUFFERED", "1")
     if _has_loopback():  # no other host needs to reach these ranks
-        # By number: "lo" may have addresses that are routed to this host, too.
+        # By number, because "lo" may also have addresses that are routed to this host.
         shared.setdefault("DDL_INTERFACES", "127.0.0.0/8,::1")
     elif size > 1:
         console.log(
@@ -265,8 +268,8 @@ def _run_here(
     secret = secrets.token_hex(32) if _have_libcrypto() else ""
     if not secret:
         console.log(
-            "there is no libcrypto.so.3 (Debian: libssl3): these ranks connect without a secret, so"
-            " any user of this machine could be one of them; see ddl doctor"
+            "libcrypto.so.3 is missing (Debian: libssl3): these ranks connect without a secret, so"
+            " any user of this machine could connect as one of them; see ddl doctor"
         )
     plan = LaunchSpec(
         command,
@@ -281,8 +284,8 @@ def _run_here(
 
 
 def _has_loopback() -> bool:
-    """Return True if loopback is up. In a new network namespace it is not, although a socket can be
-    bound to its address."""
+    """Return whether loopback is up. In a new network namespace it is down, although a socket can
+    be bound to its address."""
     try:
         sockets.addresses_to("127.0.0.1")
     except OSError:
@@ -291,7 +294,7 @@ def _has_loopback() -> bool:
 
 
 def _have_libcrypto() -> bool:
-    """Whether libddl can use a secret, by the names that libddl/src/base/crypto.c looks for."""
+    """Return whether libddl can use a secret. libddl/src/base/crypto.c looks for the same names."""
     for name in ("libcrypto.so.3", "libcrypto.so.1.1"):
         try:
             ctypes.CDLL(name)
@@ -302,7 +305,7 @@ def _have_libcrypto() -> bool:
 
 
 def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
-    """The environment of each rank."""
+    """Return the environment of each rank."""
     ours, torchs = _free_ports()
     job = {
         "DDL_SIZE": str(size),
@@ -319,10 +322,10 @@ def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dic
 
 
 def _free_ports() -> list[int]:
-    """One for the ranks' rendezvous, one for torch.distributed's store."""
+    """Return two ports: one for the ranks' rendezvous, one for torch.distributed's store."""
     free = sockets.free_ports(2)
     if len(free) < 2:
         raise LaunchError(
-            FAILED, f"no free port from {sockets.PORTS.start} to {sockets.PORTS.stop - 1}"
+            FAILED, f"no port from {sockets.PORTS.start} to {sockets.PORTS.stop - 1} is free"
         )
     return free

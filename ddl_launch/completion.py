@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of command lines in shells, by argcomplete."""
+"""Completion of command lines in shells, with argcomplete."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for completions, and end. Else return: argcomplete is imported only
-    when it asks."""
+    """Answer a shell's request for completions, and exit. Otherwise return without importing
+    argcomplete."""
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddlrun's own stdout and stderr, which get the ranks' lines, each whole and with its prefix."""
+"""ddlrun's stdout and stderr. They show the ranks' lines, each complete and with its prefix."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 from ddl_launch.lines import LONGEST, Lines
 
-# Seconds between two lines of a progress bar if there is no terminal to draw it on.
+# Seconds between two lines of a progress bar if there is no terminal.
 _SECONDS_BETWEEN_STATES = 10.0
-_COLORS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # of a terminal, one per host
+_COLORS = (36, 33, 35, 32, 34, 31, 96, 93, 95, 92, 94, 91)  # a terminal's colors, one for each host
 _CLEAR = b"\r\x1b[K"
 
 
 class Stream:
-    """One rank's stdout or stderr on its way to `sink`."""
+    """A rank's stdout or stderr, whose lines go to `sink`."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Stream:
         self.lines = Lines()
         self._console = console
         self._shown = time.monotonic()
-        # Without a prefix, and not redrawn, the bytes are passed on as they are.
+        # Bytes are passed on unchanged if there is no prefix and no line is redrawn.
         self._is_raw = not prefix and not console.draws_on(sink)
         self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
-        """Pass on what was read. BrokenPipeError when nobody reads the sink any more."""
+        """Pass on received data. Raises BrokenPipeError if no process reads the sink any more."""
         self._pass_on(self.lines.feed(data))
         if self._is_raw:
             self._unfinished += data
@@ -55,13 +55,13 @@ class Stream:
             self._pass_raw(end)
 
     def end(self) -> None:
-        """The rank has closed the stream."""
+        """Pass on the rest after the rank has closed the stream."""
         self._pass_on(self.lines.end())
         self._pass_raw(len(self._unfinished))
 
     def _pass_raw(self, end: int) -> None:
-        """Pass on the first `end` unfinished bytes: whole lines, which no other rank's output
-        splits."""
+        """Pass on the first `end` unfinished bytes. They are complete lines, so that no other
+        rank's output splits them."""
         data, self._unfinished = self._unfinished[:end], self._unfinished[end:]
         self._console.put(self.sink, data)
 
@@ -81,19 +81,22 @@ class Stream:
 
 
 def open_standard_streams() -> None:
-    """What was closed when this process began is /dev/null from now on."""
+    """Open /dev/null for each standard stream that was closed when this process began."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 
 class Console:
-    """ddlrun's stdout and stderr. On a terminal, an unfinished line of a rank (a progress bar, a
-    prompt) stays at the bottom, below the lines of all others."""
+    """ddlrun's stdout and stderr.
+
+    On a terminal, a rank's unfinished line (a progress bar, a prompt) stays at the bottom, below
+    the lines of all ranks.
+    """
 
     def __init__(self) -> None:
         self.out = sys.stdout.buffer
@@ -110,33 +113,37 @@ class Console:
         host: int | None = None,
         last: deque[bytes] | None = None,
     ) -> Stream:
-        """A stream of `rank` whose lines go to `sink` (ours), each after `prefix`, in the color of
-        host number `host` on a terminal. `last` gets the lines as well."""
+        """Return a stream of `rank`.
+
+        sink   stdout or stderr of ddlrun, which gets each line after `prefix`
+        host   the number of the host, which chooses the color on a terminal
+        last   also gets the lines
+        """
         color = None
         if host is not None and self.draws_on(sink) and "NO_COLOR" not in os.environ:
             color = _COLORS[host % len(_COLORS)]
         return Stream(self, rank, prefix.encode(), sink, color, last)
 
     def draws_on(self, sink: BinaryIO) -> bool:
-        """Whether lines on this sink can be redrawn: it is a terminal."""
+        """Return whether lines on this sink can be redrawn, as on a terminal."""
         return sink in self._terminals
 
     def log(self, message: str) -> None:
-        """One line of ddlrun's own, to stderr."""
+        """Print a message of ddlrun to stderr."""
         self.show([f"ddlrun: {message}".encode(errors="surrogateescape")])
 
     def show(self, lines: Sequence[bytes]) -> None:
-        """Lines that belong to the message before, to stderr."""
+        """Print lines that belong to the previous message to stderr."""
         try:
             self._erase()
             self.put(self.err, b"".join(line + b"\n" for line in lines))
             self._draw()
-        except OSError:  # nobody reads it, or there is no room for it
+        except OSError:  # its reader is gone, or the disk is full
             self.abandon(self.err)
 
     def write(self, stream: Stream, lines: list[bytes]) -> None:
-        """Write the complete `lines` of a stream, and redraw its unfinished one if the sink allows
-        it."""
+        """Write complete `lines` of a stream, and redraw its unfinished line if the sink is a
+        terminal."""
         if self.draws_on(stream.sink):
             if stream.lines.live.strip():
                 self._live[stream] = stream.lines.live
@@ -165,12 +172,12 @@ class Console:
         self._drawn = stream
 
     def put(self, sink: BinaryIO, data: bytes) -> None:
-        """Write bytes to `sink` as they are."""
+        """Write bytes to `sink` unchanged."""
         sink.write(data)
         sink.flush()
 
     def abandon(self, sink: BinaryIO) -> None:
-        """Discard what is buffered for `sink`, whose reader has gone."""
+        """Discard the buffered data of `sink`, whose reader is gone."""
         self._live = {stream: line for stream, line in self._live.items() if stream.sink != sink}
         if self._drawn and self._drawn.sink is sink:
             self._drawn = None
@@ -179,7 +186,7 @@ class Console:
 
 
 def _fit(line: bytes, columns: int) -> bytes:
-    """`line` cut to one row of the terminal: only one row can be redrawn."""
+    """Cut `line` to one row of the terminal, since only one row can be redrawn."""
     text = line.decode(errors="replace")
     if len(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)) <= columns:
         return line

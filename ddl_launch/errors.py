@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why ddlrun does not start a job, or a command of ddl stops."""
+"""The errors with which ddlrun and the commands of ddl end."""
 
 from __future__ import annotations
 
 FAILED, USAGE, NOT_EXECUTABLE, NOT_FOUND = 1, 2, 126, 127
 
-SCHEDULER_EXTRA = "pip install 'libddl[scheduler]'"  # for a package that is missing
+SCHEDULER_EXTRA = "pip install 'libddl[scheduler]'"  # the remedy if a package is missing
 
 
 class LaunchError(Exception):
-    """Why nothing was started, and the exit code that says so."""
+    """An error that prevents the start of a job, with ddlrun's exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -17,4 +17,4 @@ class LaunchError(Exception):
 
 
 class CommandError(Exception):
-    """Why a command of `ddl` stops. `ddl` prints it and exits with code 2."""
+    """An error of a command of `ddl`, which prints it and exits with code 2."""

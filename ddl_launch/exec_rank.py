@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Become one rank's program, which dies when the launcher dies, even by SIGKILL.
+"""Becomes one rank's program. The kernel kills it when the launcher dies, even by SIGKILL.
 
-Run as a script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports nothing of the project.
-CORES, as "0-3,8": those to run on; "": as they are.
+A script: exec_rank.py LAUNCHER_PID CORES PROGRAM ARGS... It imports no module of the project.
+CORES, such as "0-3,8", are the cores to bind to; "" keeps the present ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     launcher, cores, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher:  # it died before it could be watched
+    if os.getppid() != launcher:  # the launcher died before prctl
         sys.exit(1)
     if cores:
         os.sched_setaffinity(0, _numbers(cores))

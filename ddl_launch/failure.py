@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a rank ended."""
+"""The end of a rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank ended: an exit code, or a signal's number; or in words, as `lost`.
+    """The end of a rank: an exit code, the number of a signal, or a description in `lost`.
 
-    said   the last line of the exception by which it ended, where that is known
-    name   what messages call it, where that is not its rank, host and process
+    said   the last line of the exception that ended it, if known
+    name   its name in messages, if not rank, host and process
     """
 
     rank: int
@@ -35,7 +35,7 @@ class Failure:
 
     @property
     def who(self) -> str:
-        """What messages call the rank: "rank 1 on a (pid 812)"."""
+        """The rank's name in messages: "rank 1 on a (pid 812)"."""
         where = f" on {self.host}" if self.host else ""
         return self.name or f"rank {self.rank}{where}" + (f" (pid {self.pid})" if self.pid else "")
 
@@ -45,5 +45,5 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """As a shell gives it."""
+        """The exit code in a shell's notation."""
         return 128 + self.code if self.by_signal else self.code

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol between ddlrun and the ranks of other hosts: frames over TCP.
 
-Imported by scripts that import nothing else of the project. A frame is its kind, one byte, the
-length of the data in four, and the data. First, both sides prove that they know the job's secret by
-an HMAC of the other's nonce. Nothing is encrypted.
+Scripts import this module, so it imports no other module of the project. A frame is its kind (one
+byte), the length of the data (four bytes) and the data. First, both sides prove that they know the
+job's secret, with an HMAC of the other side's nonce. No data is encrypted.
 
-Input is sent only as far as rank 0's program has TAKEN the earlier input, so signals never wait
-behind input that nobody reads.
+ddlrun sends more input only after rank 0's program has TAKEN the earlier input, so signals never
+wait behind unread input.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ import socket
 import struct
 from typing import Any
 
-HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # of a rank
-NONCE, GO, SIGNAL, INPUT, FINISH = b"N", b"G", b"S", b"I", b"B"  # of ddlrun
-WITNESSED = b"W"  # of both: an endpoint's id, whose process has ended
+HELLO, OUT, ERR, ENDED, TAKEN, REPORT = b"H", b"O", b"E", b"X", b"T", b"R"  # sent by a rank
+NONCE, GO, SIGNAL, INPUT, FINISH = b"N", b"G", b"S", b"I", b"B"  # sent by ddlrun
+WITNESSED = b"W"  # sent by both: the id of an endpoint whose process has ended
 HEAD = struct.Struct("!cI")
 LARGEST = 1 << 20  # bytes in a frame
-TICK = 1.0  # seconds between two looks at a connection
-_SILENCE = 4  # seconds after which it counts as lost
+TICK = 1.0  # seconds between two checks of a connection
+_SILENCE = 4  # seconds of silence after which a connection is lost
 _LATE = 2
-_PROBES = 3  # that are not answered
-# Its retransmits, probes; unacked; last_data_recv and last_ack_recv, in ms.
+_PROBES = 3  # unanswered probes after which a connection is lost
+# The fields retransmits, probes; unacked; last_data_recv and last_ack_recv, in ms.
 _TCP_INFO = struct.Struct("@2x2B20xI24x2I")
 
 
 def frame(kind: bytes, data: bytes = b"") -> bytes:
-    """A frame as it is sent."""
+    """Encode a frame."""
     return HEAD.pack(kind, len(data)) + data
 
 
 def proven(kind: bytes, value: Any, nonce: bytes, secret: str) -> bytes:
-    """A frame of `value` as JSON, with the proof for the one that sent `nonce`."""
+    """Encode `value` as JSON in a frame, with a proof for the side that sent `nonce`."""
     text = json.dumps(value).encode()
     return frame(kind, _proof(kind, text, nonce, secret) + text)
 
 
 def open_proven(kind: bytes, data: bytes, nonce: bytes, secret: str) -> Any:
-    """The value of such a frame. ValueError when it is not of this job."""
+    """Decode the value of a frame with a proof. Raises ValueError if the sender is not of this
+    job."""
     proof, text = data[:32], data[32:]
     if not hmac.compare_digest(proof, _proof(kind, text, nonce, secret)):
         raise ValueError("it does not know the job's secret")
@@ -55,7 +56,7 @@ def _proof(kind: bytes, text: bytes, nonce: bytes, secret: str) -> bytes:
 
 
 def enable_keepalive(connection: socket.socket) -> None:
-    """Let the kernel end an idle connection whose other side is gone."""
+    """Let the kernel close an idle connection whose other side has disappeared."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 1),
         (socket.TCP_KEEPINTVL, 1),
@@ -66,14 +67,17 @@ def enable_keepalive(connection: socket.socket) -> None:
 
 
 def is_silent(connection: socket.socket) -> bool:
-    """Whether the other host does not acknowledge any more. TCP_USER_TIMEOUT would also end a
-    connection whose other side is there but reads nothing, as when output goes to a pager."""
+    """Return whether the other host has stopped to acknowledge data.
+
+    TCP_USER_TIMEOUT would also end a connection whose other side is alive but does not read, for
+    example while a pager holds the output.
+    """
     retransmits, probes, unacked, *ages = _look(connection)
     return min(ages) > 1000 * _SILENCE and bool((retransmits and unacked) or probes >= _PROBES)
 
 
 def is_late(connection: socket.socket) -> bool:
-    """Whether a keepalive should have been answered by now."""
+    """Return whether a keepalive should have been answered by now."""
     return min(_look(connection)[3:]) > 1000 * _LATE
 
 
@@ -83,20 +87,21 @@ def _look(connection: socket.socket) -> tuple[int, ...]:
 
 
 class Frames:
-    """Cuts a stream into frames."""
+    """A decoder that cuts a stream into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """Take in what was read; the complete (kind, data). ValueError for what is no frame."""
+        """Add received data. Return the complete frames as (kind, data). Raises ValueError for
+        invalid data."""
         self._rest += data
         found = []
         begin = 0
         while len(self._rest) >= begin + HEAD.size:
             kind, length = HEAD.unpack_from(self._rest, begin)
             if length > LARGEST:
-                raise ValueError(f"a frame of {length} bytes")
+                raise ValueError(f"a frame of {length} bytes; the limit is {LARGEST}")
             end = begin + HEAD.size + length
             if len(self._rest) < end:
                 break

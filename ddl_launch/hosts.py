@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts and the number of ranks on each, as the user or a scheduler gives them."""
+"""The hosts and the number of ranks on each, from the user or a scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True)
 class Host:
-    """ranks: how many the host may have; None: not given."""
+    """A host, and the number of ranks that it may have (None: not given)."""
 
     name: str
     ranks: int | None = None
@@ -23,7 +23,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Layout:
-    """The host of each rank."""
+    """The layout of a job: the host of each rank."""
 
     host_of: tuple[str, ...]
 
@@ -38,12 +38,12 @@ class Layout:
         return list(dict.fromkeys(self.host_of))
 
     def ranks(self, host: str) -> list[int]:
-        """The ranks on a host, in order."""
+        """Return the ranks on a host, in order."""
         return [rank for rank, name in enumerate(self.host_of) if name == host]
 
     @property
     def blocks(self) -> list[tuple[str, int]]:
-        """Runs of ranks on one host: [("h1", 2), ("h2", 2)]."""
+        """The runs of ranks on one host, such as [("h1", 2), ("h2", 2)]."""
         runs: list[tuple[str, int]] = []
         for host in self.host_of:
             if runs and runs[-1][0] == host:
@@ -54,24 +54,25 @@ class Layout:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether each host's ranks follow each other."""
+        """Whether the ranks of each host follow each other."""
         return len(self.blocks) == len(self.hosts)
 
     @property
     def text(self) -> str:
-        """As in DDL_HOST_LIST: "h1:0,1;h2:2,3"."""
+        """The layout in the form of DDL_HOST_LIST, such as "h1:0,1;h2:2,3"."""
         return ";".join(f"{h}:{','.join(map(str, self.ranks(h)))}" for h in self.hosts)
 
 
 def parse_hosts(text: str, option: str) -> list[Host]:
-    """The hosts of "h1:2,h2:2" or "h1,h2". The ranks of a repeated host are added up."""
+    """Parse "h1:2,h2:2" or "h1,h2". The ranks of a repeated host are added up."""
     return _merge([_host(word, option) for word in text.split(",")])
 
 
 def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
-    """The hosts of a file of lines "h1", "h1:2" or "h1 slots=2", with comments after #.
+    """Read a file of lines "h1", "h1:2" or "h1 slots=2", with comments after #.
 
-    A host on several lines has that many ranks, as schedulers write it."""
+    A host on several lines has that many ranks. Schedulers write such files.
+    """
     hosts = []
     for number, line in _lines(path, option):
         words = line.split()
@@ -83,13 +84,13 @@ def read_hostfile(path: Path, option: str = "-hostfile") -> list[Host]:
         name = f"{words[0]}:{slots[0]}" if slots else words[0]
         hosts.append(_host(name, f"{option} {path}: line {number}:"))
     if not hosts:
-        raise LaunchError(USAGE, f"{option} {path}: it lists no host")
+        raise LaunchError(USAGE, f"{option} {path}: the file lists no host")
     return _merge(hosts)
 
 
 def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
-    """The hosts of lines "rank 0=h1 slot=0-3", and the cores of the ranks that have a slot:
-    "0-3"."""
+    """Read a file of lines "rank 0=h1 slot=0-3". Return the hosts, and the cores of ranks with a
+    slot."""
     option, host_of, cores = "-rankfile", {}, {}
     for number, line in _lines(path, option):
         found = re.fullmatch(r"rank\s+(\d+)\s*=\s*([^\s=:,]+)(?:\s+slots?\s*=\s*(\S+))?", line)
@@ -104,20 +105,21 @@ def read_rankfile(path: Path) -> tuple[Layout, dict[int, str]]:
             if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", found[3]):
                 raise LaunchError(
                     USAGE,
-                    f"{option} {path}: line {number}: slot={found[3]}: cores are counted over the"
-                    " whole host here, as 0-3,8; not socket:core",
+                    f"{option} {path}: line {number}: slot={found[3]}: write the numbers of"
+                    " the host's cores, such as 0-3,8; socket:core is not supported",
                 )
             cores[rank] = found[3]
     if sorted(host_of) != list(range(len(host_of))) or not host_of:
-        raise LaunchError(USAGE, f"{option} {path}: the ranks are not 0, 1, ... without a gap")
+        raise LaunchError(USAGE, f"{option} {path}: the ranks must be 0, 1, ... without a gap")
     return Layout(tuple(host_of[rank] for rank in range(len(host_of)))), cores
 
 
 def lay_out(hosts: Sequence[Host], ranks: int | None, per_host: int | None) -> Layout:
-    """Ranks in blocks, host after host, so that neighbours are near.
+    """Place the ranks in blocks, host after host, so that neighbours are near.
 
-    ranks      how many in all (-n); None: as many as the hosts have
-    per_host   how many on each (-accelerators); None: as each says, else an equal share of `ranks`
+    ranks      the number of ranks (-n); None: as many as the hosts have
+    per_host   ranks on each host (-accelerators); None: the host's number, or an equal share of
+               `ranks`
     """
     counts = []
     unknown = [host for host in hosts if host.ranks is None]
@@ -163,7 +165,7 @@ def _host(word: str, option: str) -> Host:
 
 def _merge(hosts: Sequence[Host]) -> list[Host]:
     """Merge the entries of each host. The ranks of a repeated host are added up; an entry without a
-    number counts as one."""
+    number counts as one rank."""
     times: dict[str, list[int | None]] = {}
     for host in hosts:
         times.setdefault(host.name, []).append(host.ranks)

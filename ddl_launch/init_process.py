@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let a command be process 1 of a container, which the kernel makes the parent of all orphans."""
+"""Support for a command that is process 1 of a container, the parent of all orphaned processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from ddl_launch.supervisor import FORWARDED
 
 
 def leave_process_1() -> None:
-    """Continue in a child if this is process 1. Process 1 itself forwards signals to the child,
-    reaps every process that ends, and exits with the child's exit code."""
+    """Continue in a child process if this is process 1.
+
+    Process 1 itself forwards signals to the child, reaps every process that ends, and exits with
+    the child's exit code.
+    """
     if os.getpid() != 1:
         return
     # SIGTTOU would stop the child, which is not yet in the foreground of a terminal.
@@ -20,7 +23,7 @@ def leave_process_1() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # a signal of the terminal comes once, and not from process 1 as well
+        os.setpgid(0, 0)  # gets a terminal's signal once, not again from process 1
         with contextlib.suppress(OSError):
             os.tcsetpgrp(0, os.getpgrp())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

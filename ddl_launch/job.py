@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of this machine: processes of ddlrun's own."""
+"""The ranks on this machine, as child processes of ddlrun."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _TAIL_BYTES = 16 * 1024
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What to run: `command` once per environment in `environments`, which are the ranks.
+    """The description of a run: `command` runs once for each of `environments`, which are the
+    ranks.
 
     cores        the cores of each rank
-    prefix       mark each line of output with its rank
-    output_dir   write the output of rank N to rank.N.out and rank.N.err there instead
+    prefix       begin each line of output with its rank
+    output_dir   write the output of rank N to rank.N.out and rank.N.err in this folder instead
     grace        seconds between SIGTERM and SIGKILL when a job is ended
-    summary      say at the end how long it took
+    summary      log the duration at the end
     """
 
     command: list[str]
@@ -44,7 +45,7 @@ class LaunchSpec:
 
 
 class LocalJob(Supervisor):
-    """One run of a plan."""
+    """A run of ranks on this machine."""
 
     def __init__(self, plan: LaunchSpec, console: Console) -> None:
         size = len(plan.environments)
@@ -76,7 +77,7 @@ class LocalJob(Supervisor):
             stdin=None if rank == 0 and has_input() else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,  # a process group of its own, for signals
+            start_new_session=True,  # its own process group, for signals
         )
         self._ranks.append(process)
         self._running.add(rank)
@@ -95,13 +96,13 @@ class LocalJob(Supervisor):
                 )
 
     def _environment(self, rank: int) -> dict[str, str]:
-        """The rank's environment, with the sockets of this ddlrun instead of those of an outer
-        one."""
+        """Return the rank's environment, with the sockets of this ddlrun instead of an outer
+        ddlrun's."""
         environment = {**self._plan.environments[rank], **self._own}
         return {name: v for name, v in environment.items() if v or name not in self._own}
 
     def _pump(self, pipe: IO[bytes]) -> None:
-        if pipe not in self._streams:  # closed since it was ready
+        if pipe not in self._streams:  # closed after select() reported it
             return
         stream = self._streams[pipe]
         data = os.read(pipe.fileno(), CHUNK)
@@ -130,7 +131,8 @@ class LocalJob(Supervisor):
         found = []
         for rank in sorted(self._running):
             pid = self._ranks[rank].pid
-            # Not reaped before the job ends, so that no other process gets the group's number.
+            # Not reaped before the job ends, so that no other process can get the number of the
+            # group.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 self._running.discard(rank)
@@ -154,7 +156,7 @@ class LocalJob(Supervisor):
             with open(self._plan.output_dir / f"rank.{rank}.err", "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
                 return file.read().splitlines()[-20:]
-        except OSError:  # somebody has removed it
+        except OSError:  # the file was removed
             return []
 
     def _is_in_sight(self) -> bool:
@@ -180,6 +182,6 @@ class LocalJob(Supervisor):
 
 
 def has_input() -> bool:
-    """Whether a rank may read our stdin. Not if it is a terminal: only ddlrun is in its
-    foreground."""
+    """Return whether a rank may read our stdin: not from a terminal, whose foreground is
+    ddlrun's."""
     return sys.stdin is not None and not sys.stdin.isatty()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that start processes on other hosts, mpirun of each MPI and srun, and their
-arguments.
+"""The launchers for other hosts, mpirun of each MPI and srun, and their arguments.
 
-ddlrun chooses the host of each rank and passes the order to each launcher in its own way. No
-launcher binds ranks to cores; ddlrun does that on the host, where the cores are known.
+ddlrun chooses the host of each rank, and passes this to each launcher in the launcher's form. No
+launcher binds ranks to cores: ddlrun does that on the host, where the cores are known.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from ddl_launch.errors import NOT_FOUND, USAGE, LaunchError
 from ddl_launch.hosts import Layout
 
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI", "srun": "Slurm"}
-_VERSION = 20.0  # seconds for --version
+_VERSION = 20.0  # seconds for `--version`
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """kind: of _TITLES; program: its path; version: (5, 0, 11)."""
+    """A launcher. kind: a key of _TITLES; program: its path; version: such as (5, 0, 11)."""
 
     kind: str
     program: str
@@ -34,18 +33,18 @@ class Launcher:
 
     @property
     def title(self) -> str:
-        """For messages: "Open MPI 5.0.11"."""
+        """The name for messages, such as "Open MPI 5.0.11"."""
         return f"{_TITLES[self.kind]} {'.'.join(map(str, self.version))}".strip()
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """Ranks for a launcher to start.
+    """A request to start ranks.
 
     names    the environment variables that ranks get from ddlrun's environment
-    rsh      the program to reach other hosts with, as ssh; None: the launcher's default
-    more     further arguments of the launcher's own
-    folder   where its files will be; on hosts, the ranks' command follows
+    rsh      the program that reaches other hosts, such as ssh; None: the launcher's default
+    more     further arguments for the launcher
+    folder   the folder for its files
     """
 
     launcher: Launcher
@@ -58,7 +57,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Start:
-    """How to start the ranks: a command, the files that it reads, and variables to set."""
+    """A prepared start of the ranks: a command, the files that it reads, and variables to set."""
 
     command: list[str]
     files: dict[str, str]
@@ -66,8 +65,8 @@ class Start:
 
 
 def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
-    """The launcher `wanted`: a name or a path. "auto" is srun if Slurm gave the hosts, else mpirun.
-    LaunchError says what to install."""
+    """Find the launcher `wanted`, a name or a path. "auto" means srun if Slurm gave the hosts, else
+    mpirun. Raises LaunchError, which names the package to install."""
     if wanted == "srun" or (wanted == "auto" and scheduler == "slurm"):
         path = shutil.which("srun")
         if path is None:
@@ -76,9 +75,9 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
     if wanted not in ("auto", "mpirun"):
         path = shutil.which(wanted)
         if path is None:
-            raise LaunchError(NOT_FOUND, f"--launcher {wanted}: there is no such program")
+            raise LaunchError(NOT_FOUND, f"--launcher {wanted}: the program does not exist")
         return identify(path)
-    # An MPI installed as a wheel lies beside this Python, in PATH or not.
+    # An MPI installed as a wheel is next to this Python, which may not be in PATH.
     folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
     for name in ("mpirun", "mpiexec"):
         path = shutil.which(name, path=folders)
@@ -93,7 +92,7 @@ def find_launcher(wanted: str, scheduler: str | None) -> Launcher:
 
 
 def identify(program: str) -> Launcher:
-    """The kind and version of a launcher, from its --version."""
+    """Return the kind and version of a launcher, from its --version."""
     try:
         done = subprocess.run(
             [program, "--version"],
@@ -123,14 +122,14 @@ def identify(program: str) -> Launcher:
 
 
 def _with_folder_in_path(program: str) -> dict[str, str]:
-    """Return this environment with the program's folder in PATH, where Intel MPI's mpirun looks
-    for its parts."""
+    """Return this environment with the program's folder in PATH, where Intel MPI's mpirun looks for
+    its parts."""
     folders = [str(Path(program).parent), os.environ.get("PATH", os.defpath)]
     return {**os.environ, "PATH": os.pathsep.join(folders)}
 
 
 def start(order: LaunchRequest) -> Start:
-    """How the order's launcher starts its ranks."""
+    """Return how the request's launcher starts its ranks."""
     make = {"openmpi": _open_mpi, "mpich": _mpich, "intelmpi": _intel_mpi, "srun": _srun}
     return make[order.launcher.kind](order)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which libddl a host has, read from its files, and whether two hosts can work together.
+"""The version of libddl that a host has, read from its files, and the comparison of two hosts.
 
-Imported by scripts that import nothing else of the project.
+Scripts import this module, so it imports no other module of the project.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ _IDENTITY = re.compile(rb"libddl (\d+\.\d+\.\d+), (ABI \d+, protocol \d+)\0")
 
 
 def identify_library() -> dict[str, str]:
-    """Return the version, the ABI and protocol, and the build of libddl in the ddl_core beside this
-    package. The version is "" if there is no library, and words if it does not name its own. A
-    build is a processor and a digest of the library and its Python modules."""
+    """Return the version, the ABI and protocol, and the build of libddl in the ddl_core next to
+    this package.
+
+    The version is "" if there is no library, or words if the library does not contain it. A build
+    is a processor and a digest of the library and its Python modules.
+    """
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     core = os.path.join(packages, "ddl_core")
     version, speaks = "", ""
@@ -36,15 +39,15 @@ def identify_library() -> dict[str, str]:
 
 
 def describe_library(library: dict[str, str]) -> str:
-    """Return "libddl 0.2.0 (ABI 1, protocol 11)"."""
+    """Return a text such as "libddl 0.2.0 (ABI 1, protocol 11)"."""
     if not library["version"]:
-        return "no libddl beside ddlrun"
+        return "no libddl next to ddlrun"
     return f"libddl {library['version']} ({library['speaks'] or 'unknown ABI and protocol'})"
 
 
 def compare_libraries(first: str, one: dict[str, str], second: str, other: dict[str, str]) -> str:
-    """Return the note that hosts `first` and `second` have different builds that work together, or
-    "" if the builds are equal, or for different processors."""
+    """Return a note that the two hosts have different builds that work together, or "" if the
+    builds are equal or for different processors."""
     machines = {library["build"].partition(" ")[0] for library in (one, other)}
     if one["build"] == other["build"] or (len(machines) > 1 and one["version"] == other["version"]):
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits a byte stream, which arrives in pieces and may hold progress bars, into lines. Pure."""
+"""Splitting of a byte stream into lines. The stream may contain progress bars. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ LONGEST = 64 * 1024  # bytes; a longer line is split
 
 
 class Lines:
-    """Splits one stream into lines. A carriage return starts the line over, as on a terminal, so
-    only the last state of a progress bar remains when the line ends.
+    """A splitter of one stream into lines. A carriage return restarts the line as on a terminal, so
+    a line contains only the last state of a progress bar.
 
-    `live` is the unfinished line; `redrawn` says whether it was started over.
+    `live` is the unfinished line; `redrawn` is True if it was restarted.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Lines:
         self.redrawn = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take data. Returns the lines that are now complete, without their ends."""
+        """Add data. Return the lines that are now complete, without their ends."""
         *complete, rest = (self.live + data).split(b"\n")
         if complete:
             self.redrawn = False
@@ -31,14 +31,14 @@ class Lines:
         return lines
 
     def end(self) -> list[bytes]:
-        """Take the end of the stream. Returns the unfinished line, if there is one."""
+        """End the stream. Return the unfinished line, if there is one."""
         lines = [_last_state(self.live, ended=True)] if self.live else []
         self.live = b""
         return lines
 
 
 def _last_state(line: bytes, *, ended: bool) -> bytes:
-    """The visible part of a line: after the last carriage return. One at the very end belongs to
-    the line's end, or to what follows."""
+    """Return the visible part of a line, after the last carriage return. A carriage return at the
+    very end belongs to the line's end, or to the following data."""
     start = line.rfind(b"\r", 0, len(line) - 1) + 1
     return line[start:].rstrip(b"\r") if ended else line[start:]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cores a rank runs on, and how many threads it should have.
+"""The cores that a rank runs on, and its number of threads.
 
-Imported by scripts that import nothing else of the project. `share` is pure; `look` reads this
-host.
+Scripts import this module, so it imports no other module of the project. `share` is pure; `look`
+reads this host.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-# Variables that set the number of threads. Most libraries know the first: if it is set, keep all.
+# The variables that set the number of threads. Most libraries know the first: if it is set, all
+# stay unchanged.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 BINDINGS = ("numa", "core", "none")
 
 
 def look() -> tuple[list[list[int]], float]:
-    """The cores of this process by NUMA node, with the hyper-threads of a core side by side; and
-    the number of cores whose time its cgroups allow, which may be lower."""
+    """Return the cores of this process by NUMA node, and the number of cores whose time its cgroups
+    allow, which may be lower. The hyper-threads of a core follow each other."""
     allowed = os.sched_getaffinity(0)
     nodes = []
     root = "/sys/devices/system/node"
@@ -35,11 +36,11 @@ def look() -> tuple[list[list[int]], float]:
 
 
 def share(nodes: Sequence[Sequence[int]], rank: int, size: int, binding: str) -> list[int]:
-    """The cores of rank `rank` of `size` on a host with these cores.
+    """Return the cores of rank `rank` of `size` on a host with these cores.
 
-    "numa"   whole NUMA nodes if there are enough of them, else the node that it shares
-    "core"   its own part of the node's cores, or all of them if there are fewer than ranks
-    "none"   all
+    "numa"   whole NUMA nodes if there are at least `size`, else the node that the rank shares
+    "core"   the rank's own part of the node's cores, or all of them if there are fewer than ranks
+    "none"   all cores
     """
     everything = [core for node in nodes for core in node]
     if binding == "none":
@@ -57,19 +58,20 @@ def share(nodes: Sequence[Sequence[int]], rank: int, size: int, binding: str) ->
 
 
 def threads(cores: float, size: int) -> int:
-    """The number of threads for each of `size` ranks on a host."""
+    """Return the number of threads for each of `size` ranks on a host."""
     return max(1, math.floor(cores / size))
 
 
 def thread_variables(env: Mapping[str, str], number: int) -> dict[str, str]:
-    """The variables to set for `number` threads: none if the user has set the first of them."""
+    """Return the variables to set for `number` threads: none if the user has set the first of
+    them."""
     if THREADS[0] in env:
         return {}
     return {name: str(number) for name in THREADS if name not in env}
 
 
 def parse_cores(text: str) -> list[int]:
-    """The numbers of "0-3,8"."""
+    """Return the numbers in a text such as "0-3,8"."""
     cores: list[int] = []
     for item in filter(None, text.strip().split(",")):
         first, _, last = item.partition("-")
@@ -78,7 +80,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def format_cores(cores: Sequence[int]) -> str:
-    """The inverse of `parse_cores`."""
+    """Return a text that `parse_cores` reads."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][-1] == core - 1:
@@ -94,8 +96,8 @@ def _physical(core: int) -> tuple[int, int]:
 
 
 def quota(root: str = "") -> float:
-    """The number of cores whose time the cgroups of this process allow, by the system files below
-    `root`; infinity: all."""
+    """Return the number of cores whose time the cgroups of this process allow; infinity means all.
+    The system files are below `root`."""
     least = math.inf
     for line in _read(f"{root}/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)

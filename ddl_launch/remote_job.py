@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranks of several hosts: started by mpirun or srun, supervised over TCP.
 
-Design notes. The launcher starts remote_rank.py once for each rank. Each connects back and reports
-its rank, its host, and why it cannot run, if so. When all have, each gets the order to start and
-the address of the rendezvous. From then on output, ends and signals travel on these connections;
-the launcher only keeps the processes. So one report names the rank that failed first, whatever the
-launcher, and all ranks are ended at once. If a connection breaks or goes silent, the rank counts as
-lost, and the other side ends its program. Each rank has a witness of its own (witness.py), whose
-reports are forwarded to all others.
+Design notes. The launcher starts remote_rank.py once for each rank. Each rank connects back and
+reports its rank, its host, and the reason if it cannot run. When all have connected, ddlrun sends
+each the command to start and the address of the rendezvous. From then on these connections carry
+output, ends and signals; the launcher only keeps the processes. So with every launcher one report
+names the rank that failed first, and all ranks are ended at once. If a connection breaks or is
+silent, the rank is lost, and the other side ends its program. Each rank has its own witness
+(witness.py), whose reports are forwarded to all other ranks.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ddl_launch.library import compare_libraries, describe_library
 from ddl_launch.supervisor import CHUNK, Output, Supervisor, output_files
 
 _REMOTE_RANK = Path(__file__).with_name("remote_rank.py")  # a script, not for import
-_LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to end after its ranks
-_MOST_INPUT = 1 << 20  # bytes of input sent to rank 0 and not taken
-# Variables of ours that ranks on other hosts get, beside those of -x.
+_LAUNCHER_TIMEOUT = 2.0  # seconds for the launcher to exit after its ranks
+_MOST_INPUT = 1 << 20  # bytes of input sent to rank 0 that it has not taken
+# Variables that ranks on other hosts get from our environment, in addition to those of -x.
 _PREFIXES = (
     "DDL_",
     "OMP_",
@@ -71,14 +71,14 @@ _OURS = ("DDL_RSH", "DDL_RANK", "DDL_LOCAL_RANK")
 
 @dataclass(frozen=True)
 class RemotePlan:
-    """What to run, and where.
+    """The description of a run on several hosts.
 
-    environment     of the launcher: ddlrun's own, with changes
-    exported        variables that all ranks get, beside the usual ones
+    environment     the launcher's environment: ddlrun's own, with changes
+    exported        variables that all ranks get in addition to the usual ones
     rsh             the program that reaches other hosts; None: the launcher's default, ssh
     more            further arguments of the launcher
     start_timeout   seconds for all ranks to start
-    verbose         show where ranks are, and the launcher's output
+    verbose         show the hosts of the ranks, and the launcher's output
     """
 
     launcher: Launcher
@@ -97,7 +97,7 @@ class RemotePlan:
 
 
 def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]:
-    """The names of the variables that ranks get."""
+    """Return the names of the variables that ranks get."""
     usual = [
         name
         for name in environment
@@ -107,19 +107,22 @@ def exported_names(environment: Mapping[str, str], more: list[str]) -> list[str]
 
 
 def start_of(plan: RemotePlan, environment: Mapping[str, str], folder: Path) -> Start:
-    """How the launcher starts a plan's ranks in `environment`, with its files in `folder`."""
+    """Return how the launcher starts a plan's ranks in `environment`, with its files in
+    `folder`."""
     names = exported_names(environment, plan.exported)
     return start(LaunchRequest(plan.launcher, plan.layout, names, plan.rsh, plan.more, folder))
 
 
 def _wrapped(command: list[str]) -> list[str]:
     if ":" in command:
-        raise LaunchError(USAGE, 'the argument ":" begins another program for mpirun and srun')
+        raise LaunchError(
+            USAGE, 'an argument is ":", which begins another program in mpirun and srun'
+        )
     return [sys.executable, "-I", "-S", str(_REMOTE_RANK), "--", *command]
 
 
 def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
-    """A shell script that starts the ranks as ddlrun would, without supervision."""
+    """Return a shell script that starts the ranks as ddlrun would, without supervision."""
     folder = Path("ddlrun.d")
     first = plan.layout.host_of[0]
     own = {
@@ -146,7 +149,7 @@ def preview(plan: RemotePlan, ports: Sequence[int]) -> str:
 
 
 class _Connection:
-    """To a rank, which is not known before its `hello`."""
+    """A connection to a rank. The rank is unknown until its `hello`."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -158,7 +161,7 @@ class _Connection:
 
 
 class RemoteJob(Supervisor):
-    """One run of a plan."""
+    """A run of a plan on several hosts."""
 
     def __init__(self, plan: RemotePlan, console: Console) -> None:
         size = plan.layout.size
@@ -169,12 +172,12 @@ class RemoteJob(Supervisor):
         self._listener = sockets.listen(min(size + 8, 4096))
         self._folder = Path(tempfile.mkdtemp(prefix="ddlrun-"))
         self._launcher: subprocess.Popen[bytes] | None = None
-        self._said: list[bytes] = []  # by the launcher
+        self._said: list[bytes] = []  # the launcher's output
         self._connections: dict[socket.socket, _Connection] = {}
         self._ranks: dict[int, _Connection] = {}
         self._outputs: list[Output] = []
         self._files: list[tuple[IO[bytes], IO[bytes]]] = []
-        self._ends: list[Failure] = []  # not yet taken
+        self._ends: list[Failure] = []  # not yet returned by _ended
         self._give_up_at = time.monotonic() + plan.start_timeout
         self._started = False  # all ranks have been sent GO
         self._open_streams = 0
@@ -241,7 +244,7 @@ class RemoteJob(Supervisor):
     def _accept(self) -> None:
         try:
             channel, _ = self._listener.accept()
-        except OSError:  # it is gone already, or there are too many
+        except OSError:  # it has been closed already, or there are too many files
             return
         channel.setblocking(False)
         frames.enable_keepalive(channel)
@@ -292,7 +295,7 @@ class RemoteJob(Supervisor):
         if self._plan.verbose:
             self._show_map()
         self._started = True
-        self._selector.unregister(self._listener)  # all are there
+        self._selector.unregister(self._listener)  # all ranks have connected
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)  # the launcher has read it
         first = self._plan.layout.host_of[0]
@@ -318,7 +321,7 @@ class RemoteJob(Supervisor):
             self._send(connection, frames.proven(frames.GO, settings, nonce, self._secret))
 
     def _problem(self) -> str:
-        """Why the ranks cannot start; "" if they can."""
+        """Return the reason why the ranks cannot start, or ""."""
         host_of = self._plan.layout.host_of
         for rank, connection in sorted(self._ranks.items()):
             assert connection.hello is not None
@@ -386,8 +389,8 @@ class RemoteJob(Supervisor):
             self._ends.append(Failure(rank, pid, code, bool(by_signal), host))
 
     def _spread(self, origin: _Connection, report: bytes) -> None:
-        """Forward one rank's witness report to all others, until the job is ended. A rank that does
-        not read gets no more."""
+        """Forward a rank's witness report to all others, until the job is ended. Skips ranks that
+        do not read."""
         if self._first is not None:
             return
         for other in self._ranks.values():
@@ -406,7 +409,7 @@ class RemoteJob(Supervisor):
         except BlockingIOError:
             pass
         except OSError:
-            return  # reading finds it as well
+            return  # the next read finds the error, too
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.queued else 0)
         if connection.channel in self._connections:
             key = self._selector.get_key(connection.channel)
@@ -432,7 +435,7 @@ class RemoteJob(Supervisor):
     # ---- input ----
 
     def _feed_input(self) -> None:
-        """Pass our input to rank 0. A thread reads it into a pipe, since not every file can be
+        """Pass our input to rank 0. A thread copies it into a pipe, since not every file can be
         polled."""
         if not has_input():
             return
@@ -478,14 +481,15 @@ class RemoteJob(Supervisor):
         return ends
 
     def _read_reports(self) -> None:
-        """Nothing: they arrive as frames."""
+        """Do nothing: reports arrive as frames."""
 
     def _is_late(self) -> bool:
-        """Whether a host is slow to answer: the ranks may notice its loss before we do."""
+        """Return whether a host is slow to answer. The ranks may then notice its loss before ddlrun
+        does."""
         return any(frames.is_late(connection.channel) for connection in self._connections.values())
 
     def _check_start(self) -> None:
-        """Raise LaunchError if not all ranks will come."""
+        """Raise LaunchError if not all ranks will connect."""
         assert self._launcher is not None
         missing = [rank for rank in range(self._size) if rank not in self._ranks]
         hosts = list(dict.fromkeys(self._plan.layout.host_of[rank] for rank in missing))
@@ -495,14 +499,14 @@ class RemoteJob(Supervisor):
             raise LaunchError(FAILED, "interrupted before all ranks had started")
         code = self._launcher.poll()
         if code is not None and len(missing) and not self._selector_has_more():
-            self._console.log(f"{title} ended with exit code {code}; {where}; its output:")
+            self._console.log(f"{title} exited with code {code}; {where}; its output:")
             self._console.show([b"  | " + line for line in self._said if line.strip()][-20:])
             raise LaunchError(FAILED, "not all ranks have started")
         if time.monotonic() >= self._give_up_at:
             raise LaunchError(FAILED, f"after {self._plan.start_timeout:g} s, {where}")
 
     def _selector_has_more(self) -> bool:
-        """Whether more of the ranks' or the launcher's output can be read."""
+        """Return whether more of the ranks' or the launcher's output can be read."""
         return bool(self._selector.select(0.1))
 
     def _deadlines(self) -> list[float | None]:
@@ -550,7 +554,7 @@ class RemoteJob(Supervisor):
 
 
 def _allow_files(number: int) -> None:
-    """Let this process have that many files open, if the system lets it."""
+    """Let this process open that many files, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -558,7 +562,7 @@ def _allow_files(number: int) -> None:
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the launcher ends, as its ranks do, or end it."""
+    """Wait until the launcher exits after its ranks, or end it."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -569,7 +573,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _own_addresses(hosts: list[str]) -> list[str]:
-    """Our addresses as seen from the hosts: the kernel's source address for each."""
+    """Return our addresses as seen from the hosts: the kernel's source address for each."""
     found: dict[str, None] = {}
     for host in hosts:
         try:
@@ -577,5 +581,5 @@ def _own_addresses(hosts: list[str]) -> list[str]:
         except socket.gaierror as error:
             raise LaunchError(2, f"-H: unknown host {host} ({error.strerror})") from None
         except OSError as error:
-            raise LaunchError(2, f"-H {host}: it cannot be reached: {error}") from None
+            raise LaunchError(2, f"-H {host}: the host cannot be reached: {error}") from None
     return sorted(found, key=sockets.is_loopback)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that mpirun or srun started for a ddlrun on another host: it connects, runs, reports.
+"""Runs one rank that mpirun or srun started for a ddlrun on another host.
 
-Run as a script: remote_rank.py [--] PROGRAM ARGS... It imports no more of the project than its
-siblings.
-The environment has
+A script: remote_rank.py [--] PROGRAM ARGS... It imports only the modules in its folder. The
+environment has
 
     DDL_HOST_LIST   the ranks of all hosts, "h1:0,1;h2:2,3"
-    DDL_CONTROL     where ddlrun listens, "address,address:port"; without it, PROGRAM is run at once
+    DDL_CONTROL     where ddlrun listens, "address,address:port"; without it, PROGRAM runs at once
     DDL_SECRET      the job's secret
     DDL_BIND        how to bind to cores: numa, core, none; or "0-3/all", the cores of each rank
 
-and, from the launcher, the rank. It announces itself to ddlrun, which sends GO when all ranks have.
-Then its output goes to ddlrun, and signals come from there. When ddlrun goes silent, it ends.
+and the launcher's number of the rank. The rank connects to ddlrun, which sends GO when all ranks
+have connected. It then sends the output to ddlrun, and receives signals. It ends if ddlrun is
+silent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import witness  # type: ignore[import-not-found, unused-ignore]
 _CHUNK = 64 * 1024
 _CONNECT = 5.0  # seconds for each of ddlrun's addresses
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # not for the program
+_HIDDEN = ("DDL_CONTROL", "DDL_BIND")  # variables that the program does not get
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 
@@ -58,7 +58,7 @@ class _Identity:
         if not 0 <= self.rank < self.size or seen != self.size:
             sys.exit(
                 f"ddlrun: the launcher started this as rank {self.rank} of {seen}, not of"
-                f" {self.size}: do mpirun or srun --mpi=... and the program belong together?"
+                f" {self.size}: check that mpirun, or srun --mpi=..., matches the program's MPI"
             )
         self.host, ranks = next((h, r) for h, r in lists.items() if self.rank in r)
         self.first = next(h for h, r in lists.items() if 0 in r)
@@ -111,7 +111,7 @@ def _variables(identity: _Identity) -> dict[str, str]:
 
 
 def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]:
-    """The cores of this rank, and why the wanted ones cannot be had."""
+    """Return the cores of this rank, and the reason if it cannot get the wanted ones."""
     binding = os.environ.get("DDL_BIND", "numa")
     if binding in placement.BINDINGS:
         return placement.share(nodes, identity.local_rank, identity.local_size, binding), ""
@@ -120,44 +120,44 @@ def _cores(identity: _Identity, nodes: list[list[int]]) -> tuple[list[int], str]
     wanted = everything if mine == "all" else placement.parse_cores(mine)
     if set(wanted) - set(everything):
         return everything, (
-            f"-rankfile gives it cores {placement.format_cores(wanted)}, but only"
-            f" {placement.format_cores(everything)} are there"
+            f"-rankfile gives it cores {placement.format_cores(wanted)}, but it may use only"
+            f" {placement.format_cores(everything)}"
         )
     return wanted, ""
 
 
 def _why_not(command: list[str]) -> str:
-    """Why the program cannot run on this host; "" if it can."""
+    """Return the reason why the program cannot run on this host, or ""."""
     program = command[0]
     if not shutil.which(program):
         where = "" if "/" in program else f" in PATH ({os.environ.get('PATH', '')})"
-        return f"there is no program {program}{where}"
+        return f"the program {program} does not exist{where}"
     script = next((word for word in command[1:2] if word.endswith(".py")), None)
     if script and not os.path.isfile(script):
-        return f"there is no file {script} in {os.getcwd()}"
+        return f"the file {script} does not exist in {os.getcwd()}"
     return ""
 
 
 def _no_way(identity: _Identity) -> str:
-    """Why this host cannot reach that of the rendezvous; "" if it may."""
+    """Return the reason why this host cannot reach the rendezvous' host, or ""."""
     if identity.host == identity.first:
         return ""
     try:
         mine, address = sockets.addresses_to(identity.first)
     except OSError as error:
-        return f"it has no way to {identity.first}: {error.strerror}; correct its DNS or routes"
+        return f"it has no route to {identity.first}: {error.strerror}; correct its DNS or routes"
     if sockets.is_loopback(mine):
-        return f"it takes {identity.first} for itself ({address}); correct its /etc/hosts"
+        return f"it resolves {identity.first} to itself ({address}); correct its /etc/hosts"
     return ""
 
 
 def _no_interface() -> str:
-    """Which of the given interfaces this host lacks; "" if none."""
+    """Return which of the configured interfaces this host lacks, or ""."""
     there = [name for _, name in socket.if_nameindex()]
     for variable in _INTERFACES:
         for name in filter(None, os.environ.get(variable, "").split(",")):
             if name not in there:
-                return f"{variable} says {name}, but there is only {', '.join(there)}"
+                return f"{variable} is {name}, but the host has only {', '.join(there)}"
     return ""
 
 
@@ -188,8 +188,8 @@ class _Rank:
         self._frames = frames.Frames()
         self._selector = selectors.DefaultSelector()
         self._process: subprocess.Popen[bytes] | None = None
-        self._open = 0  # of its stdout and stderr
-        self._input = bytearray()  # for its stdin
+        self._open = 0  # the number of open pipes of its stdout and stderr
+        self._input = bytearray()  # bytes for its stdin
         self._input_ends = False
         self._reported = False
         self._reports = reports.Reports()
@@ -199,7 +199,7 @@ class _Rank:
 
     def run(self, hello: dict[str, Any]) -> int:
         signal.signal(signal.SIGTERM, self._end_program)  # the launcher ends the job
-        # Not SIG_IGN, which the program would inherit.
+        # Not SIG_IGN, since the program would inherit it.
         signal.signal(signal.SIGINT, lambda *_: None)
         wake, woken = socket.socketpair()
         woken.setblocking(False)
@@ -241,7 +241,7 @@ class _Rank:
         try:
             settings = frames.open_proven(frames.GO, payload, self._nonce, self._secret)
         except ValueError as error:
-            sys.exit(f"ddlrun: what answers at DDL_CONTROL is not ddlrun: {error}")
+            sys.exit(f"ddlrun: the process at DDL_CONTROL is not ddlrun: {error}")
         for name in _HIDDEN:
             os.environ.pop(name, None)
         os.environ.update(settings["environment"])
@@ -262,7 +262,7 @@ class _Rank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            close_fds=False,  # an MPI's descriptors are for the program
+            close_fds=False,  # the program may need an MPI's descriptors
         )
         if self._process.stdin:
             os.set_blocking(self._process.stdin.fileno(), False)
@@ -288,7 +288,7 @@ class _Rank:
         process = self._process
         if process is None or self._reported:
             return
-        # Not reaped before the job ends, so that no other process gets the group's number.
+        # Not reaped before the job ends, so that no other process can get the number of the group.
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return
@@ -297,7 +297,7 @@ class _Rank:
         for pipe, kind in ((process.stdout, frames.OUT), (process.stderr, frames.ERR)):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
-            with contextlib.suppress(BlockingIOError):  # others hold it open
+            with contextlib.suppress(BlockingIOError):  # other processes hold the pipe open
                 while data := os.read(pipe.fileno(), _CHUNK):
                     self._send(frames.frame(kind, data))
         text = f"{process.pid} {ended.si_status} {int(ended.si_code != os.CLD_EXITED)}"
@@ -313,7 +313,8 @@ class _Rank:
         self._input_ends = not data
 
     def _feed(self) -> None:
-        """Write input to the program, and report to ddlrun how much it took: then more is sent."""
+        """Write input to the program, and report to ddlrun how much it took, so that ddlrun sends
+        more."""
         assert self._process and self._process.stdin
         stdin, taken = self._process.stdin, 0
         over = self._input_ends
@@ -321,7 +322,7 @@ class _Rank:
             taken = os.write(stdin.fileno(), self._input) if self._input else 0
         except BlockingIOError:
             return
-        except OSError:  # nobody reads it any more
+        except OSError:  # the program has closed its stdin
             self._input.clear()
             over = True
         del self._input[:taken]
@@ -333,7 +334,7 @@ class _Rank:
             self._send(frames.frame(frames.TAKEN, str(taken).encode()))
 
     def _send(self, data: bytes) -> None:
-        """Waits as long as ddlrun does not read, if its host still answers."""
+        """Send data. Waits as long as ddlrun does not read but its host still answers."""
         rest = memoryview(data)
         while rest:
             try:
@@ -353,14 +354,14 @@ class _Rank:
                 os.killpg(self._process.pid, number)
 
     def _end_program(self, *_: object) -> None:
-        """The program may still save what it has: the launcher kills this process when its time is
-        over, and the kernel the program with it."""
+        """End the program with SIGTERM, so that it can save its state. When its time is over, the
+        launcher kills this process, and the kernel then kills the program."""
         if self._process is None or self._reported:
             self._give_up()
         self._signal(signal.SIGTERM)
 
     def _give_up(self) -> NoReturn:
-        """End the program, and this process."""
+        """Kill the program, and exit."""
         self._signal(signal.SIGKILL)
         os._exit(0 if self._reported else 1)
 

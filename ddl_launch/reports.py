@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks report to their launcher on the same host: datagrams to an abstract unix socket.
+"""Reports of ranks to their launcher on the same host: datagrams to an abstract unix socket.
 
-Imported by scripts that import nothing else of the project. DDL_LAUNCHER names the socket, without
-the leading zero byte. A report is "RANK KIND TEXT":
+Scripts import this module, so it imports no other module of the project. DDL_LAUNCHER names the
+socket, without the leading zero byte. A report is "RANK KIND TEXT":
 
     joining        the rank has begun to wait for the others, in the rendezvous of DDL_RENDEZVOUS
-    joined         all have come
-    gave up        it no longer waits, without the others
+    joined         all ranks have joined the rendezvous
+    gave up        the rank no longer waits; not all ranks have joined
     raised TEXT    an exception that its program does not catch: "ValueError: boom"
 
-A datagram is in the launcher's queue when the sender goes on, so what a process has reported is
-never behind its end. libddl/src/comm/world.c and ddl_core/uncaught.py send them.
+A datagram is in the launcher's queue before the sender continues, so the launcher gets a process's
+reports before it sees the process's end. libddl/src/comm/world.c and ddl_core/uncaught.py send
+them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import struct
 from typing import NamedTuple
 
 VARIABLE = "DDL_LAUNCHER"
-LARGEST = 2048  # bytes of a report; what is longer is cut
+LARGEST = 2048  # bytes of a report; a longer one is cut
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 _KINDS = ("joining", "joined", "gave up", "raised")
 
 
 class Report(NamedTuple):
-    """What one rank has said."""
+    """A report of one rank."""
 
     rank: int
     kind: str
@@ -37,7 +38,7 @@ class Report(NamedTuple):
 
 
 def parse(data: bytes) -> Report | None:
-    """The report, or None for what is none."""
+    """Return the report, or None if the data is not a report."""
     rank, _, said = data.decode(errors="replace").partition(" ")
     for kind in _KINDS:
         if rank.isdecimal() and (said == kind or said.startswith(kind + " ")):
@@ -46,7 +47,8 @@ def parse(data: bytes) -> Report | None:
 
 
 class Reports:
-    """The launcher's end. `name` is for DDL_LAUNCHER; "" where there are no abstract sockets."""
+    """The launcher's end of the socket. `name` is for DDL_LAUNCHER, or "" if the system has no
+    abstract sockets."""
 
     def __init__(self) -> None:
         self.name = f"ddlrun-{secrets.token_hex(16)}"
@@ -61,7 +63,7 @@ class Reports:
         self.name = ""
 
     def read(self) -> list[bytes]:
-        """The reports that have arrived from processes of this user."""
+        """Return the reports that have arrived from processes of this user."""
         found: list[bytes] = []
         space = socket.CMSG_SPACE(_CREDENTIALS.size)
         while self.socket is not None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank made a job fail: the one that the others' errors blame. Pure.
+"""The search for the rank that made a job fail. Pure.
 
 When one rank fails, the others fail because they lost it. They often end before it, since a process
-that raises takes some time to end. So the first end says little. A rank whose error names another
-rank is a consequence; of the rest, the one whose failure was known first is the root cause.
+that raises an exception takes some time to end. So the first end is no evidence. A rank whose error
+names another rank is a consequence. Of the remaining ranks, the root cause is the one whose failure
+was known first.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from dataclasses import dataclass, replace
 from ddl_launch.errors import FAILED
 from ddl_launch.failure import Failure
 
-# An exit code does not say when the rank failed. It counts as this many seconds later than a signal
-# that killed, a lost host, or a reported exception.
+# The exit code does not contain the time of the failure. It counts as this many seconds later than
+# a signal that killed, a lost host, or a reported exception.
 _EXIT_TAKES = 0.3
-# In libddl's messages about a lost member. Its rank is that of the world in a job with one comm.
+# The form of libddl's messages about a lost member. Its rank is that of the world in a job with one
+# comm.
 _LOSS = re.compile(r"rank (\d+) on [^\s:]+ (?:is dead|is lost|left the comm|hung up)")
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .*)?$")
 
 
 @dataclass
 class RankState:
-    """What is known of one rank.
+    """The information about one rank.
 
     end      how it ended; None while it runs
-    at       when that was noticed, in seconds
+    at       when its end was noticed, in seconds
     raised   the exception that it reported, at `raised_at`; "" for none
     tail     its last lines of output
-    waits    whether it waits in the job's rendezvous, which it has begun `joinings` times and
-             completed `joined` times
+    waits    whether it waits in the job's rendezvous
+    joinings how often it has begun a rendezvous
+    joined   how often it has completed one
     """
 
     end: Failure | None = None
@@ -57,7 +60,7 @@ class RankState:
 
     @property
     def failed_at(self) -> float:
-        """When its failure was known first."""
+        """The time when its failure was known first."""
         if self.raised:
             return min(self.raised_at, self.at)
         certain = self.end is not None and (self.end.by_signal or self.end.lost)
@@ -65,8 +68,8 @@ class RankState:
 
 
 def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
-    """The rank that is the root cause, at least one having failed. True if a blamed rank is still
-    running, whose end may change the answer."""
+    """Return the rank that is the root cause; at least one rank has failed. Also return True if a
+    blamed rank is still running, since its end may change the answer."""
     failed = [rank for rank, state in ranks.items() if state.failed]
     blamed_by: dict[int, list[int]] = {}
     for rank in failed:
@@ -89,10 +92,10 @@ def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
 
 
 def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
-    """In a job without failures, a rank that has ended before a rendezvous in which others wait.
+    """In a job without failures, return a rank that ended before a rendezvous in which others wait.
 
-    A rendezvous that one rank has joined is over for all: reports of the others may be lost, where
-    many come at once.
+    A rendezvous that one rank has joined is over for all ranks: some of their reports may be lost
+    if many are sent at once.
     """
     joined = max((state.joined for state in ranks.values()), default=0)
     waiting = [
@@ -114,7 +117,7 @@ def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
 
 
 def describe(rank: int, ranks: Mapping[int, RankState], name: str) -> Failure:
-    """The failure of the root cause `rank`; messages call it `name`."""
+    """Return the failure of the root cause `rank`. Messages call it `name`."""
     state = ranks[rank]
     if state.end is not None and state.end.failed:
         return replace(state.end, said=_last_line(state))
@@ -129,7 +132,7 @@ def describe(rank: int, ranks: Mapping[int, RankState], name: str) -> Failure:
 
 
 def _last_line(state: RankState) -> str:
-    """The last line of the traceback with which a Python program ended."""
+    """Return the last line of the traceback with which a Python program ended."""
     if state.raised:
         return state.raised.splitlines()[0]
     before, found = "", ""
@@ -141,7 +144,7 @@ def _last_line(state: RankState) -> str:
 
 
 def list_ranks(ranks: Iterable[int]) -> str:
-    """As "rank 3" or "ranks 0, 2-3"."""
+    """Return a text such as "rank 3" or "ranks 0, 2-3"."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:

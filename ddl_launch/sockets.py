@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free ports of this host, and its addresses towards other hosts.
+"""Free ports of this host, and its addresses for connections from other hosts.
 
-Imported by scripts that import nothing else of the project.
+Scripts import this module, so it imports no other module of the project.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PORTS = range(20000, 32000)  # below Linux's ephemeral ports
 
 
 def free_ports(number: int) -> list[int]:
-    """Different ports that are free now, at most so many. The ranks use them soon after."""
+    """Return up to `number` different ports that are free now. The ranks use them soon after."""
     free: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
@@ -29,10 +29,11 @@ def free_ports(number: int) -> list[int]:
 
 
 def addresses_to(host: str) -> tuple[str, str]:
-    """Return this host's address that the kernel uses towards another host, and that host's
-    address. OSError when there is no route; socket.gaierror when the name is unknown."""
+    """Return this host's source address for another host, and that host's address. Raises OSError
+    if there is no route, and socket.gaierror if the name is unknown."""
     found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-    found.sort(key=lambda each: each[0] != socket.AF_INET)  # IPv6 only where IPv4 leads nowhere
+    # IPv6 only if there is no route for IPv4.
+    found.sort(key=lambda each: each[0] != socket.AF_INET)
     problem = OSError(f"{host} has no address")
     for family, kind, _, _, known in found:
         try:
@@ -50,9 +51,9 @@ def is_loopback(address: str) -> bool:
 
 
 def listen(backlog: int) -> socket.socket:
-    """Listen at a free port of all of this host's addresses, of IPv4 and IPv6."""
+    """Listen on a free port of all IPv4 and IPv6 addresses of this host."""
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 is switched off
+        with contextlib.suppress(OSError):  # IPv6 is disabled
             return socket.create_server(
                 ("::", 0), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
             )

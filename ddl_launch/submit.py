@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddlrun --submit`: a batch script, or a Kubeflow MPIJob, that runs the same ddlrun in a job.
+"""`ddlrun --submit`: writes a batch script, or a Kubeflow MPIJob, that runs the same ddlrun in a
+job.
 
-What is written depends on the options alone, so writing it again changes nothing. Slurm's is tested
-with a real one; those of LSF, PBS and Kubernetes follow their documentation and are untested there:
+The file depends on the options alone, so writing it again changes nothing. Slurm's file is tested
+with a real Slurm. The others follow the documentation and are untested:
 
     LSF         IBM Spectrum LSF 10.1, "bsub" and "Resource requirement strings" (span[ptile=N])
     PBS         PBS Professional, User's Guide, "Requesting Resources" (select=N:mpiprocs=M)
@@ -33,19 +34,22 @@ _SUBMIT = {
     "k8s": ["kubectl", "apply", "-f"],
 }
 _PACKAGES = {"slurm": "Debian: slurm-client", "k8s": "kubectl"}
-_OWN = ("--submit", "--submitarg", "--image", "--name")  # each with a value
-_LIMIT = 120.0  # seconds for the scheduler to take it
+_OWN = ("--submit", "--submitarg", "--image", "--name")  # options with a value
+_LIMIT = 120.0  # seconds for the scheduler to accept the job
 _MARK = "# written by ddlrun --submit, digest"
 
 
 def submit(
     arguments: argparse.Namespace, words: Sequence[str], command: list[str], console: Console
 ) -> int:
-    """Write the job, show or submit it; the exit code."""
+    """Write the job, and show or submit it. Return the exit code."""
     hosts, ranks = _shape(arguments)
     kind = arguments.submit
     if arguments.host or arguments.hostfile or arguments.rankfile:
-        raise LaunchError(USAGE, "--submit: the hosts come from the scheduler, not from -H")
+        raise LaunchError(
+            USAGE,
+            "--submit: the scheduler chooses the hosts; leave out -H, -hostfile and -rankfile",
+        )
     name = arguments.name or _name_of(command)
     inner = _inner(words)
     if kind == "k8s":
@@ -77,22 +81,24 @@ def submit(
     except subprocess.TimeoutExpired:
         raise LaunchError(
             FAILED,
-            f"{program[0]} has not answered within {_LIMIT:.0f} s; it may have taken {path}",
+            f"{program[0]} has not answered within {_LIMIT:.0f} s; check whether it has accepted"
+            f" {path}",
         ) from None
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
-        raise LaunchError(FAILED, f"{program[0]} refused {path}: {said}")
+        raise LaunchError(FAILED, f"{program[0]} rejected {path}: {said}")
     console.log(f"{path}: {said}")
     return 0
 
 
 def _write(path: Path, text: str) -> None:
-    """With a line by which the file is known later, unless somebody has changed it."""
+    """Write the file, with a digest by which a later run recognises it. Raises LaunchError if the
+    user has changed the file."""
     if path.exists() and not _is_unchanged(path.read_text(errors="replace")):
         raise LaunchError(
             USAGE,
-            f"--submit: {path} is there already, and ddlrun has not written it like that:"
-            " rename it, or give another --name",
+            f"--submit: {path} exists and was changed after ddlrun wrote it, or another program"
+            " wrote it: rename it, or give another --name",
         )
     first, rest = text.split("\n", 1)
     path.write_text(f"{first}\n{_MARK} {_digest(text)}\n{rest}")
@@ -118,16 +124,17 @@ def script(
     more: Sequence[str],
     image: str | None,
 ) -> str:
-    """A batch script for `ranks` ranks on each of `hosts` hosts, that runs the ddlrun `inner`."""
+    """Return a batch script that runs the ddlrun `inner`, with `ranks` ranks on each of `hosts`
+    hosts."""
     if kind == "slurm":
         own = [f"--job-name={name}", f"--nodes={hosts}", f"--ntasks-per-node={ranks}"]
         own += [f"--output={name}.%j.out", *more]
         lines = [f"#SBATCH {option}" for option in own]
-        if image:  # of the pyxis plugin
+        if image:  # an option of the pyxis plugin
             inner = [*inner[:3], f"--mpiarg=--container-image={image}", *inner[3:]]
         begin: list[str] = []
     elif image:
-        raise LaunchError(USAGE, f"--image has no meaning with --submit {kind}")
+        raise LaunchError(USAGE, f"--image is not supported with --submit {kind}")
     elif kind == "lsf":
         own = [f"-J {name}", f"-n {hosts * ranks}", f'-R "span[ptile={ranks}]"']
         own += [f"-o {name}.%J.out", *more]
@@ -142,7 +149,8 @@ def script(
 
 
 def manifest(name: str, image: str, hosts: int, ranks: int, inner: list[str]) -> str:
-    """A Kubeflow MPIJob. The image has libddl, Open MPI, and sshd for the workers."""
+    """Return a Kubeflow MPIJob. The image must contain libddl, Open MPI, and sshd for the
+    workers."""
     command = ["ddlrun", *inner[3:]]
     return f"""\
 apiVersion: kubeflow.org/v2beta1
@@ -174,7 +182,7 @@ spec:
 
 
 def _shape(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Hosts, and ranks on each."""
+    """Return the number of hosts, and of ranks on each."""
     hosts = count_hosts(arguments.nodes, arguments.racks, arguments.aisles)
     ranks, size = arguments.accelerators, arguments.n
     if hosts is None and size and ranks and size % ranks == 0:
@@ -198,7 +206,7 @@ def _name_of(command: Sequence[str]) -> str:
 
 
 def _inner(words: Sequence[str]) -> list[str]:
-    """The same ddlrun without what is for the submission."""
+    """Return the same ddlrun without the options for the submission."""
     rest, kept = list(words), []
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)

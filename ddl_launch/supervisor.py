@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run ranks, on this machine or on several: their output, their signals, and their common end."""
+"""The supervision of ranks on one or several machines: their output, their signals and their
+end."""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from ddl_launch.failure import Failure
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM)
-DRAIN = 1.0  # seconds for output that other processes hold open after all ranks have ended
+DRAIN = 1.0  # seconds to read output that other processes hold open after all ranks have ended
 CHUNK = 64 * 1024
 _TAIL = 20  # lines of the first rank that failed
-# Seconds from the first failure to the report: to collect the errors of other ranks, and the end of
-# a rank that they blame.
+# Seconds from the first failure to the report. They allow for the errors of other ranks, and for
+# the end of a rank that these blame.
 _SETTLE = 0.3
 _LATEST = 2.0
-_LEAVE = 5.0  # seconds at least for SIGKILL to end a rank
+_LEAVE = 5.0  # seconds for SIGKILL to end a rank, at least
 
 
 class Output:
-    """Where the stdout and stderr of a rank go: to the console, or to files. Keeps its last
+    """The stdout and stderr of a rank, which go to the console or to files. Keeps the last
     lines."""
 
     def __init__(self, console: Console, rank: int, prefix: str, host: int | None) -> None:
@@ -42,11 +43,11 @@ class Output:
 
 
 class Supervisor(ABC):
-    """One run of ranks. `run` may be called once, in the main thread.
+    """A run of ranks. Call `run` once, in the main thread.
 
     grace        seconds between SIGTERM and SIGKILL when a job is ended
-    output_dir   where the ranks' output is, when it is in files
-    summary      say at the end how long it took, also when all went well
+    output_dir   the folder of the ranks' output, if it goes to files
+    summary      log the duration at the end, even if no rank failed
     """
 
     def __init__(
@@ -62,15 +63,16 @@ class Supervisor(ABC):
         self._first: Failure | None = None
         self._report_at: float | None = None  # when to report the failures so far
         self._report_latest = 0.0
-        self._kill_at: float | None = None  # when the grace is over
-        self._leave_at: float | None = None  # when nothing has helped
-        self._left: set[int] = set()  # ranks that are still there then
+        self._kill_at: float | None = None  # when the grace period ends
+        self._leave_at: float | None = None  # when to give up on ranks that SIGKILL does not end
+        self._left: set[int] = set()  # ranks that are still running then
         self._asked_to_end = 0
         self._begun = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Run to the end. Returns the job's exit code: 0, or that of the rank that failed first."""
+        """Run to the end. Return the job's exit code: 0, or the code of the rank that failed
+        first."""
         with self._signals() as wake:
             self._selector.register(wake, selectors.EVENT_READ, lambda: self._take_signals(wake))
             try:
@@ -97,14 +99,14 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _ended(self) -> list[Failure]:
-        """Remove ranks that have ended from `_running`. Returns how they ended."""
+        """Remove ranks that have ended from `_running`. Return how they ended."""
 
     @abstractmethod
     def _read_reports(self) -> None:
         """Pass reports that have arrived to `_take_report`."""
 
     def _is_late(self) -> bool:
-        """Whether a failure may be reported later than usual."""
+        """Return whether a failure may be reported later than usual."""
         return False
 
     @abstractmethod
@@ -113,19 +115,19 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _name(self, rank: int) -> str:
-        """The rank, its host and its process, for messages."""
+        """Return the rank, its host and its process, for messages."""
 
     @abstractmethod
     def _last_lines(self, rank: int) -> list[bytes]:
-        """The last lines that a rank wrote."""
+        """Return the last lines that a rank wrote."""
 
     @abstractmethod
     def _is_in_sight(self) -> bool:
-        """Whether the ranks' last lines are right above on the user's screen."""
+        """Return whether the ranks' last lines are directly above on the user's screen."""
 
     @abstractmethod
     def _has_output(self) -> bool:
-        """Whether more output may come."""
+        """Return whether more output may come."""
 
     @abstractmethod
     def _clean_up(self) -> None:
@@ -154,7 +156,8 @@ class Supervisor(ABC):
             self._leave()
 
     def _leave(self) -> None:
-        """A process that waits in the kernel, as for a file server, does not end by a signal."""
+        """Stop waiting for processes that no signal can end because they wait in the kernel, for
+        example for a file server."""
         self._leave_at = None
         for rank in sorted(self._running):
             self._console.log(f"{self._name(rank)} cannot be killed: leaving it")
@@ -167,12 +170,12 @@ class Supervisor(ABC):
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _deadlines(self) -> list[float | None]:
-        """When to act next even if nothing arrives."""
+        """Return the times at which to act even if nothing arrives."""
         return [self._kill_at, self._leave_at, None if self._first else self._report_at]
 
     def _drain(self) -> None:
-        """Pass on the rest of the output after all ranks have ended. Other processes may hold it
-        open, so not for long."""
+        """Pass on the rest of the output after all ranks have ended. Wait only a short time, since
+        other processes may hold the pipes open."""
         deadline = time.monotonic() + DRAIN
         while self._has_output() and time.monotonic() < deadline:
             self._turn(max(0.0, deadline - time.monotonic()))
@@ -191,10 +194,10 @@ class Supervisor(ABC):
             state.joined += report.kind == "joined"
 
     def _check_failures(self) -> None:
-        """Report the root cause when it is clear; its consequences may be known before it."""
+        """Report the root cause when it is clear. Its consequences may be known earlier."""
         if self._first is not None:
             return
-        self._read_reports()  # of ranks that have just ended
+        self._read_reports()  # reports of ranks that have just ended
         failed = [rank for rank, state in self._states.items() if state.failed]
         if not failed:
             self._check_absent()
@@ -216,7 +219,7 @@ class Supervisor(ABC):
             self._report(root_cause.describe(rank, self._states, self._name(rank)))
 
     def _check_absent(self) -> None:
-        """End a job whose ranks would wait until their timeout for one that has ended."""
+        """End a job whose ranks would wait until their timeout for a rank that has ended."""
         absent = root_cause.find_absent(self._states)
         if absent is None:
             self._report_at = None
@@ -242,8 +245,8 @@ class Supervisor(ABC):
         self._kill_at = time.monotonic() + self._grace
 
     def _sum_up(self) -> None:
-        """Log the job's result, and the last lines of the rank that failed if they are out of
-        sight."""
+        """Log the job's result. Also log the last lines of the failed rank if they are not on the
+        screen."""
         first, seconds = self._first, time.monotonic() - self._begun
         if first is None:
             if self._summary:
@@ -268,7 +271,9 @@ class Supervisor(ABC):
         ours.setblocking(False)
         theirs.setblocking(False)
         numbers = [*FORWARDED, signal.SIGCHLD]
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup; the ranks ignore it, too
+        if (
+            signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        ):  # set by nohup; the ranks ignore it, too
             numbers.remove(signal.SIGHUP)
         before = {number: signal.signal(number, lambda *_: None) for number in numbers}
         wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
@@ -285,7 +290,7 @@ class Supervisor(ABC):
         for number in wake.recv(CHUNK):
             if number not in FORWARDED:
                 continue  # SIGCHLD
-            if number == signal.SIGHUP:  # which comes twice when a terminal is closed
+            if number == signal.SIGHUP:  # sent twice when a terminal is closed
                 self._asked_to_end = max(1, self._asked_to_end)
             elif number in _ENDING:
                 self._asked_to_end += 1
@@ -306,10 +311,10 @@ class Supervisor(ABC):
             else:
                 stream.end()
         except BrokenPipeError:
-            # As in a pipeline without ddlrun, whose writer gets SIGPIPE.
+            # Treat it as SIGPIPE in a pipeline without ddlrun.
             self._console.abandon(stream.sink)
             self._reader_has_gone(stream.sink)
-        except OSError as error:  # a full disk, or a terminal that is gone
+        except OSError as error:  # a full disk, or a closed terminal
             self._console.abandon(stream.sink)
             self._console.log(f"cannot write output: {error.strerror}; ending all ranks")
             if self._first is None:
@@ -318,9 +323,9 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _reader_has_gone(self, sink: Any) -> None:
-        """Called when the reader of our stdout or stderr has gone."""
+        """Handle the end of the reader of our stdout or stderr."""
 
 
 def output_files(folder: Path, rank: int) -> tuple[IO[bytes], IO[bytes]]:
-    """The files that take a rank's stdout and stderr."""
+    """Open the files for a rank's stdout and stderr."""
     return open(folder / f"rank.{rank}.out", "wb"), open(folder / f"rank.{rank}.err", "wb")

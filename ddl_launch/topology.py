@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PowerAI DDL's mode, nodes, racks and aisles as DDL_OPTIONS and DDL_TOPOLOGY. Pure."""
+"""Conversion of PowerAI DDL's mode, nodes, racks and aisles to DDL_OPTIONS and DDL_TOPOLOGY.
+Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _MODES = {
     "b": "NCCL where it is possible",
     "n": "NCCL",
 }
-_OWN = "rdthp"  # libddl's own
+_OWN = "rdthp"  # the modes of libddl itself
 _REFUSED = {
     "m": "MPI's own collectives",
     "c": "RCS",
@@ -22,13 +23,13 @@ _LEVELS = {"0": "warn", "1": "plan", "2": "debug"}
 
 
 def count_hosts(nodes: int | None, racks: int | None, aisles: int | None) -> int | None:
-    """The number of hosts that -nodes (in each rack), -racks (in each aisle) and -aisles give.
+    """Return the number of hosts by -nodes (in each rack), -racks (in each aisle) and -aisles.
     None: not given."""
     return None if nodes is None else nodes * (racks or 1) * (aisles or 1)
 
 
 def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | None) -> str:
-    """DDL_TOPOLOGY: "4x8;4x8" for 2 aisles of 8 racks of 4 hosts; "" for a single rack."""
+    """Return DDL_TOPOLOGY: "4x8;4x8" for 2 aisles of 8 racks of 4 hosts; "" for a single rack."""
     groups = (racks or 1) * (aisles or 1)
     said = f"-nodes {nodes or '?'} -racks {racks or 1} -aisles {aisles or 1}"
     wanted = count_hosts(nodes, racks, aisles)
@@ -42,7 +43,7 @@ def describe(hosts: int, nodes: int | None, racks: int | None, aisles: int | Non
 
 
 def mode_option(mode: str | None, size: int) -> tuple[str, str]:
-    """DDL_OPTIONS for -mode, "" if libddl is to choose; and a remark for the user."""
+    """Return DDL_OPTIONS for -mode, or "" if libddl chooses; and a remark for the user."""
     if mode is None:
         return "", ""
     found = re.fullmatch(r"([a-z])(?::(\d+(?:x\d+){0,3}))?", mode)
@@ -73,7 +74,7 @@ def mode_option(mode: str | None, size: int) -> tuple[str, str]:
 
 
 def library_options(words: Sequence[str]) -> tuple[str | None, str, dict[str, str]]:
-    """PowerAI DDL's library options as a -mode (None: not given), further DDL_OPTIONS, and
+    """Convert PowerAI DDL's library options to a -mode or None, further DDL_OPTIONS, and
     variables to set."""
     mode, others, variables = None, [], {}
     rest = [word for text in words for word in text.split()]

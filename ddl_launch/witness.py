@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report to the ranks of a host which of their processes have ended. The kernel closes a dead
-process's connection, which no network between hosts can forge.
+"""Reports to the endpoints of a host which processes have ended. The kernel closes a dead process's
+connection, which no network between hosts can forge.
 
-Imported by scripts that import nothing else of the project. DDL_WITNESS names an abstract unix
-stream socket, without the leading zero byte. Each endpoint of libddl connects to it. A record is 24
-bytes: a word of 8 and the endpoint's id of 16.
+Scripts import this module, so it imports no other module of the project. DDL_WITNESS names an
+abstract unix stream socket, without the leading zero byte. Each endpoint of libddl connects to it.
+A record has 24 bytes: a word of 8 bytes and the endpoint's id of 16 bytes.
 
-    ddlwitn1    an endpoint, first: this is my id
-    ddlleave    an endpoint, before it is destroyed: my end means nothing
-    ddlcontn    an endpoint: I may continue without members of a comm; the first half of the comm's
-                id, and the number of the attempt by which its survivors agreed. The witness sends
-                these 16 bytes to all others before it reports the end of the endpoint
-    ddlended    the witness: the process of this endpoint has ended
+    ddlwitn1    from an endpoint, first: its id
+    ddlleave    from an endpoint, before it is destroyed: ignore its end
+    ddlcontn    from an endpoint: it may continue without members of a comm. The record has the
+                first half of the comm's id, and the number of the attempt by which its survivors
+                agreed. The witness sends these 16 bytes to all others before it reports the end of
+                the endpoint
+    ddlended    from the witness: the process of this endpoint has ended
 
-An endpoint that comes late is told of the last ends before: its record may be read after that of an
-end, although it was sent before.
+An endpoint that connects late gets the last ends before it: the witness may read its record after
+an end that happened later.
 
-On several hosts each has its own witnesses. `on_end` of one forwards its reports to ddlrun, which
+On several hosts each rank has its own witness. Its `on_end` forwards its reports to ddlrun, which
 passes them to `spread` of all others.
 """
 
@@ -36,31 +37,31 @@ HELLO, LEAVE, ENDED = b"ddlwitn1", b"ddlleave", b"ddlended"
 CONTINUES = b"ddlcontn"
 ID = 16  # bytes
 _RECORD = 8 + ID
-MOST_BYTES = ID * 10  # of a report
-_MOST = 4096  # connections
-_REMEMBERED = 64  # ends
-_CONTINUED = 8  # comms of an endpoint; if there were more, _ALL stands for those that are forgotten
+MOST_BYTES = ID * 10  # the most bytes of a report
+_MOST = 4096  # the most connections
+_REMEMBERED = 64  # ends that are reported to late endpoints
+_CONTINUED = 8  # the most comms kept for an endpoint; _ALL stands for all others
 _ALL = struct.pack("=QQ", 0, 2**32 - 1)
 _CREDENTIALS = struct.Struct("@3i")  # pid, uid, gid
 
 
 class _Endpoint:
-    """A connection, and which endpoint it belongs to once it has said so."""
+    """The connection of an endpoint, whose id is known after its first record."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.received = b""  # less than a record
+        self.received = b""  # the beginning of a record
         self.id: bytes | None = None
         self.leaves = False
         self.continued: dict[bytes, bytes] = {}  # by comm
 
     @property
     def report(self) -> bytes:
-        """What is said of its end: its id, and what it has sent by CONTINUES."""
+        """The report of its end: its id, and the data of its CONTINUES records."""
         return (self.id or b"") + b"".join(self.continued.values())
 
     def take(self, data: bytes) -> bool:
-        """Take in what was read. False when it is none of these records."""
+        """Handle received data. Return False if it has an invalid record."""
         self.received += data
         while len(self.received) >= _RECORD:
             word, own = self.received[:8], self.received[8:_RECORD]
@@ -81,10 +82,12 @@ class _Endpoint:
 
 
 class Witness:
-    """Serves the endpoints of this host, by callbacks of `selector`. `name` is for DDL_WITNESS; ""
-    where there are no abstract sockets, and then nothing is witnessed.
+    """The witness of this host's endpoints, run by callbacks of `selector`.
 
-    Nothing is kept for a connection that does not read: it is closed when its socket is full.
+    `name` is for DDL_WITNESS, or "" if the system has no abstract sockets. Then it reports nothing.
+
+    Keeps no data for a connection that does not read: the connection is closed when its socket is
+    full.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Witness:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        with contextlib.suppress(OSError):  # of a process that has ended, or for want of room
+        with contextlib.suppress(OSError):  # the process has ended, or there are too many files
             channel, _ = self._listener.accept()
             channel.setblocking(False)
             if not _is_ours(channel) or len(self._endpoints) == _MOST:
@@ -136,13 +139,13 @@ class Witness:
             self._selector.register(channel, selectors.EVENT_READ, lambda: self._read(endpoint))
 
     def _read(self, endpoint: _Endpoint) -> None:
-        if endpoint not in self._endpoints:  # dropped since it was ready
+        if endpoint not in self._endpoints:  # dropped after select() reported it
             return
         try:
             data = endpoint.channel.recv(_RECORD)
         except BlockingIOError:
             return
-        except OSError:  # closed with records that it had not read
+        except OSError:  # closed with unread records
             data = b""
         is_new = endpoint.id is None
         if data and endpoint.take(data):
@@ -161,7 +164,7 @@ class Witness:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # it has ended, which is read
+            return  # it has ended, which the next read finds
         if sent < len(record):
             self._drop(endpoint)
 
@@ -177,12 +180,12 @@ def is_report(data: bytes) -> bool:
 
 
 def _records(report: bytes) -> bytes:
-    """The records by which an end is reported to an endpoint."""
+    """Return the records that report an end to an endpoint."""
     continued = (report[at : at + ID] for at in range(ID, len(report), ID))
     return b"".join(CONTINUES + each for each in continued) + ENDED + report[:ID]
 
 
 def _is_ours(channel: socket.socket) -> bool:
-    """Whether a process of this user is at the other end."""
+    """Return whether a process of this user is at the other end."""
     credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())

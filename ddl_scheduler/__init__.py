@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many jobs on one cluster: which job has which slots, and when."""
+"""The scheduler of `ddl serve`: decides which job has which slots, and runs the jobs."""

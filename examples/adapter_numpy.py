@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adapter for NumPy: the names that all adapters of libddl share, on NumPy's arrays.
+"""An adapter for NumPy: the functions that all adapters of libddl share, for NumPy's arrays.
 
     import adapter_numpy as ddl
 
@@ -8,7 +8,7 @@
     gradients = ddl.allreduce_gradients(gradients)
     ddl.shutdown()
 
-docs/adapters.md explains it. It is a whole adapter: the tests of all adapters run it as well.
+docs/adapters.md explains it. It is a complete adapter: the tests of all adapters also run it.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def allreduce(array: Array, op: str = "sum") -> Array:
     array  of the same shape and type on all ranks
     op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
 
-    All ranks call it. Raises InvalidArgument for what is not an array and for an unknown op,
-    InvalidState before init, and ddl_core.errors.CommDead when ranks call different things, a rank
-    dies or the time passes.
+    All ranks call it. Raises InvalidArgument for values that are not arrays and for an unknown op,
+    InvalidState before init, and ddl_core.errors.CommDead if ranks call different operations, a
+    rank dies or the time limit passes.
     """
     comm, own = _world.comm(), _array("array", array)
     return comm.allreduce(own, np.empty_like(own), op=adapter.check_op(op))
 
 
 def grouped_allreduce(arrays: Sequence[Array], op: str = "sum") -> list[Array]:
-    """`allreduce` of several arrays as one operation, in which small ones travel together.
+    """Combine several arrays as `allreduce` does, in one operation. Small arrays are sent together.
 
-    arrays: in the same order on all ranks; they may be of different shapes and types.
+    arrays: in the same order on all ranks; shapes and types may differ within the list.
     """
     comm = _world.comm()
     adapter.check_op(op)
@@ -70,24 +70,25 @@ def grouped_allreduce(arrays: Sequence[Array], op: str = "sum") -> list[Array]:
 
 
 def broadcast(array: Array, root: int = 0) -> Array:
-    """The root's array, on all ranks. On the others only shape and type of `array` matter."""
+    """Return the root's array on all ranks. On other ranks only shape and type of `array`
+    matter."""
     comm, result = _world.comm(), _array("array", array).copy()
     return comm.broadcast(result, adapter.check_rank("root", root, comm.size))
 
 
 def allgather(array: Array) -> Array:
-    """The ranks' arrays one after the other, along the first dimension.
+    """Concatenate the ranks' arrays along the first dimension.
 
-    array: of the same shape and type on all ranks. Returns an array of shape
-    (size * array.shape[0], ...); of shape (size,) for a scalar.
+    array: of the same shape and type on all ranks. Returns an array of shape (size *
+    array.shape[0], ...), or of shape (size,) for a scalar.
     """
     comm, own = _world.comm(), np.atleast_1d(_array("array", array))
     return comm.allgather(own, np.empty((comm.size * len(own), *own.shape[1:]), own.dtype))
 
 
 def reduce_scatter(array: Array, op: str = "sum") -> Array:
-    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
-    first dimension, as there are ranks."""
+    """Return this rank's part of the result of `allreduce`. The parts are equal, along the first
+    dimension."""
     comm, own = _world.comm(), _array("array", array)
     adapter.check_op(op)
     rows = adapter.equal_rows("array", own.shape, comm.size)
@@ -95,15 +96,15 @@ def reduce_scatter(array: Array, op: str = "sum") -> Array:
 
 
 def alltoall(array: Array) -> Array:
-    """Give each rank its part of `array`, and get theirs, one after the other in the order of
-    ranks. Parts are equal, along the first dimension."""
+    """Send each rank its part of `array`. Return the received parts, concatenated in the order of
+    ranks. The parts are equal, along the first dimension."""
     comm, own = _world.comm(), _array("array", array)
     adapter.equal_rows("array", own.shape, comm.size)
     return comm.alltoall(own, np.empty_like(own))
 
 
 def barrier() -> None:
-    """Return on no rank before every rank has called it."""
+    """Wait until all ranks have called this."""
     _world.comm().barrier()
 
 
@@ -111,25 +112,26 @@ def barrier() -> None:
 
 
 def allreduce_gradients(gradients: Sequence[Array], op: str = "average") -> list[Array]:
-    """All ranks' gradients, averaged or summed in one operation."""
+    """Average or sum all ranks' gradients in one operation."""
     adapter.check_gradients(op, None)
     return grouped_allreduce(gradients, op)
 
 
 def broadcast_parameters(parameters: Mapping[str, Array], root: int = 0) -> None:
-    """Give all ranks the root's values of named arrays, in place."""
+    """Copy the root's values of named arrays to all ranks, in place."""
     for array in parameters.values():
         array[...] = broadcast(array, root)
 
 
 def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
-    """The ranks' average of each metric; `weight`, such as the number of samples, is how much this
-    rank's values count. All ranks give the same names in the same order."""
+    """Return the ranks' weighted average of each metric. `weight` is the weight of this rank's
+    values, such as its number of samples. All ranks give the same names in the same order."""
     return adapter.average_metrics(metrics, weight, lambda own: allreduce(np.array(own)).tolist())
 
 
 def _array(argument: str, value: Any) -> Array:
-    """The argument as contiguous memory. Refuses lists and numbers, which have no fixed type."""
+    """Return the argument as a contiguous array. Raises InvalidArgument for lists and numbers,
+    which have no fixed type."""
     if not isinstance(value, (np.ndarray, np.generic)):
         raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a NumPy array")
     return np.asarray(value, order="C")

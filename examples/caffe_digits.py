@@ -5,7 +5,7 @@
     ddlrun -n 2 python examples/caffe_digits.py         two
     mpirun -n 2 python examples/caffe_digits.py         two
 
-The lines marked (1), (2) and (3) are what training on many processes needs; the rest is the same as
+The lines marked (1), (2) and (3) make it train on many processes; the rest is the same as
 for one process.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("GLOG_minloglevel", "2")  # Caffe prints the whole net otherwise
+os.environ.setdefault("GLOG_minloglevel", "2")  # otherwise Caffe prints the whole net
 
 import caffe
 import digits
@@ -29,7 +29,7 @@ SOLVER = 'net: "{net}" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" solver_mode
 
 
 def network(batch: int) -> str:
-    """In Caffe's text format."""
+    """Return the network in Caffe's text format."""
     net, filler = caffe.NetSpec(), {"type": "msra"}
     net.images = L.Input(shape={"dim": [batch, 64]})
     net.labels = L.Input(shape={"dim": [batch]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the digits examples of the smaller adapters share: the data, and the check at the end.
+"""The data and the final check that the digits examples of the smaller adapters share.
 
 The data are the 1797 images of 8 x 8 pixels that come with scikit-learn.
 """
@@ -23,7 +23,7 @@ Samples = tuple[Array, Array]
 
 
 def load() -> tuple[Samples, Samples]:
-    """Images, as float32 of shape (number, 64) from 0 to 1, and their labels, as int32: for
+    """Return images, as float32 of shape (number, 64) from 0 to 1, and their labels, as int32: for
     training, and for the test."""
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
@@ -34,7 +34,7 @@ def load() -> tuple[Samples, Samples]:
 
 
 def batches(samples: Samples, epochs: int, rank: int, size: int) -> Iterator[Samples]:
-    """Return this rank's part of each batch. An incomplete batch at the end of an epoch is left
+    """Yield this rank's part of each batch. An incomplete batch at the end of an epoch is left
     out."""
     if BATCH % size:
         sys.exit(f"a batch of {BATCH} cannot be shared equally by {size} processes")
@@ -48,7 +48,7 @@ def batches(samples: Samples, epochs: int, rank: int, size: int) -> Iterator[Sam
 
 
 def initial_weights(seed: int, *sizes: int) -> list[Array]:
-    """Random weights and zero biases of layers with so many inputs and outputs."""
+    """Return random weights and zero biases of layers with these numbers of inputs and outputs."""
     random = np.random.default_rng(seed)
     arrays: list[Array] = []
     for inputs, outputs in pairwise(sizes):
@@ -59,11 +59,11 @@ def initial_weights(seed: int, *sizes: int) -> list[Array]:
 
 
 def report(ddl: Any, weights: Sequence[Array], right: Array) -> int:
-    """Check that all processes have trained the same weights, to the last bit, and print on rank 0.
-    Returns the exit code.
+    """Check that all processes have trained the same weights, to the last bit, and print the result
+    on rank 0. Return the exit code.
 
     ddl    the adapter
-    right  for each test image, whether it was read correctly
+    right  for each test image, whether it was recognised correctly
     """
     digest = hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in weights)).hexdigest()
     if len(set(ddl.allgather_object(digest))) > 1:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits, with workers that may die.
 
-    python examples/elastic_digits.py                        as many workers as are of use here
+    python examples/elastic_digits.py                        as many workers as are useful here
     python examples/elastic_digits.py --workers 4 --kill 2   two of four are killed meanwhile
 
-Batch norm, dropout and random shifts of the images are in it, and nothing in it knows how many
-workers there are. The hash of the final state is the same for any number of workers, whoever dies.
+The network has batch norm and dropout, and images are shifted at random. No part of the program
+depends on the number of workers. The hash of the final state is the same for any number of workers
+and any deaths.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def make_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network to read digits.")
-    parser.add_argument("--workers", default="1:16", help='a number, or "least:most"')
+    parser.add_argument("--workers", default="1:16", help='a number, or "min:max"')
     parser.add_argument("--passes", type=int, default=4)
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N workers meanwhile")
     arguments = parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills so many workers, one after the other, each after 15 further steps."""
+    """Kills this number of workers, one after the other, each after 15 more steps."""
 
     def __init__(self, number: int) -> None:
         self.killed, self.number = 0, number

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network to read handwritten digits in JAX, with workers that may die.
 
-    python examples/elastic_digits_jax.py                        as many workers as are of use here
+    python examples/elastic_digits_jax.py                        as many workers as are useful here
     python examples/elastic_digits_jax.py --workers 4 --kill 2   two of four are killed meanwhile
 
-Batch norm, dropout and random shifts of the images are in it, and nothing in it knows how many
-workers there are. The hash of the final state is the same for any number of workers, whoever dies.
+The network has batch norm and dropout, and images are shifted at random. No part of the program
+depends on the number of workers. The hash of the final state is the same for any number of workers
+and any deaths.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import ddl_jax.elastic as elastic
 TEST_IMAGES = 360
 RATE, DECAY, BETAS = 3e-3, 0.01, (0.9, 0.999)
 NORMS = {"first": 16, "second": 32}  # the layers with batch norm, and their channels
-KEPT = 0.9  # of the running statistics, in each step
+KEPT = 0.9  # share of the running statistics that each step keeps
 
 
 class Digits:
@@ -45,7 +46,8 @@ class Digits:
 
 
 def make_state() -> dict[str, Any]:
-    """Of NumPy arrays: JAX must not compute anything before the workers are there."""
+    """Return the initial state as NumPy arrays, since JAX must not compute anything before the
+    workers start."""
     random = np.random.default_rng(7)
     shapes = {"first": (3, 3, 1, 16), "second": (3, 3, 16, 32), "last": (32 * 4 * 4, 10)}
     weights = {
@@ -65,7 +67,7 @@ def make_state() -> dict[str, Any]:
 
 
 def network(weights: Any, statistics: Any, images: Any, key: Any) -> tuple[Any, Any]:
-    """The outputs, and new statistics. With a key it is in training."""
+    """Return the outputs, and new statistics. It is in training if there is a key."""
     values, updated = images[..., None], {}
     for name in NORMS:
         values = lax.conv_general_dilated(
@@ -85,7 +87,7 @@ def network(weights: Any, statistics: Any, images: Any, key: Any) -> tuple[Any, 
 
 
 def grad_fn(state: Any, batch: Any, key: Any) -> Any:
-    """((loss, statistics), gradients) of one share."""
+    """Return ((loss, statistics), gradients) of one share."""
     images, labels = batch
 
     def loss(weights: Any) -> Any:
@@ -97,7 +99,7 @@ def grad_fn(state: Any, batch: Any, key: Any) -> Any:
 
 
 def update_fn(state: Any, gradients: Any, statistics: Any) -> Any:
-    """A step of AdamW."""
+    """Do a step of AdamW."""
     step = state["step"] + 1
     means, squares = (
         jax.tree.map(lambda m, g, b=beta, p=power: b * m + (1 - b) * g**p, moments, gradients)
@@ -118,7 +120,7 @@ def update_fn(state: Any, gradients: Any, statistics: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network to read digits.")
-    parser.add_argument("--workers", default="1:16", help='a number, or "least:most"')
+    parser.add_argument("--workers", default="1:16", help='a number, or "min:max"')
     parser.add_argument("--passes", type=int, default=4)
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N workers meanwhile")
     arguments = parser.parse_args()
@@ -150,7 +152,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills so many workers, one after the other, each after 15 further steps."""
+    """Kills this number of workers, one after the other, each after 15 more steps."""
 
     def __init__(self, number: int) -> None:
         self.killed, self.number = 0, number

@@ -2,12 +2,13 @@
 """Train a small convolutional network to read handwritten digits in Keras, with workers that may
 die, on each of Keras' backends (KERAS_BACKEND: tensorflow, jax or torch).
 
-    python examples/elastic_digits_keras.py                        as many workers as are of use
+    python examples/elastic_digits_keras.py                        as many workers as are useful
     python examples/elastic_digits_keras.py --workers 4 --kill 2   two of four are killed meanwhile
-    ddl elastic run -n 4 examples/elastic_digits_keras.py --fit    in a program of one's own
+    ddl elastic run -n 4 examples/elastic_digits_keras.py --fit    in a custom program
 
-Batch norm, dropout and random shifts of the images are in it, and nothing in it knows how many
-workers there are. The hash of the final state is the same for any number of workers, whoever dies.
+The network has batch norm and dropout, and images are shifted at random. No part of the program
+depends on the number of workers. The hash of the final state is the same for any number of workers
+and any deaths.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from sklearn.datasets import load_digits
 import ddl_keras.elastic as elastic
 
 TEST_IMAGES = 360
-SHIFT = 1 / 8  # of the images: one pixel
+SHIFT = 1 / 8  # share of the image's width: one pixel
 
 
 def norm() -> layers.Layer:
-    """Batch norm for a short training: its averages follow sooner than by default."""
+    """Return batch norm for a short training: its averages adapt faster than by default."""
     return layers.BatchNormalization(momentum=0.9)
 
 
@@ -50,7 +51,7 @@ def make_model() -> keras.Model:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network to read digits.")
-    parser.add_argument("--workers", default="1:16", help='a number, or "least:most"')
+    parser.add_argument("--workers", default="1:16", help='a number, or "min:max"')
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N workers meanwhile")
     parser.add_argument("--fit", action="store_true", help="be a worker of `ddl elastic run`")
@@ -81,7 +82,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills so many workers, one after the other, each after 15 further steps."""
+    """Kills this number of workers, one after the other, each after 15 more steps."""
 
     def __init__(self, number: int) -> None:
         self.killed, self.number = 0, number

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a small convolutional network to read handwritten digits with a loop of one's own in
-TensorFlow, on processes that may die.
+"""Train a small convolutional network to read handwritten digits with a custom loop in TensorFlow,
+on processes that may die.
 
     python examples/elastic_digits_tensorflow.py                              one process
     ddl elastic run -n 4 examples/elastic_digits_tensorflow.py                four
     ddl elastic run -n 4 examples/elastic_digits_tensorflow.py --kill 2       two are killed
 
-Batch norm, dropout and random shifts of the images are in it. The final state is the same for any
-number of processes, whoever dies.
+The network has batch norm and dropout, and images are shifted at random. The final state is the
+same for any number of processes and any deaths.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Digits:
 
 
 def norm() -> layers.Layer:
-    """Batch norm for a short training: its averages follow sooner than by default."""
+    """Return batch norm for a short training: its averages adapt faster than by default."""
     return layers.BatchNormalization(momentum=0.9)
 
 

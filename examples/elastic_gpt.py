@@ -4,7 +4,7 @@
     python examples/elastic_gpt.py                               one process
     ddl elastic run -n 4 examples/elastic_gpt.py --kill 2        four; two are killed meanwhile
 
-The state's hash at the end is the same, however many processes there are and whoever dies.
+The state's hash at the end is the same for any number of processes and any deaths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import ddl_torch.elastic as elastic
 
-HELD_OUT = 100  # pieces, the last ones
+HELD_OUT = 100  # the last pieces, for evaluation
 
 
 class Pieces:
@@ -83,13 +83,17 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small transformer on Python's sources.")
     parser.add_argument("--steps", type=int, default=300, metavar="N")
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="pieces of a step")
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="pieces in a step")
     parser.add_argument("--logical", type=int, default=8, metavar="N", help="logical workers")
     parser.add_argument("--context", type=int, default=128, metavar="N", help="bytes of a piece")
     parser.add_argument("--width", type=int, default=128, metavar="N")
     parser.add_argument("--layers", type=int, default=4, metavar="N")
-    parser.add_argument("--megabytes", type=float, default=4.0, metavar="N", help="of text")
-    parser.add_argument("--evaluate", type=int, default=50, metavar="N", help="after each N steps")
+    parser.add_argument(
+        "--megabytes", type=float, default=4.0, metavar="N", help="size of the text"
+    )
+    parser.add_argument(
+        "--evaluate", type=int, default=50, metavar="N", help="evaluate after every N steps"
+    )
     parser.add_argument("--loader-workers", type=int, default=0, metavar="N")
     parser.add_argument("--kill", type=int, default=0, metavar="N", help="kill N processes")
     return parser.parse_args()

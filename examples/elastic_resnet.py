@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train ResNet-50 or ResNet-101 as imagenet_resnet50.py does, with processes that may die.
+"""Train ResNet-50 or ResNet-101 like imagenet_resnet50.py, with processes that may die.
 
-    python examples/imagenet_resnet50.py --make-sample DATA        make a small DATA for a try
+    python examples/imagenet_resnet50.py --make-sample DATA        make a small DATA for a test
     python examples/elastic_resnet.py DATA                         one process
     ddl elastic run -n 4 examples/elastic_resnet.py DATA --kill 2  four; two are killed meanwhile
 
-The state's hash at the end is the same, however many processes there are and whoever dies.
+The state's hash at the end is the same for any number of processes and any deaths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import ddl_torch.elastic as elastic
 
 
 class Pictures(Images):
-    """The images by number. Their crops are drawn from the generators, which the job seeds."""
+    """The images by number. Their crops are drawn from the random generators, which the job
+    seeds."""
 
     def __getitem__(self, number: int) -> Any:  # type: ignore[override]
         return super().__getitem__((random.getrandbits(32), number))
@@ -81,7 +82,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("data", type=Path, metavar="DATA", help="the folder with train and val")
     parser.add_argument("--model", choices=sorted(BLOCKS), default="resnet50")
     parser.add_argument("--passes", type=int, default=90, metavar="N")
-    parser.add_argument("--batch", type=int, default=256, metavar="N", help="images of a step")
+    parser.add_argument("--batch", type=int, default=256, metavar="N", help="images in a step")
     parser.add_argument("--logical", type=int, default=16, metavar="N", help="logical workers")
     parser.add_argument("--size", type=int, default=224, metavar="N", help="pixels of an image")
     parser.add_argument("--loader-workers", type=int, default=0, metavar="N")

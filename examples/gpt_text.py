@@ -6,11 +6,11 @@
 
 The text consists of lines such as "4071 is 0147 sorted". Each process draws its own pieces of it,
 so more processes make the batch larger, and the learning rate rises with it. At the end the model
-completes lines that are not in its text; the program prints some of them, how many are right, the
-tokens per second of all processes, and the part of the time that communication took.
+completes lines that are not in its text. The program prints some of them, the number of right ones,
+the tokens per second of all processes, and the share of the time that communication took.
 
 With --text python the text is the source of the installed Python standard library. A model of this
-size needs hours to write that.
+size needs hours to learn to write such text.
 """
 
 from __future__ import annotations
@@ -92,15 +92,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=128, metavar="N", help="bytes of a piece")
     parser.add_argument("--width", type=int, default=128, metavar="N")
     parser.add_argument("--layers", type=int, default=4, metavar="N")
-    parser.add_argument("--megabytes", type=float, default=4.0, metavar="N", help="of text")
-    parser.add_argument("--compression", choices=["f16", "bf16"], help="gradients on the wire")
+    parser.add_argument(
+        "--megabytes", type=float, default=4.0, metavar="N", help="size of the text"
+    )
+    parser.add_argument(
+        "--compression", choices=["f16", "bf16"], help="type in which gradients are sent"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--curve", metavar="FILE", help="plot the loss as PNG (needs matplotlib)")
     return parser.parse_args()
 
 
 def read(megabytes: float) -> Tensor:
-    """The concatenated modules of the standard library, as bytes."""
+    """Return the concatenated modules of the standard library, as bytes."""
     text = bytearray()
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += file.read_bytes()
@@ -114,7 +118,8 @@ def line(digits: list[int]) -> str:
 
 
 def sorting(seed: int) -> Tensor:
-    """Lines of the task. Those whose digits add up to a multiple of five are kept for the end."""
+    """Return lines of the task. Lines whose digits add up to a multiple of five are kept for the
+    end."""
     chance = torch.Generator().manual_seed(seed)
     rows = torch.randint(10, (LINES, DIGITS), generator=chance)
     text = "".join(line(row) for row in rows[rows.sum(1) % 5 != 0].tolist())
@@ -135,7 +140,7 @@ def examine(model: Transformer, seed: int) -> None:
 
 
 def draw(text: Tensor, batch: int, context: int, chance: torch.Generator) -> Iterator[Tensor]:
-    """Pieces of the text, each with the byte that follows it."""
+    """Yield pieces of the text, each with the byte that follows it."""
     while True:
         begins = torch.randint(len(text) - context - 1, (batch,), generator=chance)
         yield torch.stack([text[b : b + context + 1] for b in begins]).long()
@@ -152,7 +157,8 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Tensor) -> 
 def rate(
     model: nn.Module, optimizer: torch.optim.Optimizer, pieces: Iterator[Tensor], tokens: int
 ) -> float:
-    """Tokens per second of this process without communication, while the others do the same."""
+    """Return the tokens per second of this process without communication, while all processes
+    compute."""
     step(model, optimizer, next(pieces))
     ddl.barrier()
     start = time.monotonic()
@@ -191,7 +197,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def complete(self, begins: list[str], length: int) -> list[bytes]:
-        """Texts of equal lengths, each with its most likely continuation."""
+        """Return the texts, which have equal lengths, each with its most likely continuation."""
         text = torch.tensor([list(each.encode()) for each in begins])
         for _ in range(length):
             text = torch.cat([text, self(text[:, -self.context :])[:, -1:].argmax(2)], 1)

@@ -4,7 +4,7 @@ number of processes.
 
     python examples/imagenet_resnet50.py DATA                    one process
     ddlrun -n 2 python examples/imagenet_resnet50.py DATA        two
-    python examples/imagenet_resnet50.py --make-sample DATA      make a small DATA for a try
+    python examples/imagenet_resnet50.py --make-sample DATA      make a small DATA for a test
 
 DATA has the folders train/CLASS and val/CLASS with images, as ImageNet is usually unpacked. The
 recipe is that of Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour"
@@ -48,7 +48,7 @@ RATE, RATE_BATCH = 0.1, 256  # the learning rate that suits a batch of this size
 WARM_UP = 5  # epochs
 DROPS = (1 / 3, 2 / 3, 8 / 9)  # parts of the training after which the rate falls to a tenth
 MOMENTUM, DECAY = 0.9, 1e-4
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colors
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colors in ImageNet
 SUFFIXES = (".jpeg", ".jpg", ".png")
 COMPARED = 4  # steps of one process alone, to compute the scaling
 SAME_IN_BOTH = ("model", "batch", "size", "epochs", "schedule", "label_smoothing", "bf16", "seed")
@@ -126,7 +126,9 @@ class Training:
         self.batch = arguments.batch * ddl.size()  # of all processes
         self.steps_per_epoch = len(images) // self.batch
         if not self.steps_per_epoch:
-            sys.exit(f"{len(images)} images in {images.folder} make no batch of {self.batch}")
+            sys.exit(
+                f"{len(images)} images in {images.folder} are fewer than a batch of {self.batch}"
+            )
         self.step = 0
         self.last_step = arguments.epochs * self.steps_per_epoch
         self.stop = min(self.last_step, arguments.steps or self.last_step)
@@ -274,7 +276,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.losses = state["step"], state["losses"]
         if ddl.rank() == 0:
-            print(f"going on after step {self.step} of {self.arguments.resume}")
+            print(f"resuming after step {self.step} of {self.arguments.resume}")
 
     def options(self) -> dict[str, Any]:
         """The options on which the steps depend."""
@@ -341,7 +343,7 @@ class Images(Dataset[tuple[Image.Image, int]]):
     def __init__(self, folder: Path, size: int, seed: int, training: bool) -> None:
         self.folder, self.size, self.seed, self.training = folder, size, seed, training
         if not folder.is_dir():
-            sys.exit(f"there is no folder {folder}; --make-sample makes one to try")
+            sys.exit(f"the folder {folder} does not exist; --make-sample creates a small one")
         self.classes = sorted(each.name for each in folder.iterdir() if each.is_dir())
         self.files = [
             (str(file), label)
@@ -350,7 +352,7 @@ class Images(Dataset[tuple[Image.Image, int]]):
             if file.suffix.lower() in SUFFIXES
         ]
         if not self.files:
-            sys.exit(f"there are no images in the folders of {folder}")
+            sys.exit(f"the folders of {folder} contain no images")
 
     def __len__(self) -> int:
         return len(self.files)

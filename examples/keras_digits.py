@@ -8,7 +8,7 @@ processes and any backend of Keras.
     KERAS_BACKEND=torch ddlrun -n 2 python examples/keras_digits.py
 
 The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. The lines marked (1), (2)
-and (3) are what training on many processes needs; the rest is the same as for one process.
+and (3) make it train on many processes; the rest is the same as for one process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def main() -> int:
 
 
 def load() -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Images, scaled to values from 0 to 1, and their labels: for training, and for the test."""
+    """Return images, scaled to values from 0 to 1, and their labels: for training, and for the
+    test."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = digits.images[order, :, :, None].astype(np.float32) / 16

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train with Keras's distribution API on JAX, over libddl. Each rank gives its part of each batch.
+"""Train with Keras's distribution API on JAX, over libddl. Each rank provides its part of each
+batch.
 
     ddlrun -n 4 examples/keras_distribution.py
 
-The loss is that of one process that has the whole batch.
+The loss is equal to that of one process with the whole batch.
 """
 
 from __future__ import annotations

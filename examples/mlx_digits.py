@@ -5,7 +5,7 @@
     ddlrun -n 2 python examples/mlx_digits.py         two
     mpirun -n 2 python examples/mlx_digits.py         two
 
-The lines marked (1), (2) and (3) are what training on many processes needs; the rest is the same as
+The lines marked (1), (2) and (3) make it train on many processes; the rest is the same as
 for one process.
 """
 

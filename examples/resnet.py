@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 BLOCKS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}
-EXPANSION = 4  # output channels of a block, in widths
+EXPANSION = 4  # output channels of a block, as a multiple of its width
 
 
 class ResNet(nn.Module):
@@ -37,7 +37,8 @@ class ResNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions and a shortcut. The second one has the stride, as is now common."""
+    """A block of three convolutions and a shortcut. The second one has the stride, as is now
+    common."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()

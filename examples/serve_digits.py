@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three jobs of two tenants on four slots: one is urgent, one worker is killed, nobody restarts.
+"""Run three jobs of two tenants on four slots. One job is urgent, and one worker is killed, but no
+surviving worker is restarted.
 
     python examples/serve_digits.py               one and a half minutes
     python examples/serve_digits.py --passes 20   shorter
 
-Each job is examples/elastic_digits.py. The page of `ddl serve` shows them meanwhile. In the end
-each has the result of the same job when nobody disturbs it, to the last bit.
+Each job is examples/elastic_digits.py. The page of `ddl serve` shows the running jobs. At the end
+each job has the same result, to the last bit, as when it runs undisturbed.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from ddl_scheduler.service.service import Service
 
 PROGRAM = Path(__file__).with_name("elastic_digits.py")
 SLOTS = [PolicySlot(f"slot {number}", "here") for number in range(4)]
-MOST = 2  # slots of a job
-LIMIT = 1800  # seconds for something to happen
+MOST = 2  # the most slots of a job
+LIMIT = 1800  # seconds for an expected event
 
 
 class Story:
-    """Submits, looks and tells; between two looks the service works."""
+    """The story of the example: submits jobs, waits for events, and prints them. The service works
+    while it waits."""
 
     def __init__(self, path: Path, service: Service) -> None:
         self.path, self.service, self.store = path, service, Store(path)
@@ -56,21 +58,21 @@ class Story:
         deadline = time.monotonic() + LIMIT
         while not condition():
             if all(each.state in ENDED for each in self.store.jobs()) and not condition():
-                sys.exit("the jobs have ended too soon for this: give more --passes")
+                sys.exit("the jobs have ended before the event; increase --passes")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not so within {LIMIT} s")
+                raise TimeoutError(f"the expected event did not happen within {LIMIT} s")
             self.service.turn()
 
     def report(self, job: int) -> dict[str, Any]:
         return self.service.live(job) or {"steps": 0, "workers": {}}
 
     def pids(self, job: int) -> list[int]:
-        """Of the workers that train."""
+        """Return the processes of the workers that train."""
         workers = self.report(job)["workers"].values()
         return [each["pid"] for each in workers if each["state"] in ("running", "done")]
 
     def has(self, job: int, size: int) -> bool:
-        """Whether so many workers train, in so many slots."""
+        """Return whether the job has this number of slots and of training workers."""
         given = len(self.store.slots().get(job, ()))
         return given == size == len(self.pids(job)) and not self.store.intents()
 
@@ -85,11 +87,11 @@ class Story:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve three jobs of two tenants.")
-    parser.add_argument("--passes", type=int, default=40, help="of the two long jobs")
+    parser.add_argument("--passes", type=int, default=40, help="passes of the two long jobs")
     passes = parser.parse_args().passes
     short = max(1, passes // 4)
     alone = {number: run_alone(number) for number in {passes, passes + 1, short}}
-    # The starter first: the jobs would inherit what this process does at its end.
+    # The starter comes first: jobs would inherit this process's exit handlers.
     with Starter() as starter, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "jobs.db")
         store = Store(path)
@@ -104,8 +106,8 @@ def main() -> None:
 
 @contextmanager
 def page(story: Story) -> Iterator[None]:
-    """While the jobs run, a browser can watch them. Without the packages of the extra `scheduler`
-    there is no page."""
+    """Serve the page for a browser while the jobs run. Without the packages of the extra
+    `scheduler` there is no page."""
     try:
         from ddl_scheduler.web.app import make_app
         from ddl_scheduler.web.server import make_server
@@ -129,7 +131,7 @@ def page(story: Story) -> Iterator[None]:
 
 
 def run_alone(passes: int) -> str:
-    """The hash of the final state when one worker trains."""
+    """Return the hash of the final state of a job with one worker."""
     print(f"one worker alone, {passes} passes: ", end="", flush=True)
     command = [sys.executable, str(PROGRAM), "--workers", "1", "--passes", str(passes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -183,8 +185,8 @@ def tell(story: Story, alone: dict[int, str], passes: int, short: int) -> None:
 def table(
     story: Story, names: dict[int, str], expected: dict[int, str], first: dict[int, list[int]]
 ) -> bool:
-    """Whether all is as it should be. `first`: the workers with which jobs began, which they should
-    have in the end."""
+    """Print the results. Return whether all are as expected. `first`: the workers with which jobs
+    began, which they must still have at the end."""
     print("\njob     tenant  slots          steps  died  recomputed  state             as alone")
     good = True
     for record in story.store.jobs():

@@ -6,7 +6,7 @@
     mpirun -n 2 python examples/tf_custom_loop.py       two
 
 The data are the 1797 images of handwritten digits that come with scikit-learn. The lines marked
-(1) to (4) are what training on many processes needs; the rest is the same as for one process.
+(1) to (4) make it train on many processes; the rest is the same as for one process.
 """
 
 from __future__ import annotations

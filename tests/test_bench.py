@@ -179,11 +179,11 @@ def test_sizes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--operations", "allreduse"], "'allreduse' is none of allreduce"),
-        (["--dtypes", "f33"], "'f33' is none of"),
+        (["--operations", "allreduse"], "'allreduse' must be one of allreduce"),
+        (["--dtypes", "f33"], "'f33' must be one of"),
         (["--ranks", "two"], "--ranks 'two' is not a list of numbers"),
-        (["--hosts", "2,2"], "--hosts is for --lab"),
-        (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["--hosts", "2,2"], "--hosts requires --lab"),
+        (["--json", "/nowhere/at/all.json"], "the folder /nowhere/at does not exist"),
         (["--rounds", "0"], "--rounds must be at least 1"),
     ],
 )

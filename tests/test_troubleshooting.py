@@ -52,9 +52,9 @@ def test_native_parts_and_the_scheduler_are_read() -> None:
         "ValueError: ddl %s: there are %s inputs, but %s outputs",  # TORCH_CHECK_VALUE
         "InvalidArgumentError: ddl %s: op: %s is unknown",  # OP_REQUIRES
         "XlaRuntimeError: ddl: not initialized: call ddl_jax.init() first",
-        "HttpError: there is no token",
+        "HttpError: the request has no token",
         "HttpError: job %s is %s, not paused or failed",
-        "HttpError: %s streams are open already%s; close some",  # by a variable
+        "HttpError: %s streams are open already%s; close one first",  # by a variable
         "HttpError: host is %s, not one of %s, in the Host header",  # by a field
     ):
         assert text in texts, text

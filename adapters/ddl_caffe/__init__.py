@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddl for Caffe, by its Python interface (pycaffe).
+"""libddl for Caffe, through its Python interface (pycaffe).
 
     import caffe
     import ddl_caffe as ddl
@@ -10,11 +10,11 @@
     solver.snapshot()                # on rank 0
 
 The solver averages the gradients of all ranks between the backward pass and the update. Each rank
-feeds its own part of every batch. The operations take NumPy arrays, which pycaffe's blobs are views
-of (`blob.data`, `blob.diff`).
+feeds its own part of every batch. The operations take NumPy arrays; pycaffe's blobs are views of
+such arrays (`blob.data`, `blob.diff`).
 
-This package does not import Caffe: it takes whatever has pycaffe's interface, as its documentation
-and python/caffe/pycaffe.py have it (`net.params`, `net.layers`, `forward`, `backward`,
+This package does not import Caffe. It takes every object with pycaffe's interface, as documented
+and as in python/caffe/pycaffe.py (`net.params`, `net.layers`, `forward`, `backward`,
 `add_callback`, `apply_update`).
 """
 
@@ -42,12 +42,12 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 def attach(solver: Any) -> None:
-    """Make a solver's own `step` and `solve` average the gradients, by its callbacks, after giving
-    all ranks rank 0's weights.
+    """Give all ranks rank 0's weights, and make a solver's own `step` and `solve` average the
+    gradients, by its callbacks.
 
     All ranks call it, with solvers of equal nets. Raises InvalidArgument for a solver without
-    `add_callback`, for which `Solver` has a loop of its own. An error in a callback, such as
-    CommDead when a rank dies, comes out of the solver's `step`.
+    `add_callback`; `Solver` supports such solvers by its own loop. The solver's `step` raises
+    errors of a callback, such as CommDead if a rank dies.
     """
     if not hasattr(solver, "add_callback"):
         raise InvalidArgument(
@@ -59,15 +59,15 @@ def attach(solver: Any) -> None:
 
 class Solver:
     """A solver on all ranks. Other attributes (`net`, `test_nets`, `iter`, ...) are those of the
-    solver that it wraps.
+    wrapped solver.
 
-    Where Caffe's build has solver callbacks they average the gradients, by one group of operations.
+    If Caffe's build has solver callbacks, they average the gradients, by one group of operations.
     Otherwise `step` is a loop of forward, backward and `apply_update`, in which a layer's gradients
-    travel while the layers before it compute theirs.
+    are sent while the layers before it compute theirs.
 
-    solver     one of pycaffe's, such as caffe.SGDSolver("solver.prototxt"). Its file has no
-               `snapshot` interval, since Caffe would write on all ranks.
-    iter_size  backward passes per update, as in the solver's file; only the own loop needs it
+    solver     a solver of pycaffe, such as caffe.SGDSolver("solver.prototxt"). Its file must have
+               no `snapshot` interval, since Caffe would write on all ranks.
+    iter_size  backward passes per update, as in the solver's file; used by the loop only
     """
 
     def __init__(self, solver: Any, iter_size: int = 1) -> None:
@@ -87,7 +87,7 @@ class Solver:
         return getattr(self._solver, name)
 
     def step(self, iterations: int) -> None:
-        """As many updates. All ranks give the same number."""
+        """Do this number of updates. All ranks pass the same number."""
         if not self._own_loop:
             self._solver.step(iterations)
             return
@@ -102,19 +102,22 @@ class Solver:
             self._solver.apply_update()
 
     def solve(self) -> None:
-        """Not here: it would write snapshots on all ranks. Call `step`."""
-        raise InvalidArgument("solve: a solver of all ranks trains by step(iterations)")
+        """Raise InvalidArgument, since Caffe would write snapshots on all ranks. Call `step`
+        instead."""
+        raise InvalidArgument(
+            "solve: is not supported for a solver on all ranks; call step(iterations)"
+        )
 
     def snapshot(self) -> None:
-        """Write the solver's snapshot, on rank 0; return on no rank before it is written."""
+        """Write the solver's snapshot on rank 0. All ranks return after it is written."""
         if _world.rank() == 0:
             self._solver.snapshot()
         _world.barrier()
 
 
 def _gradients(net: Any) -> dict[str, list[Array]]:
-    """Each layer's gradients, from the last layer on. What several layers share counts for the
-    first of them, whose backward pass is the last to add to it."""
+    """Return each layer's gradients, from the last layer on. Gradients that layers share belong to
+    the first of these layers, whose backward pass is the last to add to them."""
     seen: set[int] = set()
     layers: dict[str, list[Array]] = {}
     for name, blobs in net.params.items():
@@ -134,10 +137,11 @@ def _average(net: Any) -> None:
 
 
 def _backward_and_average(net: Any) -> None:
-    """The backward pass, layer by layer; a layer's gradients travel as soon as they are there."""
+    """Do the backward pass layer by layer. Send a layer's gradients as soon as they are
+    complete."""
     comm, gradients, names = _world.comm(), _gradients(net), list(net.layer_dict)
     started: list[Work[Array]] = []
-    above = len(names) - 1  # the layer from which the pass goes on
+    above = len(names) - 1  # the layer at which the pass continues
     for index in reversed(range(len(names))):
         own = gradients.get(names[index], [])
         if own or index == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddl for Chainer: ChainerMN with a communicator that needs no MPI.
+"""libddl for Chainer: a communicator for ChainerMN that needs no MPI.
 
     import chainermn
     import ddl_chainer as ddl
@@ -8,10 +8,10 @@
     data = chainermn.scatter_dataset(data if comm.rank == 0 else None, comm)
     optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.Adam(), comm).setup(model)
 
-ChainerMN comes with Chainer 7. All of it that takes a communicator takes this one: its optimizer,
-evaluator and checkpointer, datasets, iterators, links, and functions with gradients. They are names
-of this package as well. Arrays are those of NumPy. The names that all adapters of libddl share are
-here too, for the same arrays and for chainer.Variable.
+ChainerMN is part of Chainer 7. Everything in it that takes a communicator takes this one: its
+optimizer, evaluator and checkpointer, datasets, iterators, links, and functions with gradients.
+This package also exports them. Arrays are NumPy's. The functions that all adapters of libddl share
+are here, too, for these arrays and for chainer.Variable.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 def create_communicator(name: str = "ddl") -> Communicator:
-    """The communicator of all ranks, as chainermn.create_communicator gives one. Calls `init` if
-    the program has not. InvalidArgument for another name than "ddl"."""
+    """Return the communicator of all ranks, like chainermn.create_communicator. Calls `init` if
+    necessary. Raises InvalidArgument for another name than "ddl"."""
     if name != "ddl":
-        raise InvalidArgument(f"name: {name!r} is not ddl, the only communicator of ddl_chainer")
+        raise InvalidArgument(f"name: {name!r} must be 'ddl', the only communicator of ddl_chainer")
     if not _world.is_initialized():
         _world.init()
     return Communicator(_world.comm())
 
 
 def DistributedOptimizer(optimizer: Any) -> Any:
-    """`create_multi_node_optimizer` with the communicator of all ranks: averages the gradients
-    before each update. The first update only gives all ranks the parameters of rank 0."""
+    """Return a `create_multi_node_optimizer` with the communicator of all ranks. It averages the
+    gradients before each update. The first update only gives all ranks the parameters of rank 0."""
     return create_multi_node_optimizer(optimizer, create_communicator())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ChainerMN's communicator, on a comm of libddl."""
+"""ChainerMN's communicator on a comm of libddl."""
 
 from __future__ import annotations
 
@@ -21,37 +21,39 @@ Array = np.ndarray[Any, Any]
 
 
 class Communicator(chainermn.CommunicatorBase):
-    """ChainerMN's interface on a comm of libddl. Conventions (shapes, tuples, which rank gets
-    what) are those of chainermn.communicators.MpiCommunicatorBase; arrays keep their types.
+    """ChainerMN's interface on a comm of libddl.
 
-    A rank that fails, or calls something else, makes the others' calls raise
-    ddl_core.errors.CommDead.
+    Conventions (shapes, tuples, which rank gets a result) are those of
+    chainermn.communicators.MpiCommunicatorBase. Arrays keep their types. If a rank fails, or calls
+    another operation, the other ranks' calls raise ddl_core.errors.CommDead.
     """
 
     def __init__(self, comm: ddl_core.Comm) -> None:
         super().__init__()
         self._comm = comm
-        self._overlap: Overlap | None = None  # of the last loss of `overlapped`
+        self._overlap: Overlap | None = None  # for the last loss of `overlapped`
         hosts = adapter_arrays.allgather_object(comm, socket.gethostname())
         here, order = hosts[comm.rank], list(dict.fromkeys(hosts))
         self._intra = hosts[: comm.rank].count(here), hosts.count(here)
         self._inter = order.index(here), len(order)
 
-    rank = property(lambda self: self._comm.rank, doc="This process's number among all.")
-    size = property(lambda self: self._comm.size, doc="How many processes there are.")
-    intra_rank = property(lambda self: self._intra[0], doc="Its number among its host's.")
-    intra_size = property(lambda self: self._intra[1], doc="How many its host has.")
-    inter_rank = property(lambda self: self._inter[0], doc="Its host's number among the hosts.")
-    inter_size = property(lambda self: self._inter[1], doc="How many hosts there are.")
+    rank = property(lambda self: self._comm.rank, doc="The number of this process among all ranks.")
+    size = property(lambda self: self._comm.size, doc="The number of ranks.")
+    intra_rank = property(
+        lambda self: self._intra[0], doc="The number of this process on its host."
+    )
+    intra_size = property(lambda self: self._intra[1], doc="The number of ranks on its host.")
+    inter_rank = property(lambda self: self._inter[0], doc="The number of its host.")
+    inter_size = property(lambda self: self._inter[1], doc="The number of hosts.")
 
     def split(self, color: int, key: int) -> Communicator:
-        """A communicator of the ranks that give the same color, ordered by key."""
+        """Create a communicator of the ranks that give the same color, ordered by key."""
         part = self._comm.split(color, key)
         assert part is not None
         return Communicator(part)
 
     def finalize(self) -> None:
-        """Nothing: `shutdown` leaves the job."""
+        """Do nothing: `shutdown` leaves the job."""
 
     # ---- arrays ----
 
@@ -65,7 +67,7 @@ class Communicator(chainermn.CommunicatorBase):
                 self._comm.send(part, dest, tag=tag)
 
     def recv(self, source: int, tag: int) -> Any:
-        """What `send` of that rank gave: an array, or a tuple of arrays."""
+        """Return the array, or the tuple of arrays, that the rank passed to `send`."""
         several, kinds = self.recv_obj(source, tag=tag)
         parts = [np.empty(shape, dtype) for shape, dtype in kinds]
         for part in parts:
@@ -74,19 +76,19 @@ class Communicator(chainermn.CommunicatorBase):
         return tuple(parts) if several else parts[0]
 
     def bcast(self, data: Any, root: int = 0) -> Array:
-        """The root's array, on all ranks. On the others `data` is ignored."""
+        """Return the root's array on all ranks. Other ranks' `data` is ignored."""
         own = _array("data", data) if self.rank == root else None
         shape, dtype = self.bcast_obj(None if own is None else (own.shape, own.dtype), root=root)
         received = np.empty(shape, dtype) if own is None else own.copy()
         return self._comm.broadcast(received, root)
 
     def allreduce(self, data: Any) -> Array:
-        """The sum of all ranks' arrays, which have the same shape and type."""
+        """Return the sum of all ranks' arrays, which have the same shape and type."""
         own = _array("data", data)
         return self._comm.allreduce(own, np.empty_like(own))
 
     def allgather(self, x: Any) -> tuple[Array, ...]:
-        """All ranks' arrays, which may be of different shapes, in the order of ranks."""
+        """Return all ranks' arrays in the order of ranks. Their shapes may differ."""
         own = _array("x", x)
         kinds = adapter_arrays.allgather_object(self._comm, (own.shape, own.dtype))
         counts = [_bytes(*kind) for kind in kinds]
@@ -94,7 +96,7 @@ class Communicator(chainermn.CommunicatorBase):
         return _parts(self._comm.allgatherv(_flat([own]), received, counts=counts), kinds)
 
     def gather(self, data: Any, root: int = 0) -> tuple[Array, ...] | None:
-        """`allgather` to one rank; the others get None."""
+        """Return all ranks' arrays on the root, and None on other ranks."""
         own = _array("data", data)
         kinds = self.gather_obj((own.shape, own.dtype), root) or []
         counts = [_bytes(*kind) for kind in kinds]
@@ -103,7 +105,7 @@ class Communicator(chainermn.CommunicatorBase):
         return None if result is None else _parts(result, kinds)
 
     def scatter(self, xs: Any, root: int = 0) -> Array:
-        """The root's xs[rank], on each rank. On the others `xs` is ignored."""
+        """Return the root's xs[rank] on each rank. Other ranks' `xs` is ignored."""
         own = None
         if self.rank == root:
             own = [_array(f"xs[{index}]", x) for index, x in enumerate(xs)]
@@ -115,7 +117,7 @@ class Communicator(chainermn.CommunicatorBase):
         return _parts(received, [kinds[self.rank]])[0]
 
     def alltoall(self, xs: Sequence[Any]) -> tuple[Array, ...]:
-        """Each rank's xs[this rank]: one array from, and one for, each rank."""
+        """Return each rank's xs[this rank]. `xs` has one array for each rank."""
         own = [_array(f"xs[{index}]", x) for index, x in enumerate(xs)]
         _check_length("xs", own, self.size)
         everyones = adapter_arrays.allgather_object(self._comm, [(x.shape, x.dtype) for x in own])
@@ -126,7 +128,7 @@ class Communicator(chainermn.CommunicatorBase):
         self._comm.alltoallv(_flat(own), received, send_counts=sizes, recv_counts=counts)
         return _parts(received, kinds)
 
-    # ---- objects, pickled ----
+    # ---- objects, sent pickled ----
 
     def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object to a rank that calls `recv_obj` with this tag."""
@@ -136,7 +138,8 @@ class Communicator(chainermn.CommunicatorBase):
         adapter_arrays.check(text)
 
     def recv_obj(self, source: int, status: Any = None, tag: int = 0) -> Any:
-        """What `send_obj` of that rank gave, with the same tag. `status` is ignored."""
+        """Return the object that the rank passed to `send_obj` with the same tag. `status` is
+        ignored."""
         length = np.empty(1, np.int64)
         self._comm.recv(length, source, tag=tag)
         text = np.empty(length[0], np.uint8)
@@ -144,24 +147,25 @@ class Communicator(chainermn.CommunicatorBase):
         return adapter_arrays.unpickled(text)
 
     def bcast_obj(self, obj: Any, max_buf_len: int | None = None, root: int = 0) -> Any:
-        """The root's object, on all ranks. There is no limit, so `max_buf_len` is ignored."""
+        """Return the root's object on all ranks. There is no size limit, so `max_buf_len` is
+        ignored."""
         return adapter_arrays.broadcast_object(self._comm, obj, root)
 
     def gather_obj(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """All ranks' objects on the root; the others get None."""
+        """Return all ranks' objects on the root, and None on other ranks."""
         everyones = adapter_arrays.allgather_object(self._comm, obj)
         return everyones if self.rank == root else None
 
     def allreduce_obj(self, obj: Any) -> Any:
-        """The sum, by the operator +, of all ranks' objects, in the order of ranks."""
+        """Return the sum of all ranks' objects by the operator +, in the order of ranks."""
         everyones = adapter_arrays.allgather_object(self._comm, obj)
         return functools.reduce(operator.add, everyones)
 
     # ---- models ----
 
     def bcast_data(self, model: Any) -> None:
-        """Give all ranks rank 0's parameters, in place."""
-        if self._overlap:  # the first update of an optimizer: it needs no averages
+        """Copy rank 0's parameters to all ranks, in place."""
+        if self._overlap:  # the first update of an optimizer needs no averages
             self.multi_node_mean_grad(model, zero_fill=True)
         for _, param in sorted(model.namedparams()):
             if param.array is not None:
@@ -169,11 +173,13 @@ class Communicator(chainermn.CommunicatorBase):
                 param.array[...] = self._comm.broadcast(own)
 
     def overlapped(self, model: Any, loss: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """A loss function, in the backward pass of which the gradients of the model's parameters
-        travel as soon as they are there. It goes to StandardUpdater as `loss_func`, or to the
-        optimizer's `update`. All ranks use one, or none does.
+        """Return a loss function whose backward pass sends the gradients of the model's parameters
+        as soon as they are complete.
 
-        loss: what gives the loss; None: the model itself.
+        Pass it to StandardUpdater as `loss_func`, or to the optimizer's `update`. Either all ranks
+        use one, or no rank.
+
+        loss: the function that computes the loss; None: the model itself.
         """
 
         def prepared(*args: Any, **options: Any) -> Any:
@@ -185,11 +191,11 @@ class Communicator(chainermn.CommunicatorBase):
         return prepared
 
     def multi_node_mean_grad(self, model: Any, zero_fill: bool = False) -> None:
-        """Average all gradients over the ranks: in one group of all-reduces, but for those that
-        travel since the backward pass of a loss of `overlapped`.
+        """Average all gradients over the ranks, in one group of all-reduces. Gradients that the
+        backward pass of an `overlapped` loss has already sent are not sent again.
 
-        zero_fill: count a gradient that is None as zeros; else it is left out, which all ranks must
-        agree on.
+        zero_fill: count a gradient that is None as zeros; otherwise it is left out, and must be
+        None on all ranks.
         """
         params = {name: param for name, param in model.namedparams() if param.array is not None}
         if zero_fill:
@@ -210,20 +216,22 @@ class Communicator(chainermn.CommunicatorBase):
             params[name].grad = average
 
     def _multi_node_mean(self, sendbuf: Array | None, recvbuf: Array) -> None:
-        """The ranks' average of sendbuf, or of recvbuf where that is None, in recvbuf. ChainerMN's
-        batch normalization and its AllreducePersistent call it."""
+        """Set recvbuf to the ranks' average of sendbuf, or of recvbuf if sendbuf is None.
+        ChainerMN's batch normalization and its AllreducePersistent call it."""
         own = _array("sendbuf", recvbuf if sendbuf is None else sendbuf)
         recvbuf[...] = self._comm.allreduce(own, np.empty_like(own), op="average")
 
 
 def _array(argument: str, value: Any) -> Array:
-    """The argument as contiguous memory."""
+    """Return the argument as a contiguous array."""
     return np.asarray(adapter_arrays.numpy_array(argument, value), order="C")
 
 
 def _check_length(argument: str, given: Sequence[Any], size: int) -> None:
     if len(given) != size:
-        raise InvalidArgument(f"{argument}: has {len(given)} arrays, not one for each of {size}")
+        raise InvalidArgument(
+            f"{argument}: has {len(given)} arrays; must have one for each of {size} ranks"
+        )
 
 
 def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
@@ -231,12 +239,12 @@ def _bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 
 
 def _flat(arrays: Sequence[Array]) -> Array:
-    """The bytes of the arrays, one after the other."""
+    """Return the bytes of the arrays, one after the other."""
     return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
 
 
 def _parts(received: Array, kinds: Sequence[tuple[Any, Any]]) -> tuple[Array, ...]:
-    """The reverse: arrays of these shapes and types."""
+    """Return arrays of these shapes and types from the bytes: the inverse of `_flat`."""
     ends = np.cumsum([_bytes(*kind) for kind in kinds])
     parts = np.split(received, ends[:-1])
     return tuple(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that travel during the backward pass.
+"""Averaging of gradients during the backward pass.
 
-Chainer sets the gradients of parameters when the whole pass has ended. So each parameter of the
-graph gets an identity in front of it, whose backward pass runs as soon as the gradient is complete,
+Chainer sets the gradients of parameters only after the whole pass. So an identity function is put
+in front of each parameter of the graph. Its backward pass runs as soon as the gradient is complete,
 and starts the operation.
 """
 
@@ -22,23 +22,23 @@ Array = np.ndarray[Any, Any]
 
 
 class Overlap:
-    """The gradients of one backward pass. They travel by the names of their parameters, since ranks
-    may have different graphs, which complete gradients in different orders."""
+    """The gradients of one backward pass. Operations are matched by the names of parameters, since
+    ranks may have different graphs, which complete gradients in different orders."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
         self._started: dict[str, Work[Array]] = {}
 
     def start(self, name: str, gradient: Array) -> None:
-        """Begin to average a gradient of all ranks."""
+        """Start to average a gradient over all ranks."""
         own = np.asarray(gradient, order="C")
         self._started[name] = self._comm.allreduce_async(
             own, np.empty_like(own), op="average", name=name
         )
 
     def finish(self, gradients: dict[str, Array]) -> list[Array]:
-        """The averages of the gradients, of which those are started that did not while the backward
-        pass ran. Those of others are dropped."""
+        """Return the averages of the gradients. Start operations for those that the backward pass
+        did not start. Drop the averages of other gradients."""
         for name, gradient in gradients.items():
             if name not in self._started:
                 self.start(name, gradient)
@@ -46,8 +46,8 @@ class Overlap:
         return [averages[name] for name in gradients]
 
     def prepare(self, loss: chainer.Variable, model: chainer.Link) -> None:
-        """Let the backward pass from the loss start an operation for each of the model's parameters
-        that the graph uses."""
+        """Make the backward pass from the loss start an operation for each of the model's
+        parameters that the graph uses."""
         consumers = _consumers(loss)
         for name, param in sorted(model.namedparams()):
             if id(param.node) in consumers:
@@ -68,7 +68,7 @@ class _Start(chainer.FunctionNode):
 
 
 def _consumers(loss: chainer.Variable) -> dict[int, list[chainer.FunctionNode]]:
-    """The functions of the graph by the ids of their inputs' nodes."""
+    """Return the functions of the graph by the ids of their inputs' nodes."""
     found: dict[int, list[chainer.FunctionNode]] = defaultdict(list)
     seen, waiting = set(), [loss.creator_node]
     while waiting:
@@ -92,5 +92,6 @@ def _put_in_front(
     copy.node.retain_data()
     for each in consumers:
         each.inputs = tuple(copy.node if n is param.node else n for n in each.inputs)
-    # Chainer runs the functions of the highest rank first: this one right after all consumers.
+    # Chainer runs the functions of the highest rank first, so this one runs right after all
+    # consumers.
     function.rank = min(each.rank for each in consumers) - 0.5

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs for the tests of all adapters: Chainer."""
+"""The parts of the adapters' tests that are specific to Chainer."""
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 import chainer
 import numpy as np

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     )
     from ddl_jax.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
-# Imported when first asked for, and the first two without jax: it must not be imported before
-# `initialize` has told jaxlib what its MPI is.
+# Imported at first use. The first two do not import jax, which must not be imported before
+# `initialize` has chosen jaxlib's MPI.
 _MODULES = ("distributed", "world", "communicators", "collectives", "programs", "training")
 
 __all__ = [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native parts of the adapter: how they are compiled, and loading them.
+"""The native parts of the adapter: compiling and loading them.
 
-"handler" has the operations, "mpi" jax's own collectives. jax itself must not be imported at the
-top: see distributed.initialize.
+"handler" has the operations, "mpi" the MPI for jax's own collectives. jax itself must not be
+imported at the top: see distributed.initialize.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import ddl_core
 from ddl_core import native
 
 PARTS = ("handler", "mpi")
-# What XLA calls on each of its platforms.
+# The symbol that XLA calls on each platform.
 PLATFORMS = {"cpu": "ddl_jax_call", "CUDA": "ddl_jax_call_cuda"}
 _SOURCES = Path(__file__).parent / "csrc"
 
@@ -27,7 +27,7 @@ _handler: ctypes.CDLL | None = None
 
 
 def handler() -> ctypes.CDLL:
-    """The handler of the operations, registered with XLA, and compiled before if need be. Raises
+    """Return the handler of the operations, registered with XLA. Compiles it if necessary. Raises
     BuildError."""
     global _handler
     with _lock:
@@ -53,7 +53,7 @@ def _load_handler(file: Path) -> ctypes.CDLL:
 
 @functools.cache
 def part(name: str) -> native.Part:
-    """The part, one of PARTS, for what is installed here."""
+    """Return a part, one of PARTS, for the installed versions."""
     jax, jaxlib = (importlib.metadata.version(package) for package in ("jax", "jaxlib"))
     return native.Part(
         *("ddl_jax", f"JAX {jax}, jaxlib {jaxlib}", f"jaxlib-{jaxlib}"),
@@ -62,7 +62,7 @@ def part(name: str) -> native.Part:
 
 
 def _compile(name: str, result: Path) -> None:
-    # -x: the compiler is one for C++, the source is C.
+    # -x c, since the sources are C and the compiler is one for C++.
     files = ["-x", "c", str(_SOURCES / f"{name}.c"), "-x", "none", "-o", str(result)]
     native.run([*native.compiler(), *files, *_flags()])
 

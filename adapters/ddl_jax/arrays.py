@@ -13,8 +13,8 @@ from ddl_core.errors import InvalidArgument
 
 
 def as_array(value: Any) -> jax.Array:
-    """Convert to an array of JAX. Without jax_enable_x64, JAX makes NumPy's types of 64 bits types
-    of 32. Raises InvalidArgument for an integer that does not fit, which JAX would truncate."""
+    """Convert to an array of JAX. Without jax_enable_x64, JAX converts NumPy's types of 64 bits to
+    32 bits. Raises InvalidArgument for an integer that does not fit, which JAX would truncate."""
     array = jnp.asarray(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
         for number in value[value != value.astype(array.dtype)][:1]:

@@ -2,8 +2,8 @@
 """Operations on arrays of all ranks, under the names that all adapters of libddl share.
 
 They work inside and outside jax.jit, grad, vmap, scan, while_loop, cond and shard_map, always in
-the order of the program. `comm` restricts an operation to the ranks of `ddl_jax.split` or `subset`:
-ranks, roots and sizes are then among these, and only they call it.
+the order of the program. `comm` restricts an operation to the ranks of `ddl_jax.split` or `subset`.
+Ranks, roots and sizes then refer to these, and only they call it.
 
 JAX runs operations asynchronously, so an error is raised by the next wait for a result, as
 jax.errors.JaxRuntimeError with libddl's message. After such an error the world is dead; `shutdown`
@@ -55,17 +55,16 @@ def allreduce(
 ) -> Array:
     """Combine the ranks' arrays, element by element; all ranks get the same bits.
 
-    array  of the same shape and type on all ranks
-    op     "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
-           "logical_and" or "logical_or". Integers wrap; their average truncates
-    transpose  of sum and average: "allreduce", so that grad gives the derivative of the sum of all
-           ranks' losses; or "identity", where all ranks compute one and the same loss, as in
-           mpi4jax
+    array      of the same shape and type on all ranks
+    op         "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
+               "logical_and" or "logical_or". Integers wrap; their average truncates
+    transpose  for sum and average: "allreduce" if grad shall be the derivative of the sum of all
+               ranks' losses; "identity" if all ranks compute the same loss, as in mpi4jax
 
-    All ranks call it. Donated or no longer needed, `array` gives its memory to the result. Raises
-    ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not have,
-    Unsupported for an op that the type does not have, InvalidState before init; and what the top
-    of this file says.
+    All ranks call it. If `array` is donated or no longer needed, the result uses its memory. Raises
+    ddl_core.errors.InvalidArgument for an unknown op and a type that libddl does not support,
+    Unsupported for an op that the type does not support, InvalidState before init; errors of the
+    operation itself come later, see the module's docstring.
     """
     results: list[Any] = grouped_allreduce([array], op, comm=comm, transpose=transpose)
     result: Array = results[0]
@@ -79,10 +78,11 @@ def grouped_allreduce(
     comm: Communicator | None = None,
     transpose: str = "allreduce",
 ) -> Tree:
-    """`allreduce` of all arrays of a tree as one operation, in which small ones travel together.
+    """Combine all arrays of a tree as `allreduce` does, in one operation. Small arrays are sent
+    together.
 
-    arrays: a pytree; its arrays may be of different shapes and types. Returns one of equal form.
-    Gradients of integers (float0), which have no values, are returned as they are.
+    arrays: a pytree; its arrays may differ in shape and type. Returns a tree of the same structure.
+    Gradients of integers (float0), which have no values, are returned unchanged.
 
     All ranks call it. Raises like `allreduce`.
     """
@@ -91,7 +91,7 @@ def grouped_allreduce(
     own = [_array(leaves[i]) for i in valued]
     number = _op(op, own)
     if transpose not in ("allreduce", "identity"):
-        raise InvalidArgument(f'transpose: {transpose!r} is neither "allreduce" nor "identity"')
+        raise InvalidArgument(f'transpose: {transpose!r} must be "allreduce" or "identity"')
     which, _, ranks = members(comm)
     if not own:
         return arrays
@@ -104,23 +104,22 @@ def grouped_allreduce(
 
 
 def broadcast(array: ArrayLike, root: int = 0, *, comm: Communicator | None = None) -> Array:
-    """The root's array, on all ranks.
+    """Return the root's array on all ranks.
 
-    array  of the same shape and type on all ranks. On other ranks than the root its values do not
-           matter
-    root   the rank whose values all get
+    array  of the same shape and type on all ranks. Values matter on the root only
+    root   the rank whose values all ranks get
 
-    All ranks call it. Raises like `allreduce`, InvalidArgument for a root that is no rank.
+    All ranks call it. Raises like `allreduce`, and InvalidArgument for a root that is not a rank.
     """
     root = adapter.check_rank("root", root, members(comm)[2])
     return _call(primitives.broadcast_p, comm, _array(array), root=root)
 
 
 def allgather(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
-    """The ranks' arrays one after the other, along the first dimension.
+    """Concatenate the ranks' arrays along the first dimension.
 
-    array: of the same shape and type on all ranks. Returns an array of shape
-    (size * array.shape[0], ...); of shape (size,) for a scalar.
+    array: of the same shape and type on all ranks. Returns an array of shape (size *
+    array.shape[0], ...), or of shape (size,) for a scalar.
 
     All ranks call it. Raises like `allreduce`.
     """
@@ -129,8 +128,8 @@ def allgather(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
 
 
 def reduce_scatter(array: ArrayLike, op: Op = "sum", *, comm: Communicator | None = None) -> Array:
-    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
-    first dimension, as there are ranks.
+    """Return this rank's part of the result of `allreduce`. The parts are equal, along the first
+    dimension.
 
     array: of the same shape and type on all ranks; its first dimension is a multiple of size.
 
@@ -143,8 +142,8 @@ def reduce_scatter(array: ArrayLike, op: Op = "sum", *, comm: Communicator | Non
 
 
 def alltoall(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
-    """Give each rank its part of `array`, and get theirs, one after the other in the order of
-    ranks. Parts are equal, along the first dimension.
+    """Send each rank its part of `array`. Return the received parts, concatenated in the order of
+    ranks. The parts are equal, along the first dimension.
 
     array: of the same shape and type on all ranks; its first dimension is a multiple of size.
 
@@ -156,16 +155,16 @@ def alltoall(array: ArrayLike, *, comm: Communicator | None = None) -> Array:
 
 
 def scan(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None) -> Array:
-    """Combine the arrays of the ranks up to this one, in the order of ranks: on rank 0 its own, on
-    the last one what `allreduce` gives but for rounding.
+    """Combine the arrays of the ranks up to this one, in the order of ranks.
 
-    Gathers all ranks' arrays. All ranks call it. Has the derivative of its parts. Raises like
-    `allreduce`; InvalidArgument for "average".
+    Rank 0 gets its own array, and the last rank the result of `allreduce`, except for rounding.
+    Gathers all ranks' arrays. All ranks call it. It has a derivative if its operations have one.
+    Raises like `allreduce`, and InvalidArgument for "average".
     """
     own = _array(array)
     _op(op, [own])
     if op not in _COMBINE:
-        raise InvalidArgument(f"op: {op!r} is none of {', '.join(_COMBINE)}")
+        raise InvalidArgument(f"op: {op!r} must be one of {', '.join(_COMBINE)}")
     gathered = allgather(own[None], comm=comm)
     result = gathered[0]
     for number in range(1, members(comm)[1] + 1):
@@ -174,16 +173,16 @@ def scan(array: ArrayLike, op: str = "sum", *, comm: Communicator | None = None)
 
 
 def barrier(*, comm: Communicator | None = None) -> None:
-    """Return on no rank before every rank has called it. In a traced program, what follows it runs
-    after every rank has reached it."""
+    """Wait until all ranks have called this. In a traced program, later operations run after every
+    rank has reached it."""
     done = _call(primitives.barrier_p, comm)
     if not isinstance(done, jax.core.Tracer):
         done.block_until_ready()
 
 
 def send(array: ArrayLike, dest: int, tag: int = 0, *, comm: Communicator | None = None) -> None:
-    """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type; tags are
-    0 or more. Has no derivative; `sendrecv` has. Raises like `broadcast`."""
+    """Send to rank `dest`, which receives it by `recv` with the same tag, shape and type. Tags are
+    0 or more. It has no derivative; `sendrecv` has one. Raises like `broadcast`."""
     which, _, size = members(comm)
     where = {"dest": adapter.check_rank("dest", dest, size), "send_tag": _tag("tag", tag)}
     primitives.send_p.bind(_array(array), **where, comm=which, size=size)
@@ -197,12 +196,12 @@ def recv(
     comm: Communicator | None = None,
     with_source: bool = False,
 ) -> Any:
-    """The oldest message with this tag from rank `source`, or from any (None).
+    """Return the oldest message with this tag from rank `source`, or from any rank (None).
 
-    like         an array, or jax.ShapeDtypeStruct, of the shape and type that are sent; its values
-                 do not matter. Under vmap, a message has the batch of this array, as it has the
+    like         an array, or jax.ShapeDtypeStruct, of the message's shape and type; its values do
+                 not matter. Under vmap, a message has the batch of this array, which must be the
                  batch of the array of `send`
-    with_source  return the array and the rank that sent it, a number of int32
+    with_source  return the array and the sender's rank, a number of int32
 
     Raises like `broadcast`.
     """
@@ -225,16 +224,16 @@ def sendrecv(
     like: Any = None,
     comm: Communicator | None = None,
 ) -> Array:
-    """Send to rank `dest` and receive from rank `source` (None: from any) at once.
+    """Send to rank `dest`, and at the same time receive from rank `source` (None: from any).
 
-    like: an array, or jax.ShapeDtypeStruct, of the shape of what is received, of the type of
-    `array`; None: that of `array`. Has a derivative, unless from any source: what comes for the
-    result goes back to `source`. Raises like `broadcast`.
+    like: an array, or jax.ShapeDtypeStruct, of the received array's shape, and of the type of
+    `array`; None: like `array`. It has a derivative unless `source` is None: the result's gradient
+    is sent back to `source`. Raises like `broadcast`.
     """
     own = _array(array)
     shape, dtype = _form(own if like is None else like)
     if dtype != own.dtype:
-        raise InvalidArgument(f"like: has type {dtype}, but array has {own.dtype}")
+        raise InvalidArgument(f"like: has type {dtype}, but array has type {own.dtype}")
     size = members(comm)[2]
     return _call(
         primitives.sendrecv_p,
@@ -262,12 +261,12 @@ def _form(like: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def _op(op: str, arrays: Sequence[Array]) -> int:
-    """The ddl_op. Refuses here, before a program is made, what libddl would refuse for the arrays'
-    types."""
+    """Return the ddl_op. Raises Unsupported, before a program is compiled, if libddl does not
+    support the op for the arrays' types."""
     number = op_value(op)
     for array in arrays:
         if not adapter.has_op(str(array.dtype), op):
-            raise Unsupported(f"op: there is no {op} of {array.dtype}")
+            raise Unsupported(f"op: {op} is not supported for {array.dtype}")
     return number
 
 
@@ -277,14 +276,14 @@ def _source(source: int | None, size: int) -> int:
 
 def _tag(name: str, tag: int) -> int:
     if not 0 <= tag < 2**31:
-        raise InvalidArgument(f"{name}: {tag} is not 0 or more, or too large")
+        raise InvalidArgument(f"{name}: {tag} is not from 0 to {2**31 - 1}")
     return int(tag)
 
 
 def _call(
     primitive: Primitive, comm: Communicator | None, *arrays: Array, **parameters: Any
 ) -> Array:
-    """The only result of an operation of all ranks, or of a communicator's."""
+    """Return the only result of an operation of all ranks, or of a communicator's ranks."""
     which, _, size = members(comm)
     (result,) = primitive.bind(*arrays, comm=which, size=size, **parameters)
     return result  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some of the ranks, for operations among them alone."""
+"""Communicators of some of the ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Communicator(communicators.Communicator):
 
     def _part(self) -> Comm:
         if self._epoch != world.epoch():
-            raise InvalidArgument("comm: was made before ddl_jax.shutdown(); make it anew")
+            raise InvalidArgument("comm: was created before ddl_jax.shutdown(); create it again")
         return self._comm
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """jax's own collectives over libddl, for unchanged programs: psum, shard_map, sharded jit.
 
-jaxlib's CPU collectives can use an MPI. csrc/mpi.c has as much of one as XLA needs.
+jaxlib's CPU collectives can use an MPI. csrc/mpi.c implements the part of MPI that XLA needs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ def initialize(*, timeout: float | None = None) -> None:
     """Make the ranks one jax program over all their devices. Call it before jax is imported, on the
     first line of a program.
 
-    Joins the job as `init` does, starts jax.distributed with its coordinator on rank 0, and sends
-    jax's CPU collectives over libddl. Afterwards jax.devices() has one device of each rank, in the
-    order of ranks, and all of jax that supports several processes works. The operations of ddl_jax
-    may be used as well. `python -m ddl_jax run PROGRAM` does this for an unchanged program.
+    Joins the job as `init` does, starts jax.distributed with its coordinator on rank 0, and makes
+    jax's CPU collectives use libddl. Afterwards jax.devices() has one device of each rank, in the
+    order of ranks, and everything in jax that supports several processes works. The operations of
+    ddl_jax may be used, too. `python -m ddl_jax run PROGRAM` does this for an unchanged program.
 
-    XLA does not allow more than one device per process here, nor psum and all_gather of float16 and
-    the float8 types (bfloat16 works). The logger "ddl_jax" says so.
+    XLA supports only one device per process here, and no psum and all_gather of float16 and the
+    float8 types (bfloat16 works). The logger "ddl_jax" logs this.
 
-    timeout: as for `init`. All ranks call it. Raises like `init`; InvalidState where jax has been
+    timeout: as for `init`. All ranks call it. Raises like `init`, and InvalidState if jax has been
     imported already, or has several devices in this process.
     """
     global _comm
     if "jaxlib" in sys.modules:
         raise InvalidState(
-            "jax has been imported already, and with it its MPI chosen: call ddl_jax.initialize()"
+            "jax has been imported already, and has chosen its MPI: call ddl_jax.initialize()"
             " first, or start the program by python -m ddl_jax run"
         )
-    file = _build.part("mpi").build()  # before this rank waits for others
+    file = _build.part("mpi").build()  # built before this rank waits for other ranks
     library = ctypes.CDLL(str(file))
     library.ddl_jax_mpi_announce(str(file).encode())
 
@@ -61,26 +61,27 @@ def initialize(*, timeout: float | None = None) -> None:
         process_id=rank,
         cluster_detection_method="deactivate",
     )
-    _log.info("rank %d of %d: collectives over libddl; XLA refuses those of f16 and f8", rank, size)
-    if jax.local_device_count() > 1:  # by jax_num_cpu_devices or XLA_FLAGS
+    _log.info("rank %d of %d: collectives over libddl; XLA supports none of f16 and f8", rank, size)
+    if jax.local_device_count() > 1:  # set by jax_num_cpu_devices or XLA_FLAGS
         raise InvalidState(
-            f"there are {jax.local_device_count()} devices in this process, but XLA's collectives"
-            " by MPI are for one; start more processes"
+            f"this process has {jax.local_device_count()} devices, but XLA's collectives over MPI"
+            " support only one; start more processes"
         )
 
 
 def _leave(library: ctypes.CDLL) -> bool:
-    """Take the world back from jaxlib. Returns whether no thread uses it any more."""
+    """Take the world back from jaxlib. Return whether all threads have stopped using it."""
     import jax
 
-    # A thread's programs run in order, also where jit is disabled. So this one ends after all that
-    # the thread has started, even those whose results are dropped but other ranks may wait for.
+    # A thread's programs run in order, even if jit is disabled. So this one ends after all programs
+    # that the thread has started, including those whose results are dropped but for which other
+    # ranks may wait.
     jax.block_until_ready(jax.numpy.zeros(()) + 1)
     return bool(library.ddl_jax_mpi_close())
 
 
 def _coordinator(comm: Any, master: str | None) -> str:
-    """Rank 0's host and a free port of it, on all ranks."""
+    """Return rank 0's host and a free port of it, on all ranks."""
     own = ""
     if comm.rank == 0:
         host = adapter.host_for(comm, master)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of the operations.
+"""The effects that keep the operations in order.
 
-All have one ordered effect, so JAX threads a token through them, in the order of the program,
-through jit, loops and branches, and from one compiled program to the next. It is declared
-shardable: inside shard_map every process sees its own operations in that order.
+All operations have one ordered effect. So JAX passes a token through them, in the order of the
+program, through jit, loops and branches, and from one compiled program to the next. The effect is
+declared shardable: inside shard_map every process executes its own operations in that order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class DdlEffect(effects.Effect):
 
 
 class DdlOrder(DdlEffect):
-    """The order among the operations."""
+    """The effect that orders the operations."""
 
 
 EFFECT = DdlOrder()
-# The second effect only works around a bug: programs compiled ahead of time, by
-# jit(f).lower(x).compile(), lose the token from their second call on if all of their effects are
-# ordered (pxla.create_cpp_call).
+# The second effect only works around a bug: if all effects of a program compiled ahead of time, by
+# jit(f).lower(x).compile(), are ordered, the program loses the token from its second call on
+# (pxla.create_cpp_call).
 EFFECTS = frozenset({EFFECT, DdlEffect()})
 for _set in (
     effects.lowerable_effects,

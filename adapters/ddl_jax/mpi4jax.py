@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mpi4jax's functions over ddl_jax, with what its programs use of mpi4py.
+"""mpi4jax's functions over ddl_jax, and the part of mpi4py that its programs use.
 
 Two lines change:
 
@@ -7,7 +7,7 @@ Two lines change:
     import ddl_jax.mpi4jax as mpi4jax  # was: import mpi4jax
 
 The first use of a communicator joins the job. As in mpi4jax, the transpose of a sum over all ranks
-is the identity. Tags are numbers: MPI.ANY_TAG stands for 0, the tag of a send without one.
+is the identity. Tags are numbers: MPI.ANY_TAG means 0, the default tag of a send.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ class Comm:
         self._part = part
 
     def Get_rank(self) -> int:
-        """The number of this process."""
+        """Return the number of this process."""
         return _members(self)[1]
 
     def Get_size(self) -> int:
-        """How many processes it has."""
+        """Return the number of processes."""
         return _members(self)[2]
 
     rank, size = property(Get_rank), property(Get_size)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm | None:
-        """The processes that give the same color; None for MPI.UNDEFINED."""
+        """Create a communicator of the processes that give the same color; None for
+        MPI.UNDEFINED."""
         chosen = None if color == UNDEFINED else color
         _members(self)
         of = communicators if self._part is None else self._part
@@ -48,7 +49,7 @@ class Comm:
         return None if part is None else Comm(part)
 
     def Clone(self) -> Comm:
-        """A communicator of the same processes."""
+        """Create a communicator of the same processes."""
         part = self.Split()
         assert part is not None
         return part
@@ -56,26 +57,26 @@ class Comm:
     Dup = Clone
 
     def Barrier(self) -> None:
-        """Return on no process before every one has called it."""
+        """Wait until all processes have called this."""
         barrier(comm=self)
 
     def Free(self) -> None:
-        """Nothing: a communicator ends with the job."""
+        """Do nothing: a communicator ends with the job."""
 
 
 class Status:
-    """What is known of a received message. Waits for JAX when it is asked."""
+    """The status of a received message. Reading it waits for JAX."""
 
     def __init__(self) -> None:
         self._source, self._tag = -1, -1
 
     def Get_source(self) -> int:
-        """The rank that sent it."""
+        """Return the sender's rank."""
         jax.effects_barrier()
         return self._source
 
     def Get_tag(self) -> int:
-        """Its tag."""
+        """Return the tag."""
         jax.effects_barrier()
         return self._tag
 
@@ -85,7 +86,7 @@ class Status:
         self._source, self._tag = int(source), tag
 
 
-# ---- names of mpi4py's MPI; an op is libddl's name of it ----
+# ---- names of mpi4py's MPI; an op is libddl's name ----
 
 MPI = sys.modules[__name__]
 ANY_SOURCE, ANY_TAG, UNDEFINED = -1, -1, -32766
@@ -104,35 +105,35 @@ def allreduce(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
 
 
 def allgather(x: Any, *, comm: Comm | None = None) -> jax.Array:
-    """All processes' arrays, along a new first dimension."""
+    """Return all processes' arrays, along a new first dimension."""
     return collectives.allgather(as_array(x)[None], comm=_part(comm))
 
 
 def alltoall(x: Any, *, comm: Comm | None = None) -> jax.Array:
-    """Give process i x[i], and get theirs. x[size]."""
+    """Send x[i] to process i, and return the received arrays. x has `size` rows."""
     part, own = _part(comm), as_array(x)
     _check_rows("x", own, _members(comm)[2])
     return collectives.alltoall(own, comm=part)
 
 
 def barrier(*, comm: Comm | None = None) -> None:
-    """Return on no process before every one has called it."""
+    """Wait until all processes have called this."""
     collectives.barrier(comm=_part(comm))
 
 
 def bcast(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
-    """The root's array."""
+    """Return the root's array."""
     return collectives.broadcast(x, root, comm=_part(comm))
 
 
 def gather(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
-    """On the root all processes' arrays, along a new first dimension; elsewhere x."""
+    """Return all processes' arrays on the root, along a new first dimension; elsewhere x."""
     everyone = allgather(x, comm=comm)
     return everyone if _members(comm)[1] == root else as_array(x)
 
 
 def reduce(x: Any, op: str, root: int, *, comm: Comm | None = None) -> jax.Array:
-    """On the root what `allreduce` gives; elsewhere x."""
+    """Return the result of `allreduce` on the root; elsewhere x."""
     combined = collectives.allreduce(x, op, comm=_part(comm))
     return combined if _members(comm)[1] == root else as_array(x)
 
@@ -143,7 +144,8 @@ def scan(x: Any, op: str, *, comm: Comm | None = None) -> jax.Array:
 
 
 def scatter(x: Any, root: int, *, comm: Comm | None = None) -> jax.Array:
-    """On process i the root's x[i]. On the root x[size]; elsewhere x is of the result's form."""
+    """Return the root's x[i] on process i. On the root, x has `size` rows; elsewhere x has the form
+    of the result."""
     part, own = _part(comm), as_array(x)
     _, rank, size = _members(comm)
     if rank == root:
@@ -165,7 +167,7 @@ def recv(
     comm: Comm | None = None,
     status: Status | None = None,
 ) -> jax.Array:
-    """An array of x's form, which process source sent. status gets to know of it."""
+    """Receive an array of x's form from process source. Fills status."""
     part, chosen = _part(comm), _tag(tag)
     result, sender = collectives.recv(x, _source(source), chosen, comm=part, with_source=True)
     if status is not None:
@@ -188,14 +190,14 @@ def sendrecv(
     part, tag = _part(comm), _tag(recvtag)
     if status is not None:
         if source == ANY_SOURCE:
-            raise Unsupported("status: of sendrecv from any source is not served; use recv")
+            raise Unsupported("status: is not supported for sendrecv from any source; use recv")
         status._fill(source, tag)
     tags = {"send_tag": sendtag, "recv_tag": tag}
     return collectives.sendrecv(sendbuf, dest, _source(source), **tags, like=recvbuf, comm=part)
 
 
 def has_cuda_support() -> bool:
-    """False: arrays are in CPU memory."""
+    """Return False, since arrays are in CPU memory."""
     return False
 
 
@@ -206,7 +208,9 @@ def _part(comm: Comm | None) -> communicators.Communicator | None:
     if not world.is_initialized():
         world.init()
     if comm is not None and not isinstance(comm, Comm):
-        raise InvalidArgument(f"comm: is a {type(comm).__name__}, not of ddl_jax.mpi4jax.MPI")
+        raise InvalidArgument(
+            f"comm: is a {type(comm).__name__}, must be a communicator of ddl_jax.mpi4jax.MPI"
+        )
     return None if comm is None else comm._part
 
 
@@ -224,4 +228,4 @@ def _tag(tag: int) -> int:
 
 def _check_rows(name: str, array: Any, size: int) -> None:
     if not array.ndim or array.shape[0] != size:
-        raise InvalidArgument(f"{name}: has shape {array.shape}, which does not begin with {size}")
+        raise InvalidArgument(f"{name}: has shape {array.shape}, must begin with {size}")

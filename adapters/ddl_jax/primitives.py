@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations as primitives of JAX: their shapes, batching, derivatives, and lowering to calls
-of csrc/handler.c."""
+"""The operations as primitives of JAX: their shapes, batching and derivatives, and their lowering
+to calls of csrc/handler.c."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ddl_core.arguments import OPS
 from ddl_jax import programs
 from ddl_jax.effects import EFFECT, EFFECTS
 
-TARGET = "ddl"  # the name under which XLA knows csrc/handler.c
+TARGET = "ddl"  # the target's name in XLA of csrc/handler.c
 
 Array = Any
 Rule = Callable[..., Any]
 
 
 def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
-    """Run the operation outside of jit. Even under jax.disable_jit it is a program, as JAX's own
-    primitives are."""
+    """Run the operation outside of jit. It is a program even under jax.disable_jit, like JAX's own
+    primitives."""
     run = programs.of_primitive(primitive, **parameters)
     if not jax.config.jax_disable_jit:
         return run(*arrays)
@@ -36,8 +36,8 @@ def _run(primitive: Primitive, *arrays: Any, **parameters: Any) -> Any:
 
 
 def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
-    """A primitive of several results. `shapes(*arrays, **parameters)` gives each one's shape and
-    type; parameters that are numbers become attributes of the call."""
+    """Define a primitive of several results. `shapes(*arrays, **parameters)` returns the shape and
+    type of each result. Numeric parameters become attributes of the call."""
     primitive = Primitive(f"ddl_{kind}")
     primitive.multiple_results = True
     primitive.def_impl(functools.partial(_run, primitive))
@@ -57,7 +57,7 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
         if kind == "recv":  # the operand only carries the batch of vmap
             operands, given = (), []
         aliases = {i: i for i, value in enumerate(operands) if in_place and _may_reuse(value)}
-        # The handler itself cannot write to the memory of a GPU.
+        # The handler itself cannot write to GPU memory.
         if is_gpu and kind == "broadcast":
             aliases = {0: 0}
         if is_gpu and kind == "reduce":
@@ -83,7 +83,8 @@ def _define(kind: str, shapes: Rule, in_place: bool = False) -> Primitive:
 
 
 def _check_devices(context: Any) -> None:
-    """A rank is a process. Two devices of one would run their operations in no common order."""
+    """Raise NotImplementedError if the program has several devices of a process. A rank is a
+    process, and two devices of one would run their operations in no common order."""
     axes = context.module_context.axis_context
     devices = axes.num_devices if hasattr(axes, "num_devices") else axes.mesh.size
     if devices is not None and devices > jax.process_count():
@@ -94,11 +95,11 @@ def _check_devices(context: Any) -> None:
 
 
 def _may_reuse(operand: Any) -> bool:
-    """Return True if it is faster for the result to take the operand's memory.
+    """Return whether it is faster if the result uses the operand's memory.
 
-    It is not if the operand is an argument of the whole program that was not donated: XLA would
-    copy it first. (Where the operand is needed later, XLA copies it in any case, so only speed
-    depends on this.)
+    It is slower if the operand is an argument of the whole program that was not donated: XLA would
+    copy it first. (If the operand is needed later, XLA copies it in any case, so only speed depends
+    on this.)
     """
     from jaxlib.mlir import ir
 
@@ -121,9 +122,10 @@ def _rows(array: Any, rows: int) -> list[Any]:
     return [array.update(shape=(rows, *array.shape[1:]))]
 
 
-# ---- the primitives; each has the parameters `comm`, a communicator's number, and `size` ----
+# ---- the primitives; their parameters include `comm`, a communicator's number, and `size` ----
 
-# Of any number of arrays; op; shared: whether all ranks compute one loss, see shared_p.
+# Takes any number of arrays, and the parameters op and shared: whether all ranks compute one loss,
+# see shared_p.
 allreduce_p = _define("allreduce", _like, in_place=True)
 broadcast_p = _define("broadcast", _like, in_place=True)  # root
 reduce_p = _define("reduce", _like)  # the sum on the root, zeros elsewhere; root
@@ -136,8 +138,8 @@ sendrecv_p = _define(  # dest, send_tag, source, recv_tag
     "sendrecv", lambda array, *, shape, **_: [array.update(shape=shape)]
 )
 send_p = _define("send", lambda *_, **__: [])
-# Of no array, or of one of the result's form; source, recv_tag; tells: whether the second result is
-# the source.
+# Takes no array, or one of the result's form, and the parameters source, recv_tag and tells:
+# whether the second result is the source.
 recv_p = _define(
     "recv",
     lambda *_, shape, dtype, tells, **__: [
@@ -286,8 +288,8 @@ _linear(reduce_scatter_p, _transpose_reduce_scatter, _sums)
 _linear(sendrecv_p, _transpose_sendrecv)
 
 
-# ---- the transpose of an all-reduce where all ranks compute one loss: the identity, which is
-# ---- transposed to the all-reduce again, and has no effect
+# ---- the transpose of an all-reduce if all ranks compute the same loss: the identity, whose
+# ---- transpose is the all-reduce again; it does not communicate
 
 shared_p = Primitive("ddl_shared")
 shared_p.multiple_results = True

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fast calls of compiled programs that have operations.
 
-jax.jit calls a program with an ordered effect through Python, which takes about a tenth of a
-millisecond. `jit` here hides the effect: the program takes the token of the previous one as an
-argument and returns its own, so jax.jit's fast path is used. The token is kept where JAX keeps
-those of ordered effects, so programs of jax.jit and of this `jit` wait for each other.
+jax.jit calls a program with an ordered effect through Python, which takes about 0.1 ms. `jit` here
+hides the effect: the program takes the token of the previous one as an argument and returns its
+own, so jax.jit's fast path is used. The token is stored where JAX stores the tokens of ordered
+effects, so programs of jax.jit and of this `jit` wait for each other.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def jit(function: None = None, **options: Any) -> Callable[[Function], Function]
 
 
 def jit(function: Any = None, **options: Any) -> Any:
-    """Compile a function with operations of ddl_jax as jax.jit does. A call of the result takes
-    some microseconds instead of a hundred. The two may be mixed. Without a function, return a
-    decorator with these options.
+    """Compile a function with operations of ddl_jax, like jax.jit. A call of the result takes a few
+    microseconds instead of a hundred. The two may be mixed. Without a function, return a decorator
+    with these options.
 
-    options: those of jax.jit. These functions are called as by jax.jit: functions with shardings,
+    options: those of jax.jit. Some functions are called as by jax.jit: functions with shardings,
     functions with other ordered effects (ordered callbacks), and every function under
-    jax.disable_jit or where jax has several devices.
+    jax.disable_jit or if jax has several devices.
     """
     if function is None:
         return functools.partial(jit, **options)
@@ -70,7 +70,7 @@ def jit(function: Any = None, **options: Any) -> Any:
         body, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         if body.effects == EFFECTS:
             *results, token = scope_p.bind(ddl_token, *arrays, body=body)
-        else:  # none, or others, which jax.jit must see
+        else:  # no effects, or others, which jax.jit must handle
             results, token = jaxpr_as_fun(body)(*arrays), None
         return jax.tree.unflatten(jax.tree.structure(shapes), results), token
 
@@ -86,7 +86,7 @@ def jit(function: Any = None, **options: Any) -> Any:
             raise
         if token is not None:
             own = Token(token)
-            own.is_plain = True  # programs refuse the array layout of those of jax.jit
+            own.is_plain = True  # programs reject the array layout of tokens of jax.jit
             dispatch.runtime_tokens.set_token_result(EFFECT, own)
         return result
 
@@ -100,7 +100,8 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 
 def _before() -> Any:
-    """The token that the next program waits for; if it has failed, the program fails too."""
+    """Return the token that the next program waits for. If the token has failed, the program fails,
+    too."""
     token = dispatch.runtime_tokens.current_tokens.get(EFFECT)
     if getattr(token, "is_plain", False):
         return token._buf
@@ -111,12 +112,12 @@ def _before() -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def of_primitive(primitive: Primitive, **parameters: Any) -> Callable[..., Any]:
-    """The program of one operation."""
+    """Return the program of one operation."""
     return jit(functools.partial(primitive.bind, **parameters))
 
 
 def forget() -> None:
-    """Drop the token of the last program, which may hold an error."""
+    """Drop the token of the last program, which may have an error."""
     dispatch.runtime_tokens.current_tokens.pop(EFFECT, None)
 
 
@@ -127,7 +128,7 @@ scope_p.multiple_results = True
 
 
 def _run(token: Any, *arrays: Any, body: Any) -> Any:
-    """Run the body operation by operation, which jax_debug_nans does to find the first NaN."""
+    """Run the body operation by operation. jax_debug_nans uses this to find the first NaN."""
     return [*jaxpr_as_fun(body)(*arrays), token]
 
 

@@ -27,13 +27,13 @@ _COMPRESSED = {None: None, "f16": jnp.float16, "bf16": jnp.bfloat16}
 def allreduce_gradients(
     gradients: Tree, op: GradientOp = "average", *, compression: Compression | None = None
 ) -> Tree:
-    """The ranks' average, or "sum", of each gradient in a tree, as one operation.
+    """Return the ranks' average, or "sum", of each gradient in a tree. Uses one operation.
 
     compression: "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
     halves or quarters the bytes and costs precision.
 
-    All ranks call it, with trees of one form. Raises like `allreduce`, InvalidArgument for another
-    compression.
+    All ranks call it, with trees of the same structure. Raises like `allreduce`, and
+    InvalidArgument for another compression.
     """
     adapter.check_compression(compression)
     dtype = _COMPRESSED[compression]
@@ -57,10 +57,11 @@ def value_and_grad(
     compression: Compression | None = None,
     **options: Any,
 ) -> Callable[..., Any]:
-    """As jax.value_and_grad, with value and gradient averaged over the ranks, or summed.
+    """Return a function like jax.value_and_grad, with value and gradient averaged or summed over
+    the ranks.
 
-    What `function` returns beside the value (has_aux) stays this rank's own. op, compression: as
-    for `allreduce_gradients`. All ranks call the result.
+    The auxiliary results of `function` (has_aux) are this rank's own. op, compression: as for
+    `allreduce_gradients`. All ranks call the result.
     """
     local = jax.value_and_grad(function, argnums, has_aux, **options)
 
@@ -80,8 +81,8 @@ def value_and_grad(
 def gradient_transformation(
     op: GradientOp = "average", *, compression: Compression | None = None
 ) -> Any:
-    """An optax.GradientTransformation that gives all ranks the average of their gradients, or the
-    sum: the first in an optax.chain. op, compression: as for `allreduce_gradients`."""
+    """Return an optax.GradientTransformation that averages or sums the gradients of all ranks, for
+    the first place in an optax.chain. op, compression: as for `allreduce_gradients`."""
     import optax
 
     def update(updates: Any, state: Any, parameters: Any = None) -> Any:
@@ -91,11 +92,11 @@ def gradient_transformation(
 
 
 def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
-    """The root's arrays, on all ranks, of a pytree of parameters, optimizer state or both.
+    """Return the root's arrays on all ranks, for a pytree of parameters, optimizer state or both.
 
-    All ranks call it with trees of one form. Leaves that are not arrays stay each rank's own; keys
-    of jax.random are broadcast as well. An array of NumPy whose 64-bit type JAX would narrow is
-    returned as an array of NumPy of that type. Raises like `broadcast`; InvalidArgument for such an
+    All ranks call it with trees of the same structure. Leaves that are not arrays stay each rank's
+    own; keys of jax.random are broadcast, too. A NumPy array whose 64-bit type JAX would narrow is
+    returned as a NumPy array of that type. Raises like `broadcast`, and InvalidArgument for such an
     array inside jax.jit.
     """
 
@@ -114,17 +115,17 @@ def broadcast_parameters(parameters: Tree, root: int = 0) -> Tree:
 
 
 def _broadcast_wide(array: Any, root: int) -> Any:
-    """Broadcast an array of NumPy of a type that JAX would narrow, as numbers of 32 bits."""
+    """Broadcast a NumPy array of a type that JAX would narrow, as 32-bit numbers."""
     received = broadcast(np.ascontiguousarray(array).reshape(-1).view(np.uint32), root)
     if isinstance(received, jax.core.Tracer):
         raise InvalidArgument(
-            f"parameters has an array of NumPy of {array.dtype}, which jax.jit would narrow; call"
+            f"parameters has a NumPy array of {array.dtype}, which jax.jit would narrow; call"
             " broadcast_parameters outside of jax.jit, or set jax_enable_x64"
         )
     return np.array(received).view(array.dtype).reshape(array.shape)[()]
 
 
 def rank_key(key: Array) -> Array:
-    """Return this rank's random key, derived from one that all ranks share: for dropout, noise and
-    shuffling that should differ between ranks."""
+    """Return this rank's random key, derived from a key that all ranks share. Use it for dropout,
+    noise and shuffling that should differ between ranks."""
     return jax.random.fold_in(key, rank())

@@ -16,7 +16,7 @@ class _World(adapter.World):
         self.at_shutdown: list[Callable[[], bool]] = []
         self.parts: list[ddl_core.Comm] = []  # communicators of some ranks
         self.epoch = 0  # how often the world was left
-        self._traced: tuple[int, int] | None = None  # rank and size that programs were traced with
+        self._traced: tuple[int, int] | None = None  # rank and size in traced programs
 
     def _prepare(self) -> None:
         from ddl_jax import _build
@@ -36,9 +36,9 @@ class _World(adapter.World):
         _build.handler().ddl_jax_open(adapter.address(comm))
 
     def _closing(self) -> bool:
-        """Waits for the operations, and the programs of jax's own collectives, that this thread has
-        started, and some seconds for those of other threads before they are aborted. Drops their
-        errors."""
+        """Wait for the operations and the programs of jax's own collectives that this thread has
+        started, and a few seconds for those of other threads. Then abort them. Drops their errors.
+        """
         import jax
 
         from ddl_jax import _build, programs
@@ -51,7 +51,7 @@ class _World(adapter.World):
         unused = [self.at_shutdown.pop()() for _ in range(len(self.at_shutdown))]
         # A thread of XLA may stay in an aborted operation; then its comm must not be freed.
         ended = bool(_build.handler().ddl_jax_close())
-        while ended and self.parts:  # else a thread may use them
+        while ended and self.parts:  # otherwise a thread may use them
             self.parts.pop().close()
         return ended and all(unused)
 
@@ -68,24 +68,24 @@ world = joined.comm
 
 
 def add(comm: ddl_core.Comm) -> tuple[int, int]:
-    """Let operations use a comm, until `shutdown` closes it. Returns its number, and the epoch.
-    InvalidState where there are too many."""
+    """Make a comm usable by operations, until `shutdown` closes it. Return its number, and the
+    epoch. Raises InvalidState if there are too many."""
     from ddl_jax import _build
 
     number = int(_build.handler().ddl_jax_add(adapter.address(comm)))
     if not number:
         comm.close()
-        raise InvalidState("ddl_jax has no place for another communicator; use those made")
+        raise InvalidState("ddl_jax cannot create another communicator; reuse the existing ones")
     joined.parts.append(comm)
     return number, joined.epoch
 
 
 def epoch() -> int:
-    """How often the world was left."""
+    """Return how often the world was left."""
     return joined.epoch
 
 
 def at_shutdown(call: Callable[[], bool]) -> None:
-    """Have `call` called before the world is left. It returns whether it has ended all use of the
-    world that it knows of; else the world's comm is kept."""
+    """Register a function to call before the world is left. It returns whether it has ended all use
+    of the world that it knows of; if not, the world's comm is kept."""
     joined.at_shutdown.append(call)

@@ -29,8 +29,8 @@ adapter = _find()
 
 
 def among(comm: Any) -> dict[str, Any]:
-    """The option by which the adapter's operations are restricted to a communicator; None: all
-    ranks. Unsupported on PyTorch."""
+    """Return the option that restricts the adapter's operations to a communicator; {} for None,
+    which means all ranks. Raises Unsupported on PyTorch."""
     if comm is None:
         return {}
     _check_parts("comm")
@@ -38,7 +38,7 @@ def among(comm: Any) -> dict[str, Any]:
 
 
 class Communicator(Protocol):
-    """Some of the ranks, as the backend's adapter has them. For the keyword comm."""
+    """A communicator of the backend's adapter, for the keyword comm."""
 
     rank: int
     size: int
@@ -53,16 +53,19 @@ def split(color: None, key: int = 0) -> None: ...
 
 
 def split(color: int | None, key: int = 0) -> Communicator | None:
-    """The communicator of the ranks that give the same color, in the order of key, then of their
-    rank. All ranks call it; with None a rank gets None. On TensorFlow and JAX; Unsupported on
-    PyTorch, and raises like ddl_core.Comm.split."""
+    """Create a communicator of the ranks that give the same color, ordered by key, then by rank.
+
+    All ranks call it; a rank with color None gets None. Supported on TensorFlow and JAX. Raises
+    Unsupported on PyTorch, and like ddl_core.Comm.split.
+    """
     _check_parts("split")
     part: Communicator | None = adapter.split(color, key)
     return part
 
 
 def subset(ranks: Sequence[int]) -> Communicator:
-    """The communicator of these ranks, in this order. Only they call it. Raises like `split`."""
+    """Create a communicator of these ranks, in this order. Only they call it. Raises like
+    `split`."""
     _check_parts("subset")
     part: Communicator = adapter.subset(ranks)
     return part
@@ -71,6 +74,6 @@ def subset(ranks: Sequence[int]) -> Communicator:
 def _check_parts(what: str) -> None:
     if not hasattr(adapter, "split"):
         raise Unsupported(
-            f"{what}: ddl_keras on PyTorch has operations of all ranks only; use the backend"
+            f"{what}: ddl_keras on PyTorch supports only operations of all ranks; use the backend"
             " tensorflow or jax, or process groups of torch.distributed"
         )

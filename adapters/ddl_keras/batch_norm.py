@@ -14,16 +14,17 @@ from ddl_keras.copies import copied_by, saved_as_base
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """keras.layers.BatchNormalization that in training normalizes by the mean and variance of all
-    ranks' batches together, so that small batches per rank train as one large one. Batches may
+    """A keras.layers.BatchNormalization that normalizes by the mean and variance of all ranks'
+    batches in training, so that small batches per rank train like one large batch. Batches may
     differ in size.
 
-    comm    of `split` or `subset`: the ranks that normalize together; None: all
+    comm    a communicator of `split` or `subset`: the ranks that normalize together; None: all
+            ranks
     others  those of the base class
 
-    All ranks call it in training. Outside of training it is its base class, and nothing is sent.
-    Saved models name the base class, so they load without libddl. Copies of the layer normalize
-    together as it does.
+    All ranks call it in training. Outside of training it behaves like its base class, and sends
+    nothing. Saved models name the base class, so they load without libddl. Copies of the layer also
+    normalize with all ranks.
     """
 
     _ddl_among: Mapping[str, Any] = {}
@@ -45,7 +46,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
                 ops.broadcast_to(ops.expand_dims(mask, -1), ops.shape(inputs)), inputs.dtype
             )
         own = ops.sum(weights, axes)
-        # The mean first, then the squared differences from it, which loses no digits.
+        # The mean first, then the squared differences from it, which loses no precision.
         total = adapter.allreduce(
             ops.concatenate([own, ops.sum(inputs * weights, axes)]), **self._ddl_among
         )
@@ -59,8 +60,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def _synchronize(layer: Any, options: Mapping[str, Any]) -> Any:
-    """Make a layer normalize with the ranks that the options name. Only its class changes, by
-    which its copies know them."""
+    """Make a layer normalize with the ranks in the options. Only its class changes, which its
+    copies share."""
 
     class Synchronized(SyncBatchNormalization):
         _ddl_among = options

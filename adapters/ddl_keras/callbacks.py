@@ -26,13 +26,13 @@ __all__ = [
 
 
 class BroadcastModel(keras.callbacks.Callback):
-    """Gives all ranks the root's weights and optimizer when training begins, so that they start
-    equal, even if only the root has loaded a checkpoint. See ddl_keras.broadcast_model.
+    """Copies the root's weights and optimizer to all ranks when training begins, so that they start
+    equal even if only the root has loaded a checkpoint. See ddl_keras.broadcast_model.
 
     If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the
-    root's after the first batch: those from before it, if the root's model was built.
+    root's values after the first batch, or the values from before it if the root's model was built.
 
-    comm  a communicator: its ranks take part, instead of all
+    comm  a communicator whose ranks take part, instead of all
     """
 
     def __init__(self, root: int = 0, *, comm: Any = None) -> None:
@@ -48,8 +48,8 @@ class BroadcastModel(keras.callbacks.Callback):
         if self._is_pending and self.model.built:
             self._values = state.read(state.variables_of(self.model))
 
-    # Whichever comes first after a batch. `on_train_batch_end` would have Keras wait for each
-    # batch.
+    # These methods follow a batch; the first one that is called does the work. `on_train_batch_end`
+    # would make Keras wait for each batch.
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._broadcast()
 
@@ -67,9 +67,11 @@ class BroadcastModel(keras.callbacks.Callback):
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """Replaces each epoch's metrics, and those of evaluations, by their average over the ranks.
+    """Replaces the metrics of each epoch and of evaluations by their average over the ranks.
+
     Put it before the callbacks that read them, such as EarlyStopping, which would decide
-    differently on each rank. comm: a communicator, whose ranks are meant instead of all."""
+    differently on each rank. comm: a communicator whose ranks take part, instead of all.
+    """
 
     def __init__(self, *, comm: Any = None) -> None:
         super().__init__()
@@ -80,7 +82,8 @@ class AverageMetrics(keras.callbacks.Callback):
             logs.update(self._averaged(logs))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Callbacks get a copy of what `evaluate` returns, so it must be averaged where it is made.
+        # Callbacks get a copy of the result of `evaluate`, so the metrics are averaged where they
+        # are computed.
         self.on_test_end()
         own = self.model._get_metrics_result_or_logs
         self.model._get_metrics_result_or_logs = lambda logs: self._averaged(_flat(own(logs)))
@@ -94,13 +97,13 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class LearningRateSchedule(keras.callbacks.Callback):
-    """Sets the learning rate to `initial` times `multiplier`, before a batch when it changes. So
-    callbacks may follow one another.
+    """Sets the learning rate to `initial` times `multiplier`, before the batches at which it
+    changes. So several such callbacks may follow one another.
 
     initial      the rate that is multiplied
     multiplier   a number, or a function of the epoch
-    start, end   the epochs in which it does, `end` not included; None: to the last
-    staircase    by whole epochs; else for each batch, by fractions of them
+    start, end   the epochs in which it sets the rate, `end` not included; None: to the last one
+    staircase    whether the rate changes with whole epochs only, or for each batch
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._last: float | None = None
 
     def rate(self, epoch: float) -> float | None:
-        """The rate for a time in epochs; None: leave it."""
+        """Return the rate at a time in epochs; None: do not change it."""
         if epoch < self._start or (self._end is not None and epoch >= self._end):
             return None
         time_ = float(int(epoch)) if self._staircase else epoch
@@ -134,7 +137,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
         self._steps_per_epoch = int(self.params.get("steps") or 0)
         if isinstance(getattr(self.model.optimizer, "_learning_rate", None), _SCHEDULE):
             raise InvalidArgument(
-                "the optimizer has a LearningRateSchedule of its own; give it a number instead"
+                "the optimizer already has a LearningRateSchedule; use a number as learning rate"
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -157,12 +160,12 @@ class LearningRateSchedule(keras.callbacks.Callback):
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate evenly from `initial`, that of one rank's batch, to `scale` times
-    it. The batch of all ranks is that many times larger and takes a rate that many times higher,
-    which would be too high for fresh weights.
+    """Raises the learning rate evenly from `initial`, the rate for one rank's batch, to `scale`
+    times `initial`. The batch of all ranks is that many times larger and allows a higher rate,
+    which would be too high for initial weights.
 
-    initial  the learning rate to start with
-    epochs   how long the rise takes
+    initial  the learning rate at the start
+    epochs   the duration of the rise
     scale    None: the number of ranks
     """
 
@@ -180,7 +183,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class Checkpoint(keras.callbacks.ModelCheckpoint):
-    """keras.callbacks.ModelCheckpoint, which saves on rank 0 only; its arguments are the same. The
+    """A keras.callbacks.ModelCheckpoint that saves on rank 0 only. Its arguments are the same. The
     files load without libddl."""
 
     def set_model(self, model: keras.Model) -> None:
@@ -193,11 +196,11 @@ class Checkpoint(keras.callbacks.ModelCheckpoint):
 
 
 class Timeline(keras.callbacks.Callback):
-    """Writes when epochs, batches and evaluations began and ended, as a trace that chrome://tracing
-    and Perfetto show. Each rank writes its own file when training ends; together they show
-    which ranks wait for which.
+    """Writes a trace of epochs, batches and evaluations, which chrome://tracing and Perfetto show.
+    Each rank writes its own file when training ends. Together the files show which ranks wait for
+    which.
 
-    file  its name, in which {rank} stands for the rank
+    file  the name of the file, in which {rank} stands for the rank
     """
 
     def __init__(self, file: str | Path) -> None:
@@ -241,7 +244,7 @@ _SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
 
 
 def _flat(logs: dict[str, Any]) -> dict[str, Any]:
-    """Return metrics without the dicts of those that consist of several."""
+    """Return metrics without nested dicts."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat |= _flat(value) if isinstance(value, dict) else {name: value}

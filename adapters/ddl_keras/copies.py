@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subclasses of Keras' classes that files have as the original ones, and copies in memory as they
-are.
+"""Support for subclasses of Keras' classes that files contain as the original class, but that
+copies in memory preserve.
 
 Keras copies an object by saving it, and saves a class by its name.
 """
@@ -23,7 +23,7 @@ _numbers = count()
 class _Name(str):
     """The name of one class, by which Keras finds this class in a config in memory.
 
-    It is another key than an equal string. A config in a file has the plain string, and so the
+    As a key it differs from an equal string. A config in a file has the plain string, and so the
     original class.
     """
 
@@ -43,7 +43,7 @@ class _Name(str):
 
 
 def saved_as_base(subclass: Class) -> Class:
-    """Have Keras save the objects of a subclass as those of its base."""
+    """Make Keras save the objects of a subclass as objects of its base."""
     (base,) = subclass.__bases__
     for name in ("__qualname__", "__module__", "__doc__"):
         setattr(subclass, name, getattr(base, name))
@@ -53,7 +53,7 @@ def saved_as_base(subclass: Class) -> Class:
 
 
 class _Shared:
-    """Options, with communicators, that a copy in the process has in common with the original."""
+    """Options with communicators, which a copy in the process shares with the original."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -63,9 +63,10 @@ class _Shared:
 
 
 def copied_by(original: Any, change: Callable[[Any, Any], Any], options: Any) -> tuple[Any, ...]:
-    """Return what `__reduce__` does: a copy is `change(copy of the original class, options)`.
+    """Return the result of `__reduce__` for an object whose copy is `change(copy of the original
+    class, options)`.
 
-    original  what the original class's __reduce__ returns
+    original  the result of the original class's __reduce__
     """
     _, (saved,) = original
     return _restore, (saved, change, _Shared(options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training any Keras optimizer on all ranks' gradients."""
+"""Distributed training with any Keras optimizer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ddl_core.names import Compression, GradientOp
 
 _COMPRESSED = {None: None, "f16": "float16", "bf16": "bfloat16"}
-_SETTINGS = "_ddl_settings"  # of the class of a DistributedOptimizer
+_SETTINGS = "_ddl_settings"  # attribute of the class of a DistributedOptimizer
 _OPTIMIZER = keras.optimizers.Optimizer
 _SCALING = keras.optimizers.LossScaleOptimizer
-# True while an optimizer applies gradients that are reduced already. Optimizers that it delegates
-# to do not reduce them again.
+# True while an optimizer applies gradients that are reduced already, so that optimizers to which it
+# delegates do not reduce them again.
 _is_reduced: ContextVar[bool] = ContextVar("_is_reduced", default=False)
 
 
@@ -48,23 +48,23 @@ def DistributedOptimizer(
     compression      "f16" or "bf16": gradients of float32 and float64 are sent in that type
     sparse_as_dense  for TensorFlow's IndexedSlices: see ddl_tensorflow.allreduce_gradients
     backward_passes_per_step  number of batches whose gradients are accumulated before the optimizer
-                     applies their average; sets its gradient_accumulation_steps (with loss scaling
-                     and a MultiOptimizer that of the inner optimizers)
-    comm             of `split` or `subset`: the ranks whose gradients are applied; None: all. On
-                     TensorFlow and JAX
+                              applies their average; sets its gradient_accumulation_steps (with loss
+                              scaling and a MultiOptimizer that of the inner optimizers)
+    comm             a communicator of `split` or `subset`: the ranks whose gradients are applied;
+                     None: all. Supported on TensorFlow and JAX
 
     All ranks do the same number of steps. Gradients are reduced as one group per step, before
-    clipping; with accumulation, on TensorFlow and PyTorch, only in the steps that apply them. With
-    loss scaling they are reduced for every batch, so that all ranks find the same batches finite;
-    only those are accumulated and count for backward_passes_per_step. A MultiOptimizer, too, has
-    them reduced for every batch.
+    clipping. With accumulation, on TensorFlow and PyTorch, they are reduced only in the steps that
+    apply them. With loss scaling they are reduced for every batch, so that all ranks find the same
+    batches finite; only those are accumulated and count for backward_passes_per_step. They are also
+    reduced for every batch with a MultiOptimizer.
 
-    Copies of the optimizer reduce gradients as it does: by copy, by pickle, by its class and its
-    config. A saved model, or a config in a file, has the original optimizer, so it loads without
-    libddl; `DistributedOptimizer(model.optimizer)` then continues from its state.
+    Copies of the optimizer also reduce gradients: by copy, by pickle, by its class and its config.
+    A saved model, or a config in a file, has the original optimizer, so it loads without libddl;
+    `DistributedOptimizer(model.optimizer)` then continues from its state.
 
-    Raises ddl_core.errors.InvalidArgument for arguments out of range; later the training function
-    raises what the adapter's grouped_allreduce does.
+    Raises ddl_core.errors.InvalidArgument for arguments out of range. The training function later
+    raises the errors of the adapter's grouped_allreduce.
     """
     check_gradients(op, compression)
     optimizer = keras.optimizers.get(optimizer)
@@ -74,7 +74,7 @@ def DistributedOptimizer(
     if backward_passes_per_step is not None:
         _accumulate(appliers, backward_passes_per_step)
     if _mixed_float16() and not isinstance(optimizer, _SCALING):
-        # As Model.compile would, but here a custom training loop has its scale_loss, too.
+        # Model.compile would do this, too, but here a custom training loop gets its scale_loss.
         optimizer = _SCALING(optimizer, name="loss_scale_optimizer")
     settings = {
         "op": op,
@@ -92,7 +92,7 @@ def reduce_gradients(
     sparse_as_dense: bool,
     options: Mapping[str, Any],
 ) -> list[Any]:
-    """All ranks' gradients, None where there are none."""
+    """Return all ranks' gradients, with None for missing ones."""
     if keras.backend.backend() == "tensorflow":  # it has sparse gradients
         reduced: list[Any] = adapter.allreduce_gradients(
             gradients,
@@ -137,8 +137,8 @@ def _accumulate(optimizers: Sequence[keras.optimizers.Optimizer], passes: int) -
         raise InvalidArgument(f"backward_passes_per_step: {passes} is below 1")
     if not optimizers:
         raise InvalidArgument(
-            "backward_passes_per_step: the MultiOptimizer has a function that makes its optimizers"
-            f" later; make them with gradient_accumulation_steps={passes} there"
+            "backward_passes_per_step: the MultiOptimizer's function creates its optimizers later;"
+            f" create them with gradient_accumulation_steps={passes} there"
         )
     for optimizer in optimizers:
         if optimizer.built:
@@ -161,7 +161,7 @@ def _distribute(
 
 @contextmanager
 def _once(gradients: Sequence[Any], settings: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-    """Reduce the gradients, unless the optimizer that delegates to this one has."""
+    """Reduce the gradients, unless the optimizer that delegates to this one has reduced them."""
     if _is_reduced.get():
         yield gradients
         return
@@ -188,8 +188,8 @@ def _distributed(base: type, settings: Mapping[str, Any]) -> type:
             if by_keras and self.gradient_accumulation_steps:
                 super().apply(grads, trainable_variables)
                 return
-            # First, so that all ranks see the same infinities (loss scaling), norms (clipping)
-            # and weights.
+            # Reduced first, so that all ranks see the same infinities (loss scaling), norms
+            # (clipping) and weights.
             with _once(grads, settings) as grads:
                 super().apply(grads, trainable_variables)
 
@@ -201,7 +201,7 @@ def _distributed(base: type, settings: Mapping[str, Any]) -> type:
                 return super().stateless_apply(optimizer_variables, grads, variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-            # The first step with accumulated gradients.
+            # This is the first step that has accumulated gradients.
             if by_keras and self.gradient_accumulation_steps:
                 with _once(grads, settings) as grads:
                     return super()._clip_gradients(grads)
@@ -214,10 +214,10 @@ def _distributed(base: type, settings: Mapping[str, Any]) -> type:
 
 
 def _scale(initialize: Any) -> Any:
-    """Have a LossScaleOptimizer around a DistributedOptimizer reduce the gradients.
+    """Make a LossScaleOptimizer around a DistributedOptimizer reduce the gradients.
 
-    Model.compile makes one for a model of dtype mixed_float16. It looks for infinities before its
-    inner optimizer is called, and would skip steps in which other ranks wait.
+    Model.compile creates one for a model of dtype mixed_float16. It checks for infinities before it
+    calls its inner optimizer, and would skip steps in which other ranks wait.
     """
 
     @functools.wraps(initialize)

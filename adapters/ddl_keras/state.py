@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's model on all ranks, and averages over the ranks."""
+"""Broadcast of a model's state, and averages of metrics over the ranks."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from ddl_keras._adapter import adapter, among
 
 
 def broadcast_model(model: keras.Model, root: int = 0, *, comm: Any = None) -> None:
-    """Give all ranks, or those of the communicator comm, the root's weights of a model and the
-    variables of its optimizer. The seeds of random layers, such as Dropout, stay those of the rank.
+    """Copy the root's weights of a model and the variables of its optimizer to all ranks, or to
+    those of the communicator comm. The seeds of random layers, such as Dropout, stay each rank's
+    own.
 
-    All ranks call it, with models of the same layers. The optimizer is built if it is not. Raises
-    what the adapter's broadcast does, and on all ranks InvalidArgument if the model is not built on
-    one of them, or if they have other numbers of variables.
+    All ranks call it, with models of the same layers. Builds the optimizer if necessary. Raises the
+    errors of the adapter's broadcast, and on all ranks InvalidArgument if the model is not built on
+    one of them, or if their numbers of variables differ.
     """
     if not broadcast_built(model, root, comm):
         here = "built" if model.built else "not built"
         raise InvalidArgument(
-            f"model: has no variables on some rank, because it is not built there (here it is"
-            f" {here}); call it on a batch, or model.build, or use callbacks.BroadcastModel"
+            f"model: has no variables on some rank, because it is not built there (on this rank it"
+            f" is {here}); call it on a batch, or model.build, or use callbacks.BroadcastModel"
         )
 
 
 def broadcast_built(
     model: keras.Model, root: int, comm: Any, values: Sequence[Any] | None = None
 ) -> bool:
-    """Broadcast as `broadcast_model`, or return False if the model is not built on some rank.
+    """Broadcast like `broadcast_model`, or return False if the model is not built on some rank.
 
-    values  for the root to send instead of its present ones
+    values  values for the root to send instead of its present ones
     """
     options = among(comm)
     synchronize(model)
@@ -46,8 +47,8 @@ def broadcast_built(
         return False
     if fewest != -most:
         raise InvalidArgument(
-            f"model: has {len(variables)} variables here, with those of its optimizer, and on all"
-            f" ranks {fewest} to {-most}; give all ranks the same layers and the same optimizer"
+            f"model: has {len(variables)} variables on this rank, including its optimizer's, and"
+            f" {fewest} to {-most} on all ranks; give all ranks the same layers and optimizer"
         )
     for variable, value in zip(variables, values or read(variables), strict=True):
         if value.dtype.kind not in "OSU":  # not the strings of a lookup layer
@@ -57,8 +58,8 @@ def broadcast_built(
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """Return the weights of a model that is built and the variables of its optimizer, which is
-    built if it is not."""
+    """Return the weights of a built model and the variables of its optimizer, which is built if
+    necessary."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return list(model.weights)
@@ -75,13 +76,13 @@ def read(variables: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 def average_metrics(
     metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Any = None
 ) -> dict[str, float]:
-    """Return the average over all ranks, or those of the communicator comm, of each metric.
+    """Return the average of each metric over all ranks, or over those of the communicator comm.
 
     metrics  numbers by name, the same names on all ranks
-    weight   how much this rank's values count, such as its number of samples
+    weight   the weight of this rank's values, such as its number of samples
 
-    All ranks call it. Raises what the adapter's allgather does, and InvalidArgument for a negative
-    weight and for other names on another rank.
+    All ranks call it. Raises the errors of the adapter's allgather, and InvalidArgument for a
+    negative weight and if names differ between ranks.
     """
 
     options = among(comm)
@@ -91,7 +92,9 @@ def average_metrics(
         sent = np.array(own, np.float64).view(np.uint8)
         gathered = _moved(sent, lambda tensor: adapter.allgather(tensor, **options))
         if gathered.size % sent.size:
-            raise InvalidArgument(f"metrics: are {len(metrics)} here, and not on all ranks")
+            raise InvalidArgument(
+                f"metrics: this rank has {len(metrics)}, and another rank has another number"
+            )
         sums: list[float] = gathered.view(np.float64).reshape(-1, len(own)).sum(0).tolist()
         return sums
 
@@ -100,7 +103,7 @@ def average_metrics(
 
 
 def synchronize(model: keras.Model) -> None:
-    """Give the model's variables their values: JAX's training keeps them elsewhere."""
+    """Update the model's variables, since JAX's training keeps their values elsewhere."""
     if keras.backend.backend() == "jax" and hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
 

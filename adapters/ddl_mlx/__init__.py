@@ -9,7 +9,7 @@
     optimizer.update(model, ddl.allreduce_gradients(gradients))
 
 The operations evaluate their arrays and return new ones. They cannot be used inside of mx.compile,
-and have no gradients. MLX has a mx.distributed of its own, for its ring, MPI and NCCL.
+and have no gradients. MLX's own mx.distributed supports its ring, MPI and NCCL.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ array_functions.export(globals(), _world)
 
 
 def allreduce_gradients(gradients: Any, op: GradientOp = "average") -> Any:
-    """All ranks' gradients, a tree of arrays such as value_and_grad gives, averaged or summed in
-    one operation. Returns such a tree."""
+    """Average or sum all ranks' gradients in one operation. They are a tree of arrays, such as the
+    result of value_and_grad. Return a tree of the same structure."""
     names, arrays = zip(*tree_flatten(gradients), strict=True)
     averages = _world.allreduce_gradients(arrays, op)
     return tree_unflatten(list(zip(names, averages, strict=True)))
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """One of MLX's optimizers, which averages the gradients of all ranks first: in `update` and in
-    `apply_gradients`. All ranks call these, with gradients of the same parameters. Other attributes
-    are those of the optimizer."""
+    """A wrapper of an MLX optimizer that averages the gradients of all ranks first, in `update` and
+    in `apply_gradients`. All ranks call these, with gradients of the same parameters. Other
+    attributes are the optimizer's."""
 
     def update(self, model: Any, gradients: Any) -> None:
         """Average the gradients, and update the model."""
         model.update(self.apply_gradients(gradients, model))
 
     def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
-        """Average the gradients. Returns the new parameters."""
+        """Average the gradients. Return the new parameters."""
         return self._optimizer.apply_gradients(allreduce_gradients(gradients), parameters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all adapters need to know of MLX."""
+"""The parts of the adapters' tests that are specific to MLX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contract(Arrays):
         return np.array(array)
 
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 import mlx.core as mx
 import mlx.optimizers as optim
@@ -40,7 +40,8 @@ AFTER = """\
 weights = [model.weight, model.bias]
 """
 
-# Every way to update averages the gradients. For START see tests/adapters/test_small_training.py.
+# Every method of updating averages the gradients. For START see
+# tests/adapters/test_small_training.py.
 UPDATES = """\
 import mlx.core as mx
 from mlx import nn, optimizers

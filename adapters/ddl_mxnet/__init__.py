@@ -53,9 +53,9 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """gluon.Trainer, whose `step` averages the gradients of all ranks first, in one operation.
+    """A gluon.Trainer whose `step` first averages the gradients of all ranks, in one operation.
 
-    batch_size, of `step`, is this rank's. parameters, optimizer and options are as of
+    The batch_size of `step` is this rank's. parameters, optimizer and options are those of
     gluon.Trainer; there is no kvstore.
     """
 
@@ -72,5 +72,5 @@ class DistributedTrainer(mx.gluon.Trainer):
 def DistributedOptimizer(
     optimizer: Any, parameters: Mapping[str, Any], options: Any = None
 ) -> DistributedTrainer:
-    """A DistributedTrainer, by the name that all adapters have."""
+    """Return a DistributedTrainer, under the name that all adapters share."""
     return DistributedTrainer(parameters, optimizer, options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all adapters need to know of MXNet."""
+"""The parts of the adapters' tests that are specific to MXNet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Contract(Arrays):
     def __init__(self, adapter: Adapter) -> None:
         import mxnet as mx
 
-        mx.npx.set_np()  # arrays without dimensions, and without elements
+        mx.npx.set_np()  # for arrays without dimensions, or without elements
         super().__init__(adapter)
 
     def array(self, value: np.ndarray) -> Any:
@@ -28,7 +28,7 @@ class Contract(Arrays):
         return np.asarray(array.asnumpy())
 
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 import mxnet as mx
 model = mx.gluon.nn.Dense(3, in_units=4)
@@ -41,7 +41,8 @@ trainer.step(8)
 weights = [each.data().asnumpy() for each in parameters.values()]
 """
 
-# Every way to update averages the gradients. For START see tests/adapters/test_small_training.py.
+# Every method of updating averages the gradients. For START see
+# tests/adapters/test_small_training.py.
 UPDATES = """\
 import mxnet as mx
 

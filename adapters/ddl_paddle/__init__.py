@@ -8,7 +8,7 @@
     optimizer = ddl.DistributedOptimizer(paddle.optimizer.SGD(parameters=model.parameters()))
 
 The operations take the tensors of dynamic graphs through NumPy, and return new ones. They have no
-gradients, and are no part of static graphs.
+gradients, and cannot be part of static graphs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _World(adapter_arrays.ArrayWorld):
     def _read(self, argument: str, value: Any) -> Array:
         if not isinstance(value, paddle.Tensor):
             raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a Paddle tensor")
-        if value.dtype == paddle.bfloat16:  # of which Paddle gives NumPy the bits
+        if value.dtype == paddle.bfloat16:  # Paddle gives NumPy the bits of bfloat16
             return np.asarray(value.numpy()).view(adapter_arrays.bfloat16())
         return np.asarray(value.numpy())
 
@@ -53,9 +53,9 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """One of Paddle's optimizers, which averages the gradients of all ranks first, in one
-    operation: in `step` and in `minimize`. All ranks call these, with gradients of the same
-    parameters. Other attributes are those of the optimizer."""
+    """A wrapper of a Paddle optimizer that first averages the gradients of all ranks, in one
+    operation, in `step` and in `minimize`. All ranks call these, with gradients of the same
+    parameters. Other attributes are the optimizer's."""
 
     def step(self) -> None:
         """Average the gradients, and update the parameters."""
@@ -63,7 +63,7 @@ class DistributedOptimizer(adapter_arrays.OptimizerOf):
         self._optimizer.step()
 
     def minimize(self, loss: Any, *arguments: Any, **options: Any) -> Any:
-        """The same, as Paddle's older programs call it after `loss.backward()`."""
+        """Do the same as `step`. Paddle's older programs call it after `loss.backward()`."""
         self._average()
         return self._optimizer.minimize(loss, *arguments, **options)
 

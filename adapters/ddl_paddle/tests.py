@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all adapters need to know of PaddlePaddle."""
+"""The parts of the adapters' tests that are specific to PaddlePaddle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Contract(Arrays):
         return value.view("bfloat16") if array.dtype == paddle.bfloat16 else value
 
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 import paddle
 model = paddle.nn.Linear(4, 3)
@@ -35,7 +35,8 @@ optimizer.step()
 weights = model.parameters()
 """
 
-# Every way to update averages the gradients. For START see tests/adapters/test_small_training.py.
+# Every method of updating averages the gradients. For START see
+# tests/adapters/test_small_training.py.
 UPDATES = """\
 import paddle
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libddl for PyTensor, and as well for its ancestors Aesara 2.9 and Theano-PyMC 1.1.
+"""libddl for PyTensor, and for its ancestors Aesara 2.9 and Theano-PyMC 1.1.
 
     import pytensor
     import ddl_pytensor as ddl
@@ -11,12 +11,12 @@
     step = pytensor.function([x, y], loss_of_all, updates=[(w, w - 0.1 * gradients[0])])
 
 The operations take tensor variables (or NumPy arrays, as constants) and are Ops in the graph, with
-gradients, in every mode that runs C, Python or Numba. JAX's mode is not supported: use ddl_jax.
-The framework is the first of pytensor, aesara and theano that the program has imported, or that is
+gradients, in every mode that runs C, Python or Numba. JAX's mode is not supported: use ddl_jax. The
+framework is the first of pytensor, aesara and theano that the program has imported, or else that is
 installed.
 
-A compiled function runs its operations in the order in which the graph puts them, so all ranks have
-to compile the same graphs. Derivatives are those of the sum of all ranks' results.
+A compiled function runs its operations in the order of the graph, so all ranks must compile the
+same graphs. Derivatives are those of the sum of all ranks' results.
 """
 
 from __future__ import annotations
@@ -62,26 +62,27 @@ rank, size = world.rank, world.size
 local_rank, local_size = world.local_rank, world.local_size
 barrier, average_metrics = world.barrier, world.average_metrics
 broadcast_object, allgather_object = world.broadcast_object, world.allgather_object
-broadcast_parameters = world.broadcast_parameters  # of shared variables
+broadcast_parameters = world.broadcast_parameters  # takes shared variables
 
 
 def allreduce(array: Any, op: Op = "sum") -> Any:
-    """The ranks' tensors combined, element by element; all ranks get the same bits.
+    """Combine the ranks' tensors, element by element; all ranks get the same bits.
 
     array  of the same shape and type on all ranks
     op     "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor"
 
     Returns a tensor variable like `array`. Sum and average have gradients. Raises InvalidArgument
-    for what is no tensor and for an unknown op, and InvalidState before `init`; the function that
-    runs it raises ddl_core.errors.CommDead when ranks call different things or a rank dies.
+    for values that are not tensors and for an unknown op, and InvalidState before `init`. The
+    compiled function raises ddl_core.errors.CommDead if ranks call different operations or a rank
+    dies.
     """
     world.comm()
     return AllReduce(adapter.check_op(op))(_tensor("array", array))
 
 
 def grouped_allreduce(arrays: Sequence[Any], op: Op = "sum") -> list[Any]:
-    """`allreduce` of several tensors as one operation, in which small ones travel together. They
-    may be of different shapes and types."""
+    """Combine several tensors as `allreduce` does, in one operation. Small tensors are sent
+    together. Shapes and types may differ."""
     world.comm()
     group = AllReduce(adapter.check_op(op))
     given = [_tensor(f"arrays[{index}]", array) for index, array in enumerate(arrays)]
@@ -89,42 +90,43 @@ def grouped_allreduce(arrays: Sequence[Any], op: Op = "sum") -> list[Any]:
 
 
 def broadcast(array: Any, root: int = 0) -> Any:
-    """The root's tensor, on all ranks. On the others only shape and type of `array` matter."""
+    """Return the root's tensor on all ranks. On other ranks only shape and type of `array`
+    matter."""
     chosen = adapter.check_rank("root", root, size())
     return Broadcast(chosen)(_tensor("array", array))
 
 
 def allgather(array: Any) -> Any:
-    """The ranks' tensors one after the other, along the first dimension: of shape
-    (size * array.shape[0], ...), or (size,) for a scalar."""
+    """Concatenate the ranks' tensors along the first dimension. The result has the shape (size *
+    array.shape[0], ...), or (size,) for a scalar."""
     world.comm()
     given = _tensor("array", array)
     return AllGather()(given if given.ndim else tensor.shape_padleft(given))
 
 
 def reduce_scatter(array: Any, op: Op = "sum") -> Any:
-    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
-    first dimension, as there are ranks."""
+    """Return this rank's part of the result of `allreduce`. The parts are equal, along the first
+    dimension."""
     world.comm()
     return ReduceScatter(adapter.check_op(op))(_divided("array", array))
 
 
 def alltoall(array: Any) -> Any:
-    """Give each rank its part of `array`, and get theirs, one after the other in the order of
-    ranks. Parts are equal, along the first dimension."""
+    """Send each rank its part of `array`. Return the received parts, concatenated in the order of
+    ranks. The parts are equal, along the first dimension."""
     return AllToAll()(_divided("array", array))
 
 
 def allreduce_gradients(gradients: Sequence[Any], op: GradientOp = "average") -> list[Any]:
-    """All ranks' gradients, averaged or summed in one operation."""
+    """Average or sum all ranks' gradients in one operation."""
     adapter.check_gradients(op, None)
     return grouped_allreduce(gradients, op)
 
 
 def average_updates(updates: Any) -> list[tuple[Any, Any]]:
-    """The updates of a function, where the new values of all shared variables of floats are the
-    averages over the ranks, by one operation. Others, such as counters and the states of random
-    generators, stay as they are.
+    """Return a function's updates with the new values of all shared variables of floats averaged
+    over the ranks, by one operation. Other updates, such as counters and the states of random
+    generators, do not change.
 
     updates: pairs of a shared variable and its new value, or a mapping. Returns pairs.
     """
@@ -138,7 +140,8 @@ def average_updates(updates: Any) -> list[tuple[Any, Any]]:
 
 
 def _tensor(argument: str, value: Any) -> Any:
-    """The argument as a tensor variable. Refuses lists and numbers, which have no fixed type."""
+    """Return the argument as a tensor variable. Raises InvalidArgument for lists and numbers, which
+    have no fixed type."""
     if isinstance(value, (np.ndarray, np.generic)):
         return tensor.as_tensor_variable(value)
     if not isinstance(getattr(value, "type", None), tensor.TensorType):
@@ -148,7 +151,8 @@ def _tensor(argument: str, value: Any) -> Any:
 
 
 def _divided(argument: str, value: Any) -> Any:
-    """A tensor whose first dimension the ranks divide, if that is known before it runs."""
+    """Return the argument as a tensor. Raises InvalidArgument if its first dimension is known and
+    cannot be divided by the number of ranks."""
     ranks, given = size(), _tensor(argument, value)
     shape = given.data.shape if hasattr(given, "data") else (0,) * given.ndim
     adapter.equal_rows(argument, shape, ranks)

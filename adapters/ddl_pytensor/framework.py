@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of PyTensor and its ancestors this process uses, and the parts of it that the Ops need."""
+"""The framework that this process uses, PyTensor or one of its ancestors, and the parts of it that
+the Ops need."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ not_implemented: Any = _gradients.grad_not_implemented
 
 
 def register_numba(op: type) -> None:
-    """Let Numba's mode run an Op by its `perform`, without the warning that it is slow: an
+    """Make Numba's mode run an Op through its `perform`, without the warning that this is slow: an
     operation waits for other processes in any case."""
     if name != "pytensor":
         return
@@ -38,7 +39,7 @@ def register_numba(op: type) -> None:
 
     try:
         from pytensor.link.numba.dispatch import basic
-    except ImportError:  # no Numba
+    except ImportError:  # Numba is not installed
         return
 
     @basic.numba_funcify.register(op)

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _World(adapter_arrays.ArrayWorld):
-    """Its arrays are shared variables."""
+    """The operations on NumPy arrays and shared variables."""
 
     def _read(self, argument: str, value: Any) -> Array:
         shared = hasattr(value, "get_value")
@@ -37,12 +37,13 @@ _numbers = itertools.count(1)
 
 
 class _Operation(Op):
-    """What all have in common. A subclass runs `_run` on NumPy's arrays, and builds its gradients
+    """The base class of the Ops. A subclass runs `_run` on NumPy's arrays, and builds its gradients
     with `_backward`.
 
-    Operations are numbered as they are built. So two of them that are equal on one rank only, by a
-    constant that depends on the rank, are not merged there; and ranks find out when rewriting their
-    graphs has changed the order, before one's first sum is added to another's second.
+    Operations are numbered as they are built, for two reasons. Two operations that are equal on one
+    rank only, because of a constant that depends on the rank, are not merged there. And if the
+    rewriting of graphs has changed the order, the ranks detect it before one's first sum is added
+    to another's second.
     """
 
     __props__: tuple[str, ...] = ("number",)
@@ -63,13 +64,13 @@ class _Operation(Op):
         last, first = world.comm().allreduce(np.array([self.number, -self.number]), op="max")
         if last != -first:
             raise InvalidState(
-                f"rank {world.rank()} runs operation {self.number} of its graphs, where ranks run "
-                f"operations {-first} to {last}: all ranks have to compile the same graphs; what "
-                "depends on the rank goes into inputs or shared variables, not into constants"
+                f"rank {world.rank()} runs operation {self.number} of its graphs, but the ranks run"
+                f" operations {-first} to {last}: all ranks must compile the same graphs; use"
+                " inputs or shared variables for values that depend on the rank, not constants"
             )
 
     def do_constant_folding(self, *_: Any) -> bool:
-        """Never: a constant of one rank is combined with those of the others, when it runs."""
+        """Return False: a rank's constant is combined with other ranks' constants at run time."""
         return False
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Any]:
@@ -82,10 +83,10 @@ class _Operation(Op):
             return [not_implemented(self, index, each) for index, each in enumerate(inputs)]
         return backward
 
-    L_op = pullback  # what Aesara and Theano call it
+    L_op = pullback  # its name in Aesara and Theano
 
     def _type(self, given: Any) -> Any:
-        """Of the output for this input."""
+        """Return the type of the output for this input."""
         return given.type
 
     def _run(self, arrays: list[Array]) -> list[Array]:
@@ -96,7 +97,7 @@ class _Operation(Op):
 
 
 class AllReduce(_Operation):
-    """Of one tensor or of several."""
+    """The all-reduce of one or several tensors."""
 
     __props__ = ("number", "op")
 
@@ -131,7 +132,7 @@ class Broadcast(_Rooted):
 
 
 class Reduce(_Rooted):
-    """The sum on the root, and zeros on the others."""
+    """The sum on the root, and zeros on other ranks."""
 
     def _run(self, arrays: list[Array]) -> list[Array]:
         result = np.zeros_like(arrays[0])
@@ -143,7 +144,7 @@ class Reduce(_Rooted):
 
 
 class _Resized(_Operation):
-    """The first dimension of its output is another one than that of its input."""
+    """The base class of Ops whose output has another first dimension than the input."""
 
     def _type(self, given: Any) -> Any:
         known = getattr(given.type, "shape", None) or given.type.broadcastable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all adapters need to know of PyTensor, Aesara, Theano."""
+"""The parts of the adapters' tests that are specific to PyTensor, Aesara and Theano."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Contract(Arrays):
-    """PyTensor, Aesara or Theano: an operation is compiled, and runs, when its result is read."""
+    """PyTensor, Aesara or Theano. An operation is compiled and run when its result is read."""
 
     def __init__(self, adapter: Adapter) -> None:
         from ddl_pytensor.framework import framework, tensor
 
         super().__init__(adapter)
         self.framework, self.tensor = framework, tensor
-        # Numba, which is PyTensor's default, compiles for too long; test_pytensor.py has it.
+        # Numba, PyTensor's default, compiles for too long; test_pytensor.py tests it.
         self.mode = framework.compile.mode.Mode(linker="cvm", optimizer="fast_run")
 
     def array(self, value: np.ndarray) -> Any:
@@ -40,7 +40,7 @@ class Contract(Arrays):
         return {name: variable.get_value() for name, variable in state.items()}
 
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 import numpy as np
 import pytensor

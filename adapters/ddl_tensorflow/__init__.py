@@ -8,7 +8,7 @@
         ...                          # each rank trains on its part of the data
     ddl.shutdown()
 
-Keras models train by ddl_keras, which works with every backend of Keras.
+For Keras models use ddl_keras, which works with every backend of Keras.
 """
 
 from ddl_tensorflow import _requires  # noqa: F401, which says what is missing

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native part of the adapter: how it is compiled, and loading it. Without a compiler,
-_fallback.py replaces it."""
+"""The native part of the adapter: compiling and loading it. Without a compiler, _fallback.py
+replaces it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ddl_tensorflow import _fallback, calls
 
 NAME = "_ddl_tensorflow"
 _SOURCES = Path(__file__).parent / "csrc"
-_XLA = "xla.cpp"  # the lowering for XLA, whose headers take most of the time
+_XLA = "xla.cpp"  # the lowering for XLA, whose headers take most of the compile time
 
 _lock = threading.Lock()
 _loaded: Native | None = None
 
 
 class Native(NamedTuple):
-    """The operations, and what starts and ends their worlds: `open(number, comm)` and `close()`.
-    kept: what must live as long."""
+    """The operations, and the functions that open and close their worlds: `open(number, comm)` and
+    `close()`. kept: objects that must live as long."""
 
     operations: Any
     open: Callable[[int, ddl_core.Comm], None]
@@ -39,7 +39,7 @@ class Native(NamedTuple):
 
 
 def load() -> Native:
-    """The native part, loaded, and compiled before if need be. Raises BuildError."""
+    """Return the native part. Compiles it if necessary. Raises BuildError."""
     global _loaded
     with _lock:
         if _loaded is None:
@@ -72,7 +72,7 @@ def _load_file(file: Path) -> Native:
 
 @functools.cache
 def part() -> native.Part:
-    """The native part for what is installed here."""
+    """Return the native part for the installed versions."""
     flags = [*_compile_flags(), *_link_flags()]
     version = tf.__version__
     return native.Part(
@@ -84,7 +84,7 @@ def part() -> native.Part:
 def _compile(result: Path) -> None:
     compiler = native.compiler()
     sources = sorted(_SOURCES.glob("*.cpp"))
-    # Two translation units, compiled in parallel: the headers take most of the time.
+    # Two translation units, compiled in parallel, since the headers take most of the time.
     units = {"kernels": [s for s in sources if s.name != _XLA], "xla": [_SOURCES / _XLA]}
     objects = []
     with ThreadPoolExecutor(len(units)) as pool:
@@ -101,7 +101,7 @@ def _compile(result: Path) -> None:
 
 def _compile_flags() -> list[str]:
     include = Path(tf.sysconfig.get_include())
-    # XLA's headers include these two as from their own folders.
+    # XLA's headers include these two from their own folders.
     external = [include / f"external/{part}" for part in ("highwayhash", "farmhash_archive/src")]
     given = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]
     return [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow's C API for operations and kernels (tensorflow/c/ops.h, kernels.h), by ctypes."""
+"""TensorFlow's C API for operations and kernels (tensorflow/c/ops.h, kernels.h), through ctypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 _P = c_void_p
 _CREATE = ctypes.CFUNCTYPE(_P, _P)
 _COMPUTE = ctypes.CFUNCTYPE(None, _P, _P)
-# Result, then arguments.
+# The type of the result, then those of the arguments.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "TF_NewStatus": (_P,),
     "TF_SetStatus": (None, _P, c_int, c_char_p),
@@ -52,7 +52,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "TF_TensorByteSize": (c_size_t, _P),
     "TF_DeleteTensor": (None, _P),
 }
-# OpDefBuilder::SetIsDistributedCommunication(), which the C API lacks; its builder is an
+# OpDefBuilder::SetIsDistributedCommunication() is missing in the C API, whose builder is an
 # OpDefBuilder. Without it TensorFlow turns an UnavailableError into an InternalError.
 _SET_COMMUNICATION = "_ZN10tensorflow12OpDefBuilder29SetIsDistributedCommunicationEv"
 
@@ -73,7 +73,7 @@ def _load() -> ctypes.CDLL:
 
 
 _tf = _load()
-_kept: list[Any] = []  # what TensorFlow keeps pointers to
+_kept: list[Any] = []  # objects to which TensorFlow keeps pointers
 
 
 class _Status:
@@ -91,7 +91,7 @@ class _Status:
         _tf.TF_DeleteStatus(self)
 
     def check(self) -> None:
-        """Raise what the last call failed with."""
+        """Raise the error of the last call, if any."""
         code = _tf.TF_GetCode(self)
         if code:
             message = _tf.TF_Message(self).decode(errors="replace")
@@ -99,15 +99,15 @@ class _Status:
 
 
 class Context:
-    """A run of a kernel: its inputs and outputs, as arrays over TensorFlow's memory."""
+    """A run of a kernel: its inputs and outputs, as arrays in TensorFlow's memory."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
         self.inputs: int = _tf.TF_NumInputs(pointer)
-        self.iteration: int = _tf.TF_GetIterId(pointer)  # of the innermost loop
+        self.iteration: int = _tf.TF_GetIterId(pointer)  # the iteration of the innermost loop
 
     def input(self, index: int) -> np.ndarray:
-        """An input, to be read."""
+        """Return an input, for reading only."""
         slot = _P()
         with _Status() as status:
             _tf.TF_GetInput(self._pointer, index, byref(slot), status)
@@ -115,7 +115,7 @@ class Context:
         return _array(slot)
 
     def output(self, index: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """A new output."""
+        """Allocate an output, and return it."""
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         with _Status() as status:
             tensor = _tf.TF_AllocateOutput(
@@ -126,7 +126,7 @@ class Context:
         return _array(tensor)
 
     def forwarded(self, index: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """An input and the output of its shape; None: they are the same memory."""
+        """Return an input and the output of its shape, or None if both use the same memory."""
         send = self.input(index)
         forwarded = c_int(-1)
         with _Status() as status:
@@ -144,7 +144,8 @@ def _numbers(numbers: Sequence[int]) -> Any:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """The tensor's memory. The handle is deleted: the kernel's run keeps the memory."""
+    """Return the tensor's memory as an array. Deletes the handle; the kernel's run keeps the
+    memory."""
     shape = [_tf.TF_Dim(tensor, i) for i in range(_tf.TF_NumDims(tensor))]
     dtype = tf.as_dtype(_tf.TF_TensorType(tensor)).as_numpy_dtype
     address, size = _tf.TF_TensorData(tensor), _tf.TF_TensorByteSize(tensor)
@@ -185,7 +186,7 @@ def register_kernel(
 ) -> None:
     """Register the kernel of an operation on CPU tensors.
 
-    make   makes what `run` is given from a node's definition (a serialized NodeDef); never freed
+    make   creates an argument of `run` from a node's definition (a serialized NodeDef); never freed
     run    returns None, or an error's code and message; called on any thread
     """
     made: dict[int, Any] = {}
@@ -212,7 +213,7 @@ def register_kernel(
             failure = run(Context(context), made[node])
         except tf.errors.OpError as error:
             failure = error.error_code, error.message
-        except KeyboardInterrupt:  # would be lost here
+        except KeyboardInterrupt:  # would get lost here
             _thread.interrupt_main()
             failure = tf.errors.CANCELLED, "interrupted"
         except Exception:

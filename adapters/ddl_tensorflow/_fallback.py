@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations without a compiler: kernels in Python, registered through TensorFlow's C API.
 
-Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the calls of libddl
-that csrc/kernels.cpp makes; so gradients, results and errors are the same, and ranks with and
+Names, types and attributes are those of csrc/ops.cpp, and each kernel makes the same calls of
+libddl as csrc/kernels.cpp. So gradients, results and errors are the same, and ranks with and
 without the native part work together.
 
 Design notes.
 
 A kernel holds a thread of TensorFlow until its operation is complete. (The C API has asynchronous
 kernels, but frees their callback when they return.) So all ranks must start operations in the same
-order, or all threads of one rank might wait for operations that have no thread on another. Within a
-tf.function, operations with effects run in the order of the program. In the function of gradients
-that TensorFlow makes for a tape outside they do not, so each operation of a graph gets a control
-dependency on the previous one. In a plain graph, which ranks may build in any order, operations are
-refused.
+order; otherwise all threads of one rank might wait for operations that have no thread on another.
+Within a tf.function, operations with effects run in the order of the program. In the function of
+gradients that TensorFlow creates for a tape outside they do not, so each operation of a graph gets
+a control dependency on the previous one. In a plain graph, which ranks may build in any order,
+operations are not supported.
 
-TensorFlow never frees what a kernel was made with, so kernels of equal attributes share it.
+TensorFlow never frees a kernel's argument, so kernels of equal attributes share it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ddl_tensorflow import calls
 
 LOST = (
     "Until then ddl_tensorflow works without its native part: operations take longer, hold a thread"
-    " of TensorFlow's while they wait, and are refused in functions with jit_compile=True"
+    " of TensorFlow while they wait, and do not work in functions with jit_compile=True"
 )
 _GRACE_PERIOD = 1.0  # seconds for pending operations to end before an abort
 
@@ -56,7 +56,7 @@ _CODES = {
     **dict.fromkeys((errors.Unreachable, errors.Refused), tf.errors.UNAVAILABLE),
     **dict.fromkeys((errors.PeerLost, errors.Minority), tf.errors.UNAVAILABLE),
     errors.Aborted: tf.errors.ABORTED,
-}  # as csrc/status.hpp
+}  # the same as in csrc/status.hpp
 
 
 # ---- the worlds ----
@@ -69,10 +69,11 @@ class World:
         self._comm = comm
         self._changed = threading.Condition()
         self._started = 0
-        self._names: set[str] = set()  # pending: libddl refuses a second operation of a name
+        # Names of pending operations: libddl rejects a second one of the same name.
+        self._names: set[str] = set()
 
     def close(self) -> None:
-        """End all operations. The comm stays the caller's."""
+        """End all operations. The comm still belongs to the caller."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._started == 0, _GRACE_PERIOD):
                 self._comm.abort("shut down with operations pending")
@@ -80,7 +81,7 @@ class World:
 
     @contextmanager
     def operation(self, name: str) -> Iterator[ddl_core.Comm]:
-        """The comm, for the only pending operation of this name."""
+        """Yield the comm for the only pending operation of this name."""
         with self._changed:
             self._started += 1
             self._changed.wait_for(lambda: name not in self._names)
@@ -96,27 +97,27 @@ class World:
 
 
 class Worlds:
-    """Those that are open: number 0 has all ranks, others have some."""
+    """The open worlds: number 0 has all ranks, others have some."""
 
     def __init__(self) -> None:
         self._open: dict[int, World] = {}
 
     def open(self, number: int, comm: ddl_core.Comm) -> None:
-        """Let operations use the comm."""
+        """Make the comm usable by operations."""
         self._open[number] = World(comm)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all worlds."""
         closing, self._open = self._open, {}
         for world in closing.values():
             world.close()
 
     def find(self, number: int) -> World:
-        """InvalidState where there is none of this number."""
+        """Return the world of this number. Raises InvalidState if there is none."""
         world = self._open.get(number)
         if world is None:
             raise errors.InvalidState(
-                "comm: was made before shutdown(); make it anew"
+                "comm: was created before shutdown(); create it again"
                 if number
                 else "not initialized; call init() first"
             )
@@ -130,15 +131,15 @@ worlds = Worlds()
 
 
 class _Node(NamedTuple):
-    """What a kernel is made with."""
+    """The argument of a kernel."""
 
     what: str
-    name: str  # "": matched by order
+    name: str  # "" means matched by order
     op: str
     root: int
     rows: tuple[int, ...]
     comm: int  # the world's number
-    call: int  # of calls.py
+    call: int  # the function's number in calls.py
 
 
 def _allreduce(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None) -> None:
@@ -170,11 +171,11 @@ def _allgather(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | No
     if node.rows:
         _expect(
             len(node.rows) == comm.size,
-            f"rows: has {len(node.rows)} numbers, but there are {comm.size} ranks",
+            f"rows: has {len(node.rows)} numbers; must have one for each of {comm.size} ranks",
         )
         _expect(
             node.rows[comm.rank] == own,
-            f"rows: is {node.rows[comm.rank]} for this rank, whose tensor has {own}",
+            f"rows: is {node.rows[comm.rank]} for this rank, but its tensor has {own}",
         )
         of_rank[:] = node.rows
     else:
@@ -220,30 +221,30 @@ def _python(call: c.Context, node: _Node, comm: ddl_core.Comm, name: str | None)
 
 
 def _parts(given: np.ndarray, tensor: np.ndarray, size: int, argument: str) -> np.ndarray:
-    """Each rank's rows: as given, or equal parts."""
-    _expect(tensor.ndim > 0, "tensor: is a scalar, which has no parts")
+    """Return each rank's rows: the given numbers, or equal parts."""
+    _expect(tensor.ndim > 0, "tensor: is a scalar, which cannot be divided")
     rows = len(tensor)
     if len(given) == 0:
         shape = list(tensor.shape)
         _expect(
             rows % size == 0,
-            f"tensor: the first dimension of shape {shape} is no multiple of {size}",
+            f"tensor: the first dimension of shape {shape} is not a multiple of {size}",
         )
         return np.full(size, rows // size, np.int64)
     _expect(
         len(given) == size,
-        f"{argument}: has {len(given)} numbers, but there are {size} ranks",
+        f"{argument}: has {len(given)} numbers; must have one for each of {size} ranks",
     )
     _expect(given.min() >= 0, f"{argument}: {given.min()} is negative")
     _expect(
         given.sum() == rows,
-        f"{argument}: are {given.sum()} in all, but the tensor has {rows}",
+        f"{argument}: the sum is {given.sum()}, but the tensor has {rows} rows",
     )
     return given
 
 
 def _times(rows: np.ndarray, tensor: np.ndarray) -> list[int]:
-    """The number of elements in these numbers of rows of the tensor."""
+    """Return the numbers of elements in these numbers of rows of the tensor."""
     width = int(np.prod(tensor.shape[1:], dtype=np.int64))
     return [int(each) * width for each in rows]
 
@@ -255,17 +256,17 @@ def _expect(right: Any, text: str) -> None:
 
 # ---- the operations ----
 
-_LAST = "_ddl_last"  # the attribute of a graph that holds its latest operation
+_LAST = "_ddl_last"  # attribute of a graph: its latest operation
 
 
 class _Operation(NamedTuple):
-    """An operation, as in csrc/ops.cpp and csrc/kernels.cpp."""
+    """An operation, the same as in csrc/ops.cpp and csrc/kernels.cpp."""
 
     attributes: list[str]
     inputs: list[str]
     outputs: list[str]
     run: Callable[[c.Context, _Node, ddl_core.Comm, str | None], None]
-    keeps_rows: bool = False  # outputs have the shapes of the inputs
+    keeps_rows: bool = False  # whether outputs have the shapes of the inputs
 
 
 _ROWS = "rows: list(int) = []"
@@ -302,8 +303,8 @@ _OPERATIONS = {
 
 
 def operations(reason: str) -> SimpleNamespace:
-    """The operations, as functions with the names that tf.load_op_library gives them. Called once;
-    reason: why there is no native part."""
+    """Return the operations as functions, named as by tf.load_op_library. Called once. reason: why
+    there is no native part."""
     names = {what: "Ddl" + what.title().replace("_", "") for what in _OPERATIONS}
     for what, operation in _OPERATIONS.items():
         attributes, inputs, outputs, *_ = operation
@@ -358,7 +359,7 @@ def _runner(operation: _Operation) -> Callable[[c.Context, _Node], tuple[int, st
 
 
 def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Callable[..., Any]:
-    """The operation's function, which sets the known shapes in the graph."""
+    """Return the operation's function, which sets the known shapes in the graph."""
 
     def call(*inputs: Any, **attributes: Any) -> Any:
         if tf.executing_eagerly():
@@ -369,11 +370,12 @@ def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Call
             if control_flow_util.GraphOrParentsInXlaContext(graph)
             else ""
             if graph.building_function
-            else "a graph that is no tf.function's"
+            else "a graph outside of tf.function"
         )
         if where:
             raise errors.Unsupported(
-                f"{what}: cannot be in {where}, because ddl_tensorflow has no native part: {reason}"
+                f"{what}: is not supported in {where}, because ddl_tensorflow has no native part:"
+                f" {reason}"
             )
         with tf.control_dependencies(getattr(graph, _LAST, ())):
             result = wrapper(*inputs, **attributes)
@@ -381,7 +383,7 @@ def _shaped(what: str, operation: _Operation, wrapper: Any, reason: str) -> Call
         if operation.keeps_rows:
             for before, after in zip(tf.nest.flatten(inputs), tf.nest.flatten(result), strict=True):
                 after.set_shape(before.shape)
-        elif what != "python" and operation.outputs:  # whose caller knows them
+        elif what != "python" and operation.outputs:  # the caller of ddl_python knows its shapes
             first, *second = result if isinstance(result, tuple) else [result]
             if inputs[0].shape.rank is not None:
                 first.set_shape([None, *inputs[0].shape[1:]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before everything that imports TensorFlow."""
+"""The check that TensorFlow is installed. Import it before every module that imports TensorFlow."""
 
 from ddl_core.frameworks import require
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of a graph that functions of Python perform, for adapters above this one.
+"""Operations of a graph that Python functions perform, for adapters built on this one.
 
 The native part holds no thread of TensorFlow while such an operation waits. So all operations of a
-graph can wait at once, whatever their number and order.
+graph can wait at once, in any number and order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 import tensorflow as tf
 
 Array = np.ndarray[Any, Any]
-# Starts an operation, given its name and its inputs, which stay valid until the result is there.
+# Starts an operation with this name and these inputs, which stay valid until the result is there.
 Function = Callable[[str, list[Array]], Future[list[Array]]]
 
-_MOST_DIMENSIONS = 254  # of a tensor
+_MOST_DIMENSIONS = 254  # the most dimensions of a tensor
 
-_lock = threading.Lock()  # of both
+_lock = threading.Lock()  # protects both
 _functions: list[Function] = []
 _numbers: dict[Hashable, int] = {}
 
@@ -34,9 +34,9 @@ def call(
 ) -> list[tf.Tensor]:
     """Add an operation to the graph that `function` performs whenever it runs.
 
-    function  is kept as long as the process lives, and equal ones are kept once. What it raises,
-              and what its result raises, becomes TensorFlow's error: an OpError keeps its kind
-    name      given to the function; in an iteration of a loop with a suffix
+    function  is kept as long as the process lives, and equal ones are kept once. Its errors, and
+              those of its result, become TensorFlow's error: an OpError keeps its kind
+    name      passed to the function; with a suffix in an iteration of a loop
     outputs   the types and shapes of the results
     """
     from ddl_tensorflow import _build
@@ -54,7 +54,7 @@ def call(
 
 
 def start(number: int, name: str, inputs: list[Array]) -> Future[list[Array]]:
-    """Start the operation of the function that has this number."""
+    """Start the operation of the function with this number."""
     try:
         return _functions[number](name, inputs)
     except Exception as error:
@@ -64,14 +64,15 @@ def start(number: int, name: str, inputs: list[Array]) -> Future[list[Array]]:
 
 
 def failure(error: BaseException) -> tuple[int, str]:
-    """The code and the message of TensorFlow's error."""
+    """Return the code and the message of TensorFlow's error."""
     if isinstance(error, tf.errors.OpError):
         return error.error_code, error.message
     return tf.errors.UNKNOWN, "".join(traceback.format_exception(error))
 
 
 def serve(library: ctypes.CDLL) -> Any:
-    """Have the native part's operations performed. Returns what must live as long as it."""
+    """Perform the native part's operations. Return an object that must live as long as the
+    library."""
     library.ddl_tensorflow_input.argtypes = [
         *(c_void_p, c_int, POINTER(c_int), POINTER(c_int), POINTER(c_int64))
     ]

@@ -2,12 +2,12 @@
 """Operations on tensors of all ranks, under the names that all adapters of libddl share.
 
 All work eagerly, in tf.function and in functions compiled by XLA, and have gradients. Eager
-operations are matched by the order of their calls. In a graph each has a name and is matched by it,
-since TensorFlow starts independent operations in any order. The default name (naming.py) has the
-function's name and the position in it, so all ranks must trace the same functions. In a graph of
-TensorFlow 1 it has the names of the first and the last input instead.
+operations are matched by the order of their calls. In a graph, operations are matched by name,
+since TensorFlow starts independent operations in any order. The default name (naming.py) consists
+of the function's name and the position in it, so all ranks must trace the same functions. In a
+graph of TensorFlow 1 it consists of the names of the first and the last input instead.
 
-Where an operation has a communicator of some ranks, `comm`, these are meant by all ranks.
+If an operation has a communicator, `comm`, "all ranks" means its ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TYPES = {dtype.name for dtype in dtypes.TABLE}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# What is traced here needs no AutoGraph.
+# AutoGraph is not needed for functions that are traced here.
 _as_it_is: Callable[[Function], Function] = tf.autograph.experimental.do_not_convert
 
 
@@ -45,14 +45,15 @@ def allreduce(
     tensor   of the same shape and type on all ranks
     op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
              wrap; their average truncates
-    name     by which the operation is matched; None: see the top of this file
-    comm     of `split` or `subset`: the ranks that take part; None: all
+    name     the name that matches the operation; None: see the module's docstring
+    comm     a communicator of `split` or `subset`: the ranks that take part; None: all
 
-    All ranks call it. Has a gradient for sums and averages: that of all ranks' results. Raises
-    ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for what is no dense
-    tensor, Unsupported (there a TypeError) for an element type that cannot be reduced so,
-    InvalidState before init; and when it runs tf.errors.FailedPreconditionError when ranks call
-    different things, UnavailableError when a rank dies, AbortedError and DeadlineExceededError.
+    All ranks call it. Sums and averages have a gradient, that of all ranks' results. Raises
+    ddl_core.errors.InvalidArgument (a ValueError) for an unknown op and for values that are not
+    dense tensors, Unsupported (here also a TypeError) for an element type that the op does not
+    support, InvalidState before init. When it runs, it raises tf.errors.FailedPreconditionError if
+    ranks call different operations, UnavailableError if a rank dies, AbortedError and
+    DeadlineExceededError.
     """
     number, *_ = members(comm)
     return _call("allreduce", name, number, checked("allreduce", tensor, op=op), op=op)
@@ -66,11 +67,12 @@ def grouped_allreduce(
     *,
     comm: Communicator | None = None,
 ) -> list[tf.Tensor]:
-    """`allreduce` of several tensors as one operation, in which small ones travel together.
+    """Combine several tensors as `allreduce` does, in one operation. Small tensors are sent
+    together.
 
-    tensors  in the same order on all ranks; they may be of different shapes and types
+    tensors  in the same order on all ranks; shapes and types may differ within the list
 
-    All ranks call it. Otherwise as `allreduce`.
+    All ranks call it. Otherwise like `allreduce`.
     """
     number, *_ = members(comm)
     tensors = [
@@ -86,14 +88,13 @@ def grouped_allreduce(
 def broadcast(
     tensor: Any, root: int = 0, name: str | None = None, *, comm: Communicator | None = None
 ) -> tf.Tensor:
-    """The root's tensor, on all ranks.
+    """Return the root's tensor on all ranks.
 
-    tensor   of the same shape and type on all ranks. On other ranks than the root its values do not
-             matter
-    root     the rank whose values all get, among those of comm
+    tensor   of the same shape and type on all ranks. Values matter on the root only
+    root     the rank whose values all ranks get, among those of comm
 
     All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0.
-    Raises like `allreduce`; InvalidArgument for a root that is no rank.
+    Raises like `allreduce`, and InvalidArgument for a root that is not a rank.
     """
     number, _, size = members(comm)
     root = adapter.check_rank("root", root, size)
@@ -108,21 +109,21 @@ def allgather(
     *,
     comm: Communicator | None = None,
 ) -> tf.Tensor:
-    """The ranks' tensors one after the other, along the first dimension.
+    """Concatenate the ranks' tensors along the first dimension.
 
-    tensor   of the same type on all ranks, and of the same shape but for the first dimension
-    rows     the first dimension's size on each rank; None: found out, by an exchange that takes a
-             moment. In functions compiled by XLA None means that all have as many as this one
+    tensor   of the same type on all ranks, and of the same shape except for the first dimension
+    rows     the first dimension's size on each rank; None: the ranks exchange it, which costs time.
+             In functions compiled by XLA None means that all ranks have as many rows as this one
 
-    Returns a tensor of shape (sum of rows, ...); of shape (size,) for scalars. All ranks call it,
-    and either all or none with rows. Has a gradient. Raises like `allreduce`.
+    Returns a tensor of shape (sum of rows, ...), or of shape (size,) for scalars. All ranks call
+    it, and either all or none with rows. Has a gradient. Raises like `allreduce`.
     """
     number, rank, size = members(comm)
     given = [] if rows is None else adapter.check_rows("rows", rows, size)
     tensor = checked("allgather", tensor)
     if given and tensor.shape.rank and tensor.shape[0] not in (None, given[rank]):
         raise InvalidArgument(
-            f"rows: is {given[rank]} for this rank, whose tensor has {tensor.shape[0]}"
+            f"rows: is {given[rank]} for this rank, but its tensor has {tensor.shape[0]}"
         )
     if rows is None and in_xla() and tensor.shape.rank is not None:
         own = 1 if tensor.shape.rank == 0 else tensor.shape[0]
@@ -144,16 +145,16 @@ def reduce_scatter(
     *,
     comm: Communicator | None = None,
 ) -> tf.Tensor:
-    """Return this rank's part of what `allreduce` would give. Parts are along the first dimension.
+    """Return this rank's part of the result of `allreduce`. Parts are along the first dimension.
 
     tensor   of the same shape and type on all ranks
     op       as for `allreduce`
-    rows     the size of each rank's part, equal on all ranks; None: equal parts, which the first
-             dimension must allow
+    rows     the size of each rank's part, equal on all ranks; None: equal parts, if the first
+             dimension is a multiple of size
 
-    All ranks call it. Has a gradient for sums and averages. Raises like `allreduce`;
-    InvalidArgument, or in a graph that does not know the shape tf.errors.InvalidArgumentError, when
-    the tensor cannot be shared so.
+    All ranks call it. Sums and averages have a gradient. Raises like `allreduce`, and
+    InvalidArgument, or tf.errors.InvalidArgumentError in a graph that does not know the shape, if
+    the tensor cannot be divided so.
     """
     number, rank, size = members(comm)
     given = [] if rows is None else adapter.check_rows("rows", rows, size)
@@ -171,15 +172,15 @@ def alltoall(
     *,
     comm: Communicator | None = None,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Give each rank its part of `tensor`, and get theirs, one after the other in the order of
+    """Send each rank its part of `tensor`. Return the received parts, concatenated in the order of
     ranks. Parts are along the first dimension.
 
-    tensor     of the same type on all ranks, and of the same shape but for the first dimension
+    tensor     of the same type on all ranks, and of the same shape except for the first dimension
     sent_rows  the size of each rank's part, as numbers or as a tensor; None: equal parts
 
-    Returns what was received; with `sent_rows` also how many rows came from each rank, an int64
-    tensor of shape (size,). All ranks call it, and either all or none with sent_rows; functions
-    compiled by XLA have equal parts. Has a gradient. Raises like `reduce_scatter`.
+    With `sent_rows`, also returns how many rows came from each rank, an int64 tensor of shape
+    (size,). All ranks call it, and either all or none with sent_rows. In functions compiled by XLA
+    parts must be equal. Has a gradient. Raises like `reduce_scatter`.
     """
     number, _, size = members(comm)
     tensor = checked("alltoall", tensor)
@@ -188,13 +189,15 @@ def alltoall(
         sent = tf.constant([], tf.int64)
     elif tf.is_tensor(sent_rows):
         if not sent_rows.dtype.is_integer:
-            raise InvalidArgument(f"sent_rows: is a tensor of {sent_rows.dtype.name}, not integers")
+            raise InvalidArgument(
+                f"sent_rows: is a tensor of {sent_rows.dtype.name}; must have integers"
+            )
         sent = tf.cast(sent_rows, tf.int64)
     else:
         given = adapter.check_rows("sent_rows", sent_rows, size)
         if tensor.shape.rank and tensor.shape[0] not in (None, sum(given)):
             raise InvalidArgument(
-                f"sent_rows: are {sum(given)} in all, but the tensor has {tensor.shape[0]}"
+                f"sent_rows: the sum is {sum(given)}, but the tensor has {tensor.shape[0]} rows"
             )
         sent = tf.constant(given, tf.int64)
     result, received = _call("alltoall", name, number, tensor, sent)
@@ -205,13 +208,14 @@ def alltoall(
 
 @_as_it_is
 def barrier(name: str | None = None, *, comm: Communicator | None = None) -> Any:
-    """Return on no rank, or in a graph complete on none, before every rank has called it."""
+    """Wait until all ranks have called this. In a graph, it completes after all ranks have reached
+    it."""
     number, *_ = members(comm)
     return _call("barrier", name, number)
 
 
 def in_xla() -> bool:
-    """Whether what is traced here will be compiled by XLA."""
+    """Return whether XLA will compile the function that is being traced."""
     if tf.executing_eagerly():
         return False
     graph: Any = tf.compat.v1.get_default_graph()
@@ -229,12 +233,12 @@ _REDUCING = ("allreduce", "grouped_allreduce", "reduce_scatter")
 
 
 class UnsupportedType(Unsupported, TypeError):
-    """Elements of a type that the operation does not take."""
+    """An error: the operation does not support the element type."""
 
 
 def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> tf.Tensor:
-    """The `argument` of the operation `what`, converted to a tensor. Refuses what the operation
-    cannot do, even while a graph is traced."""
+    """Return the `argument` of the operation `what`, converted to a tensor. Raises InvalidArgument
+    and UnsupportedType, even while a graph is traced."""
     reduces = what in _REDUCING
     if reduces:
         adapter.check_op(op)
@@ -246,25 +250,27 @@ def checked(what: str, value: Any, argument: str = "tensor", op: Any = None) -> 
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{argument}: a {kind} that is no tensor ({error})") from error
+        raise InvalidArgument(
+            f"{argument}: a {kind} cannot be converted to a tensor ({error})"
+        ) from error
     dtype = tensor.dtype.name
     if dtype not in _TYPES or (reduces and not adapter.has_op(dtype, op)):
         by = f" by {op}" if reduces else ""
         raise UnsupportedType(
-            f"{argument}: has elements of {dtype}, which {what}{by} does not take"
+            f"{argument}: has elements of {dtype}, which {what}{by} does not support"
         )
     return tensor
 
 
 def _part(tensor: tf.Tensor, size: int) -> int | None:
-    """An equal part of the first dimension; None if the dimension is unknown."""
+    """Return an equal part of the first dimension, or None if the dimension is unknown."""
     if tensor.shape.rank is None or (tensor.shape.rank and tensor.shape[0] is None):
         return None
     return adapter.equal_rows("tensor", tensor.shape.as_list(), size)
 
 
 def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
-    """The tensor, with its known shape set in the graph."""
+    """Return the tensor with its known shape set in the graph."""
     if not tf.executing_eagerly():
         tensor.set_shape(shape)
     return tensor
@@ -272,15 +278,16 @@ def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
 
 @contextmanager
 def _scope(name: str | None, what: str, inputs: Sequence[Any]) -> Iterator[str]:
-    """Name the graph's node, with only the characters that TensorFlow allows."""
+    """Open a name scope for the graph's node, with only the characters that TensorFlow allows."""
     if not (name is None or isinstance(name, str)):
-        raise InvalidArgument(f"name: {name!r} is no string")
+        raise InvalidArgument(f"name: {name!r} is not a str")
     outer: Any = nullcontext()
     if name is None:
         name = f"ddl_{what}"
         graph: Any = tf.compat.v1.get_default_graph()
         if not (tf.executing_eagerly() or graph.building_function):
-            # Ranks may build a graph of TensorFlow 1 in any order, such as that of a set.
+            # Ranks may build a graph of TensorFlow 1 in any order, for example in the order of a
+            # set.
             ends = [each.name for each in (inputs[:1] + inputs[-1:]) if tf.is_tensor(each)]
             name, outer = "_".join([name, *ends]), tf.compat.v1.name_scope(None)
     with outer, tf.name_scope(re.sub(r"^[^A-Za-z0-9.]|[^\w.\-/]", "_", name)) as scope:

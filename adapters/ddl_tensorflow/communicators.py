@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some of the ranks, for operations among them alone."""
+"""Communicators of some of the ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations' gradients, in TensorFlow's registry.
 
-Each rank's loss is a function of all ranks' inputs; a gradient is that of the sum of all ranks'
-losses: the operation's transpose."""
+Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of all ranks'
+losses: the operation's transpose.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _broadcast(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
     if op.get_attr("root") == part(op.get_attr("comm")).rank:
         return total
     # Zeros that depend on the operation. TensorFlow prunes operations without dependents, and the
-    # root would wait for this rank; likewise in the gradient of this gradient.
+    # root would then wait for this rank. The same holds for the gradient of this gradient.
     return tf.where(False, total, tf.zeros_like(total))
 
 
@@ -66,8 +67,8 @@ def _reduce_scatter(op: tf.Operation, gradient: tf.Tensor) -> list[Any]:
 
 @tf.RegisterGradient("DdlAlltoall")
 def _alltoall(op: tf.Operation, gradient: tf.Tensor, _: Any) -> list[Any]:
-    equal = op.inputs[1].shape == [0]  # none were given
-    # A constant of this graph, not the other's: XLA needs it when it compiles.
+    equal = op.inputs[1].shape == [0]  # no sizes were given
+    # A constant of this graph, not of the other graph: XLA needs it to compile.
     sent = tf.constant([], tf.int64) if equal else op.outputs[1]
     returned, _ = _operations().ddl_alltoall(gradient, sent, **_matched(op))
     return [tf.ensure_shape(returned, op.inputs[0].shape), None]
@@ -78,16 +79,18 @@ def _operations() -> Any:
 
 
 def _linear(op: tf.Operation) -> str:
-    """The operation's op, where it has a gradient."""
+    """Return the operation's op. Raises LookupError if it has no gradient."""
     name: str = op.get_attr("op").decode()
     if name not in ("sum", "average"):
-        raise LookupError(f"{op.type} with op {name!r} has no gradient; sum and average have")
+        raise LookupError(
+            f"{op.type} with op {name!r} has no gradient; only sum and average have one"
+        )
     return name
 
 
 def _matched(op: tf.Operation) -> dict[str, Any]:
-    """Return the ranks of the operation, and a name. Eager gradients are matched by order too. In a
-    graph one operation may have several."""
+    """Return the comm of the operation, and a name. Eager gradients are also matched by order. In a
+    graph, one operation may have several gradients."""
     comm, forward = op.get_attr("comm"), op.get_attr("tensor_name").decode()
     with tf.name_scope(f"{op.type.lower()}_gradient") as scope:
         return {"comm": comm, "tensor_name": match(None, scope, comm, forward)}

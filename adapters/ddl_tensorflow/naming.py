@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names by which the ranks' operations in graphs are matched.
+"""The names that match the ranks' operations in graphs.
 
-A default name has the function's name and the operation's position in it. Of several functions of
-one name, as of two Keras models of one architecture, the second and all later ones are numbered, in
-the order in which they are first traced. One thread traces them in the same order on all ranks.
+A default name consists of the function's name and the operation's position in it. If several
+functions have one name, such as two Keras models of one architecture, the second and all later ones
+are numbered, in the order in which they are first traced. One thread traces them in the same order
+on all ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tensorflow as tf
 
 from ddl_core.errors import InvalidArgument
 
-_NAME_MAX = 200  # bytes; csrc/kernels.cpp adds a suffix, and libddl takes 255
+_NAME_MAX = 200  # the most bytes; csrc/kernels.cpp adds a suffix, and libddl allows 255
 
 
 class Numbers:
@@ -31,16 +32,17 @@ class Numbers:
         self._thread = threading.current_thread()
 
     def find(self, name: str, function: Any) -> int:
-        """Return the function's number. Raises InvalidArgument if another thread, which still
-        runs, has traced the one before it: these threads may be faster on other ranks."""
+        """Return the function's number. Raises InvalidArgument if another thread that still runs
+        has traced the previous function, because the order of these threads may differ between
+        ranks."""
         if function not in self._functions:
             thread = threading.current_thread()
             if self._count and thread is not self._thread and self._thread.is_alive():
                 raise InvalidArgument(
-                    f"name: another function or model has operations named {name!r}, and was traced"
-                    f" in the thread {self._thread.name!r}; this one is traced in {thread.name!r},"
-                    " so that the ranks could confuse the two. Call both once in one thread first,"
-                    " or give the operations names"
+                    f"name: another function or model has operations named {name!r}. It was traced"
+                    f" in the thread {self._thread.name!r}, and this one is traced in"
+                    f" {thread.name!r}, so the ranks could confuse them. Call both once in one"
+                    " thread first, or name the operations"
                 )
             self._functions[function] = self._count
             self._count += 1
@@ -53,15 +55,15 @@ _numbers: dict[tuple[str, int], Numbers] = {}  # by name and number of the comm
 
 
 def forget() -> None:
-    """Number functions from the start, as the processes do that join the next world."""
+    """Number functions from the start, as processes do that join the next world."""
     with _lock:
         _numbers.clear()
 
 
 def match(name: str | None, scope: str, comm: int, forward: str = "") -> str:
-    """Return the name by which the ranks match an operation; "" means by order.
+    """Return the name that matches an operation on all ranks; "" means by order.
 
-    name     as the program gave it
+    name     the name that the program has set
     scope    the operation's position in its graph
     comm     the number of the comm
     forward  the name of the operation whose gradient this is
@@ -69,8 +71,8 @@ def match(name: str | None, scope: str, comm: int, forward: str = "") -> str:
     if name is None:
         if tf.executing_eagerly():
             return ""
-        # TensorFlow numbers its graphs of loops and branches. A rank that traces a function once
-        # more than the others has other numbers, so they are dropped.
+        # TensorFlow numbers its graphs of loops and branches. A rank that traces a function more
+        # often than other ranks has other numbers, so they are removed.
         graph = getattr(tf.compat.v1.get_default_graph(), "name", None)  # plain graphs have none
         name = "/".join(filter(None, (re.sub(r"_[0-9]+_?$", "", graph or ""), forward)))
         number = _number(name, comm)
@@ -91,8 +93,9 @@ def _number(name: str, comm: int) -> int:
 
 
 def _traced_function() -> Any:
-    """Return what stands for the tf.function that this thread traces, however often it does; None
-    without one. TensorFlow's graphs do not know it, but the frame in which it traces does."""
+    """Return an object that identifies the tf.function that this thread traces, or None. It is the
+    same for each trace. TensorFlow's graphs do not have it, so it comes from the frame that traces.
+    """
     frame = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_create_concrete_function":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for training loops in TensorFlow: gradients, variables and metrics of all ranks."""
+"""Support for training loops in TensorFlow: gradients, variables and metrics of all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COMPRESSED = {None: None, "f16": tf.float16, "bf16": tf.bfloat16}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# What is traced here needs no AutoGraph.
+# AutoGraph is not needed for functions that are traced here.
 _as_it_is: Callable[[Function], Function] = tf.autograph.experimental.do_not_convert
 
 
@@ -41,20 +41,22 @@ def allreduce_gradients(
     name: str | None = None,
     comm: Communicator | None = None,
 ) -> list[Any]:
-    """All ranks' gradients, in one operation.
+    """Average or sum all ranks' gradients, in one operation.
 
-    gradients       tensors, tf.IndexedSlices, or None for what has no gradient, alike on all ranks
+    gradients       tensors, tf.IndexedSlices, or None for a missing gradient, of the same kinds on
+                    all ranks
     op              "average" or "sum"
     compression     "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
                     halves or quarters the bytes and costs precision
-    sparse_as_dense convert IndexedSlices to tensors; else the ranks' slices are concatenated, which
-                    takes an all-gather each, and repeated indices add up when they are applied
-    comm            of `split` or `subset`: the ranks that take part; None: all
+    sparse_as_dense convert IndexedSlices to tensors; otherwise the ranks' slices are concatenated
+    by an
+                    all-gather each, and repeated indices add up when they are applied
+    comm            a communicator of `split` or `subset`: the ranks that take part; None: all
 
     All ranks call it. Raises InvalidArgument for arguments out of range, and like `allreduce`.
     """
     adapter.check_gradients(op, compression)
-    members(comm)  # InvalidState before init
+    members(comm)  # raises InvalidState before init
     result = list(gradients)
     dense: dict[int, tf.Tensor] = {}
     for index, gradient in enumerate(result):
@@ -73,13 +75,13 @@ def allreduce_gradients(
 
 
 class DistributedGradientTape:
-    """A tf.GradientTape whose `gradient` gives the gradients of all ranks.
+    """A tf.GradientTape whose `gradient` returns the gradients of all ranks.
 
         with ddl.DistributedGradientTape() as tape:
             loss = ...
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    tape      one that has recorded already; None: a new one, with `persistent` and
+    tape      a tape that has recorded already; None: a new one, with `persistent` and
               `watch_accessed_variables` as for tf.GradientTape
     others    as for `allreduce_gradients`
 
@@ -117,7 +119,8 @@ class DistributedGradientTape:
 
     @_as_it_is
     def gradient(self, target: Any, sources: Any, *arguments: Any, **options: Any) -> Any:
-        """As tf.GradientTape.gradient, for the sum or average of all ranks' targets."""
+        """Compute the gradient of the sum or average of all ranks' targets, like
+        tf.GradientTape.gradient."""
         own = self._tape.gradient(target, sources, *arguments, **options)
         reduced = allreduce_gradients(
             tf.nest.flatten(own),
@@ -132,16 +135,16 @@ class DistributedGradientTape:
 def broadcast_parameters(
     variables: Iterable[Any], root: int = 0, *, comm: Communicator | None = None
 ) -> None:
-    """Give all ranks, or those of comm, the root's values of variables, TensorFlow's or Keras's.
+    """Copy the root's values of TensorFlow's or Keras' variables to all ranks, or to those of comm.
 
-    All ranks call it with variables of equal shapes and types in the same order. What cannot be
-    moved, such as strings, stays as it is. Raises like `broadcast`.
+    All ranks call it with variables of equal shapes and types in the same order. Variables that
+    cannot be sent, such as strings, do not change. Raises like `broadcast`.
     """
     variables = list(variables)
     for index, variable in enumerate(variables):
         if not hasattr(variable, "assign"):
             raise InvalidArgument(
-                f"variables[{index}]: is a {type(variable).__name__}, which is no variable"
+                f"variables[{index}]: is a {type(variable).__name__}; must be a variable"
             )
     for variable in variables:
         value = tf.convert_to_tensor(variable)
@@ -150,10 +153,10 @@ def broadcast_parameters(
 
 
 def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = None) -> Any:
-    """The root's object, on all ranks, or those of comm. On the others `value` is ignored.
+    """Return the root's object on all ranks, or on those of comm. Other ranks' `value` is ignored.
 
-    It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
-    `broadcast`, and TypeError on all ranks if it cannot be pickled.
+    The object is pickled, so use it only among ranks that trust each other. All ranks call it.
+    Raises like `broadcast`, and TypeError on all ranks if it cannot be pickled.
     """
     _, rank, size = members(comm)
     root = adapter.check_rank("root", root, size)
@@ -166,7 +169,7 @@ def broadcast_object(value: Any, root: int = 0, *, comm: Communicator | None = N
 
 
 def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[Any]:
-    """The objects of all ranks, or those of comm, in the order of ranks. Pickled as for
+    """Return the objects of all ranks, or of those of comm, in the order of ranks. Pickled as for
     `broadcast_object`."""
     _, rank, _ = members(comm)
     own = tf.constant(np.frombuffer(packed(value, rank), np.uint8))
@@ -178,13 +181,13 @@ def allgather_object(value: Any, *, comm: Communicator | None = None) -> list[An
 def average_metrics(
     metrics: Mapping[str, Any], weight: float = 1.0, *, comm: Communicator | None = None
 ) -> dict[str, float]:
-    """The average over all ranks, or those of comm, of each metric.
+    """Return the average of each metric over all ranks, or over those of comm.
 
     metrics  numbers, or tensors of one element, by name; the same names in the same order on all
              ranks
-    weight   how much this rank's values count, such as its index of samples
+    weight   the weight of this rank's values, such as its number of samples
 
-    All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
+    All ranks call it. Raises like `allreduce`, and InvalidArgument for a negative weight.
     """
 
     def total(own: list[float]) -> list[float]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving.
+"""Joining and leaving the job.
 
-Functions that XLA compiles contain rank and size. So `init` comes before they are compiled, and
-after `shutdown` they may be called only in a world of the same size.
+Functions that XLA compiles contain rank and size. So call `init` before they are compiled. After
+`shutdown` they may be called only in a world of the same size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("ddl_tensorflow")
 class _World(adapter.World):
     def __init__(self) -> None:
         super().__init__("ddl_tensorflow", keeps_job=False)
-        self.parts: dict[int, ddl_core.Comm] = {}  # those of some ranks, by number
+        self.parts: dict[int, ddl_core.Comm] = {}  # communicators of some ranks, by number
 
     def _prepare(self) -> None:
         from ddl_tensorflow import _build
@@ -48,11 +48,11 @@ def _tell_of_gpus() -> None:
 
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
-        _log.info("tensors on the %d GPU(s) pass through host memory", len(gpus))
+        _log.info("tensors on the %d GPU(s) are copied through host memory", len(gpus))
 
 
 joined = _World()
-_numbers = count(1)  # functions keep those of former worlds
+_numbers = count(1)  # never reused, since functions keep the numbers of former worlds
 init = joined.init
 is_initialized = joined.is_initialized
 shutdown = joined.shutdown
@@ -64,7 +64,8 @@ comm = joined.comm
 
 
 def add(comm: ddl_core.Comm) -> int:
-    """Let operations use a comm of some ranks, until `shutdown` closes it. Returns its number."""
+    """Make a comm of some ranks usable by operations, until `shutdown` closes it. Return its
+    number."""
     from ddl_tensorflow import _build
 
     number = next(_numbers)
@@ -74,9 +75,9 @@ def add(comm: ddl_core.Comm) -> int:
 
 
 def part(number: int) -> ddl_core.Comm:
-    """The comm of this number; 0 has all ranks. InvalidState after `shutdown`."""
+    """Return the comm of this number; 0 has all ranks. Raises InvalidState after `shutdown`."""
     if not number:
         return comm()
     if number not in joined.parts:
-        raise InvalidState("comm: was made before ddl_tensorflow.shutdown(); make it anew")
+        raise InvalidState("comm: was created before ddl_tensorflow.shutdown(); create it again")
     return joined.parts[number]

@@ -8,7 +8,7 @@
     optimizer = ddl.DistributedOptimizer(nn.optim.SGD(nn.state.get_parameters(model)))
 
 The operations realize their tensors, take them through NumPy, and return new ones on the same
-device. They are no part of what TinyJit captures, and have no gradients.
+device. TinyJit cannot capture them, and they have no gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class _World(adapter_arrays.ArrayWorld):
         if not isinstance(value, Tensor):
             raise InvalidArgument(f"{argument}: is a {type(value).__name__}, not a tinygrad Tensor")
         if value.dtype in (dtypes.bfloat16, *dtypes.fp8s):
-            raise InvalidArgument(f"{argument}: NumPy has no {value.dtype}; cast it first")
+            raise InvalidArgument(
+                f"{argument}: NumPy does not support {value.dtype}; cast it first"
+            )
         return np.asarray(value.numpy())
 
     def _make(self, array: Array, like: Any) -> Any:
@@ -51,16 +53,16 @@ allreduce_gradients = _world.allreduce_gradients
 
 
 class DistributedOptimizer(adapter_arrays.OptimizerOf):
-    """One of tinygrad's optimizers, which averages the gradients of all ranks first, in one
-    operation: in `step` and in `schedule_step`. All ranks call these, with gradients of the same
-    parameters. Other attributes are those of the optimizer."""
+    """A wrapper of a tinygrad optimizer that first averages the gradients of all ranks, in one
+    operation, in `step` and in `schedule_step`. All ranks call these, with gradients of the same
+    parameters. Other attributes are the optimizer's."""
 
     def step(self) -> None:
         """Average the gradients, and update the parameters."""
         Tensor.realize(*self.schedule_step())
 
     def schedule_step(self) -> list[Tensor]:
-        """Average the gradients. Returns the tensors to realize, as tinygrad's optimizers do."""
+        """Average the gradients. Return the tensors to realize, like tinygrad's optimizers."""
         parameters = [each for each in self.params if each.grad is not None]
         averages = allreduce_gradients([each.grad for each in parameters])
         for each, average in zip(parameters, averages, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of all adapters need to know of tinygrad."""
+"""The parts of the adapters' tests that are specific to tinygrad."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Contract(Arrays):
         return np.asarray(array.numpy())
 
 
-# What docs/heritage.md shows is run after BEFORE, then AFTER.
+# The tests run BEFORE, then the example in docs/heritage.md, then AFTER.
 BEFORE = """\
 from tinygrad import Context, Tensor, nn
 model = nn.Linear(4, 3)
@@ -31,7 +31,8 @@ with Context(TRAINING=1):
 weights = [each.numpy() for each in nn.state.get_parameters(model)]
 """
 
-# Every way to update averages the gradients. For START see tests/adapters/test_small_training.py.
+# Every method of updating averages the gradients. For START see
+# tests/adapters/test_small_training.py.
 UPDATES = """\
 from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.engine.jit import JitError

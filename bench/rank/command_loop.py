@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's command loop: reads commands from the scheduler as lines of JSON, answers each."""
+"""The command loop of a rank: reads commands from the scheduler as lines of JSON, and answers
+each."""
 
 from __future__ import annotations
 
@@ -41,10 +42,10 @@ def run_commands(worker: Any, path: str, about: Mapping[str, Any]) -> None:
 
 
 class Steps:
-    """Runs training programs. A subclass adds `prepare`, which makes them.
+    """Runs training programs. A subclass adds `prepare`, which creates them.
 
-    run      program, steps: run one step more than `steps`, the first untimed; the answer has the
-             seconds of each step and the processor time of one
+    run      program, steps: run one step more than `steps`, the first one untimed; the answer has
+             the seconds of each step and the processor time of one
     release  drop the programs
     """
 

@@ -23,12 +23,12 @@ from command_loop import run_commands
 
 
 class CreationWorker:
-    """The commands; each has one answer.
+    """The commands. Each has one answer.
 
     load    load the native part of ddl_torch
     init    port: the seconds of init_process_group
-    join    port: make the default group, which `create` needs
-    create  what: the seconds that the creation of one group of all ranks takes, or costs
+    join    port: create the default group, which `create` needs
+    create  what: the seconds, or the processor time, for the creation of one group of all ranks
     """
 
     def __init__(self, kind: str) -> None:
@@ -52,7 +52,7 @@ class CreationWorker:
         return {"seconds": seconds}
 
     def join(self, port: int) -> dict[str, Any]:
-        os.environ["MASTER_PORT"] = str(port)  # another port than that of ddl_core's rendezvous
+        os.environ["MASTER_PORT"] = str(port)  # another port than for ddl_core's rendezvous
         dist.init_process_group(self.kind)
         if self.kind == "ddl":
             import ddl_core
@@ -90,8 +90,8 @@ class CreationWorker:
         return self._comm.split(0) if what == "split" else self._comm.duplicate()
 
     def _reduce(self, over: Callable[[], bool]) -> float:
-        """The median of the seconds that an all-reduce takes, of those of 100 that begin before it
-        is over."""
+        """Return the median of the seconds of an all-reduce. Of 100 all-reduces, only those that
+        begin before `over()` returns True count."""
         taken = []
         for _ in range(100):
             start, counts = time.perf_counter(), not (taken and over())

@@ -10,8 +10,8 @@ import numpy as np
 
 Empty = Callable[[Any, Any], np.ndarray]  # of a shape and a dtype
 
-# Values repeat after this many elements. It is prime, so that no two blocks or segments are equal;
-# and small, so that the tile used for rewriting and checking stays in the cache.
+# Values repeat after this many elements. It is a prime, so that no two blocks or segments are
+# equal, and small, so that the tile used for rewriting and checking stays in the cache.
 PERIOD = 65521
 
 _WIDTHS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -19,7 +19,7 @@ _IN_PLACE = ("allreduce", "broadcast")
 
 
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The values as elements of the dtype, viewed as unsigned integers of the same width."""
+    """Return the values as elements of the dtype, viewed as unsigned integers of the same width."""
     if dtype == "bfloat16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     elements = values.astype(dtype)
@@ -27,13 +27,13 @@ def bits(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def itemsize(dtype: str) -> int:
-    """The bytes of one element."""
+    """Return the bytes of one element."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 class Data:
-    """The `send` and `recv` buffers of one rank, as unsigned integers; one array if the operation
-    is in place. `nbytes` is the size that the tables show.
+    """The `send` and `recv` buffers of one rank, as unsigned integers; the same array if the
+    operation is in place. `nbytes` is the size in the tables.
 
     Element i of rank r's send buffer is i % PERIOD % 16 + r: small integers, whose sums are exact
     in every dtype.
@@ -54,8 +54,8 @@ class Data:
         self.choose()
 
     def choose(self, empty: Empty = np.empty, apart: bool = False) -> None:
-        """Have buffers that `empty` makes. `apart`: the result of an operation that is in place has
-        one of its own."""
+        """Use buffers that `empty` allocates. `apart`: even an in-place operation gets a separate
+        buffer for the result."""
         self.in_place = self.operation in _IN_PLACE and not apart
         if (empty, apart) not in self._buffers:
             send = empty(self._lengths[0], self._width)

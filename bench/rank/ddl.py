@@ -54,8 +54,8 @@ class Ddl:
         return call, again
 
     def _library_call(self, send: Any, recv: Any, ordered: bool) -> Callable[[], None]:
-        """The library's own function without the checks of ddl_core, which take longer for an
-        ordered sum than a short all-reduce does."""
+        """Return the library's own function without the checks of ddl_core, which take longer for
+        an ordered sum than a short all-reduce does."""
         send, recv = (as_buffer(array, "array") for array in (send, recv))
         own, result = (ffi.cast("void *", buffer.address) for buffer in (send, recv))
         more = (result, send.count, send.dtype.value, OPS["sum"], ffi.NULL, ffi.NULL)
@@ -71,7 +71,8 @@ class Ddl:
         return in_order if ordered else plain
 
     def loop(self, batch: int) -> Callable[[], float]:
-        """A function that makes `batch` all-reduces in C and returns their seconds (loop.h)."""
+        """Return a function that makes `batch` all-reduces in C and returns their seconds
+        (loop.h)."""
         self._data.choose()
         array = self._data.recv.view(self._dtype)
         return c_loop(int(ffi.cast("uintptr_t", self._comm._handle)), array, batch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of bench/training_jax.py: makes programs, runs them on command, sleeps in between.
+"""One rank of bench/training_jax.py: creates programs, runs them on command, and sleeps in between.
 
     python jax_rank.py BACKEND SOCKET
 
@@ -47,7 +47,7 @@ class Stock:
         self.mesh = jax.make_mesh((SIZE,), ("ranks",), axis_types=axes)
 
     def make(self, what: str, **options: Any) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and facts about them. "alone" does not communicate."""
+        """Return the programs by name, and facts about them. "alone" does not communicate."""
         return {"psum": self._psum, "transformer": self._transformer}[what](**options)
 
     def _psum(self, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
@@ -97,7 +97,8 @@ class Stock:
         return programs, info
 
     def _mapped(self, function: Any, arguments: int, donate: bool = False) -> Any:
-        """The compiled function; the first dimension of its arguments and results is the rank."""
+        """Return the compiled function. The first dimension of its arguments and results is the
+        rank."""
         import jax
 
         each = jax.sharding.PartitionSpec("ranks")
@@ -107,7 +108,7 @@ class Stock:
         return jax.jit(mapped, donate_argnums=(0,) if donate else ())
 
     def _spread(self, rows: Any) -> Any:
-        """A global array of one row from each rank."""
+        """Return a global array of one row from each rank."""
         import jax
 
         spec = jax.sharding.PartitionSpec("ranks")
@@ -115,7 +116,7 @@ class Stock:
         return jax.make_array_from_process_local_data(sharding, rows)
 
     def _copies(self, array: Any) -> Any:
-        """A global array of every rank's copy, concatenated in the first dimension."""
+        """Return a global array of every rank's copy, concatenated in the first dimension."""
         return self._spread(array.copy())
 
 
@@ -133,13 +134,13 @@ class Calls:
         self.version = f"jax {jax.__version__}"
 
     def make(self, what: str, bytes: int) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The ways to all-reduce `bytes`; `what` is "allreduce"."""
+        """Return the ways to all-reduce `bytes`; `what` is "allreduce"."""
         import jax
         import numpy as np
 
         import ddl_jax as ddl
 
-        # Sums of zeros stay zero, in place too. Writing them gives the array its own pages.
+        # Sums of zeros stay zero, even in place. Writing them gives the array its own pages.
         own = np.full(bytes // 4, 0, np.float32)
         x = jax.device_put(own)
         programs = {
@@ -160,7 +161,7 @@ def _calling(function: Any, *arguments: Any) -> Program:
 
 
 def _going_on(function: Any, state: Any, *arguments: Any) -> Program:
-    """A program whose every step takes the result of the previous one."""
+    """Return a program in which each step takes the result of the previous one."""
     import jax
 
     def step() -> Any:
@@ -171,11 +172,11 @@ def _going_on(function: Any, state: Any, *arguments: Any) -> Program:
     return step
 
 
-# ---- the model: plain jax, its layers in one array of each kind, and SGD with momentum ----
+# ---- the model: plain jax, with its layers in one array of each kind, and SGD with momentum ----
 
 
 def transformer() -> list[Any]:
-    """Its weights: of embeddings, of positions, and of all layers."""
+    """Return its weights: of embeddings, of positions, and of all layers."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -225,9 +226,9 @@ def train(state: Any, text: Any, exchange: Callable[[Any], Any]) -> Any:
 
 
 class Worker(Steps):
-    """The commands; each has one answer.
+    """The commands. Each has one answer.
 
-    prepare  what, and its options: make the programs; the answer has facts about them
+    prepare  what, and its options: create the programs; the answer has facts about them
     """
 
     def prepare(self, **options: Any) -> dict[str, Any]:

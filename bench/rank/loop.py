@@ -11,8 +11,8 @@ from typing import Any
 
 
 def c_loop(comm: int, array: Any, batch: int) -> Callable[[], float]:
-    """A function that makes `batch` in-place all-reduces of the array and returns their seconds.
-    `comm` is the address that loop_KIND.c expects."""
+    """Return a function that makes `batch` in-place all-reduces of the array and returns their
+    seconds. `comm` is the address that loop_KIND.c expects."""
     loop = ctypes.CDLL(os.environ["BENCH_LOOP"]).loop
     loop.restype = ctypes.c_double
     run = partial(

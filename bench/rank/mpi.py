@@ -23,7 +23,7 @@ class Mpi:
         self._data = data
         if data is not None:
             if data.dtype in ("bfloat16", "float16"):
-                raise TypeError(f"MPI has no {data.dtype}")
+                raise TypeError(f"MPI does not support {data.dtype}")
             self._send = data.send.view(data.dtype)
             self._recv = data.recv.view(data.dtype)
 
@@ -50,7 +50,8 @@ class Mpi:
         return call, again
 
     def loop(self, batch: int) -> Callable[[], float]:
-        """A function that makes `batch` all-reduces in C and returns their seconds (loop.h)."""
+        """Return a function that makes `batch` all-reduces in C and returns their seconds
+        (loop.h)."""
         return c_loop(MPI._addressof(self._comm), self._recv, batch)
 
     def leave(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of bench/training_tensorflow.py: makes programs, runs them on command, sleeps in
+"""One rank of bench/training_tensorflow.py: creates programs, runs them on command, and sleeps in
 between.
 
     python tensorflow_rank.py BACKEND SOCKET
@@ -19,7 +19,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
-os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # small pages, as TensorFlow's memory has
+os.environ["NUMPY_MADVISE_HUGEPAGE"] = "0"  # small pages, as in TensorFlow's memory
 
 import keras
 import numpy as np
@@ -27,10 +27,10 @@ import tensorflow as tf
 from command_loop import Program, Steps, run_commands
 
 RANK, SIZE = int(os.environ["DDL_RANK"]), int(os.environ["DDL_SIZE"])
-SETTLED = 1  # steps before the weights are compared; rounding errors grow with each
-CLASSES, IMAGES, PIXELS = 1000, 8, 64  # in a step on each rank
+SETTLED = 1  # steps before the weights are compared; rounding errors grow with each step
+CLASSES, IMAGES, PIXELS = 1000, 8, 64  # IMAGES per step on each rank
 BYTES, WIDTH, LAYERS, HEADS = 256, 512, 6, 16
-PIECES, CONTEXT = 4, 64  # of text
+PIECES, CONTEXT = 4, 64  # PIECES of text per step on each rank
 RATE, MOMENTUM = 1e-3, 0.9
 
 
@@ -44,8 +44,8 @@ class Ddl:
         self.ddl = ddl
 
     def training(self, what: str) -> tuple[dict[str, Program], dict[str, Any]]:
-        """The programs by name, and facts about them. "alone" and "alone, jit" do not communicate,
-        except for a barrier at the end."""
+        """Return the programs by name, and facts about them. "alone" and "alone, jit" do not
+        communicate, except for a barrier at the end."""
         programs, info = {}, {}
         for name, jit in (("ddl", False), ("ddl, jit", True)):
             programs[name], model = self._training(what, jit, self.ddl.allreduce_gradients)
@@ -79,10 +79,12 @@ class Ddl:
         return both
 
     def gradients(self) -> tuple[dict[str, Program], dict[str, Any]]:
-        """Steps that make the gradients of ResNet-50, wait for the other ranks, and reduce the
-        gradients as one group and apply them: as a graph, compiled, and bare (a group of ddl_core
-        on arrays of the same sizes). "graph" and "bare" return the seconds of the reduction;
-        "..., alone" do not reduce."""
+        """Return steps that compute the gradients of ResNet-50, wait for the other ranks, reduce
+        the gradients as one group and apply them.
+
+        They run as a graph, compiled, and bare (a group of ddl_core on arrays of the same sizes).
+        "graph" and "bare" return the seconds of the reduction; "..., alone" do not reduce.
+        """
         import ddl_core
 
         model = task("resnet50")[0]
@@ -165,7 +167,7 @@ def bare(arrays: Sequence[Any], barrier: Program, submit: Program) -> Program:
 
 
 def in_graph(variables: Sequence[tf.Variable], barrier: Any, reduce: Any) -> Program:
-    factor = tf.Variable(1.0)  # a constant would be folded into the other one
+    factor = tf.Variable(1.0)  # a constant would be folded into the other factor
 
     @tf.function(autograph=False)
     def step() -> Any:
@@ -204,7 +206,7 @@ def compiled(variables: Sequence[tf.Variable], barrier: Program, reduce: Any) ->
 
 
 def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of()) -> Program:
-    """A program that reduces gradients which are all available at its start."""
+    """Return a program that reduces gradients which are all available at its start."""
 
     @tf.function(autograph=False)
     def step() -> Any:
@@ -221,7 +223,8 @@ def exchange(variables: Sequence[Any], reduce: Any, within: Any = lambda of: of(
 
 
 def task(what: str) -> tuple[keras.Model, Any, tf.Tensor, tf.Tensor, Any]:
-    """A model with the same weights on all ranks, its optimizer, and this rank's constant batch."""
+    """Return a model with the same weights on all ranks, its optimizer, and this rank's constant
+    batch."""
     keras.utils.set_random_seed(1)
     model, classes, count = {"resnet50": resnet50, "transformer": transformer}[what]()
     random = np.random.default_rng(RANK)
@@ -280,11 +283,11 @@ def describe(model: keras.Model) -> dict[str, Any]:
 
 
 class Worker(Steps):
-    """The commands; each has one answer.
+    """The commands. Each has one answer.
 
-    prepare    what: make the programs; the answer has facts about them
+    prepare    what: create the programs; the answer has facts about them
     alternate  steps: run steps of all programs in turns; the answer has the seconds of each step,
-               and of the reduction in it where the program returns them
+               and of the reduction in it if the program returns them
     """
 
     def prepare(self, what: str) -> dict[str, Any]:

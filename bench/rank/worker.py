@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of one library. It runs the scheduler's commands and sleeps in between.
+"""One rank of one library. It runs the scheduler's commands, and sleeps in between.
 
     python worker.py KIND SOCKET
 
@@ -28,9 +28,9 @@ def pin() -> None:
 
 
 class Worker:
-    """The commands; each has one answer.
+    """The commands. Each has one answer.
 
-    prepare  operation, dtype, bytes: make the buffers
+    prepare  operation, dtype, bytes: allocate the buffers
     run      way, iterations, batch: time the calls; the answer has the seconds of each iteration,
              per call
     release  free the buffers
@@ -59,16 +59,16 @@ class Worker:
             data.rewrite()
             barrier()
             seconds.append(timed() / batch)
-            # A rank that checks early would delay another one on the same core.
+            # A rank that checks early would delay another rank on the same core.
             barrier()
             data.check()
         return {"seconds": seconds, "wall": clock() - begin}
 
     def _timed(self, way: str, batch: int) -> Any:
-        """A function that makes `batch` calls and returns the seconds they took.
+        """Return a function that makes `batch` calls and returns their seconds.
 
-        Repeated in-place sums would make the numbers grow, so all calls but the first of a batch
-        take the maximum, which leaves them unchanged.
+        Repeated in-place sums would make the numbers grow, so all calls of a batch but the first
+        use the maximum, which leaves them unchanged.
         """
         if way == "c":
             return self.library.loop(batch)
@@ -87,7 +87,7 @@ class Worker:
 
 def main(kind: str, path: str) -> None:
     """Join the library's ranks, then run the scheduler's commands."""
-    if kind != "gloo":  # its thread and the caller's run faster on two cores
+    if kind != "gloo":  # Gloo's thread and the caller's run faster on two cores
         pin()
     os.environ["OMP_NUM_THREADS"] = "1"
     library = importlib.import_module(kind).join()

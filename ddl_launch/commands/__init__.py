@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line tool `ddl`; further commands come by the entry points `ddl.commands`."""
+"""The command line tool `ddl`. The entry points `ddl.commands` add commands of other packages."""

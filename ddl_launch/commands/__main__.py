@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m ddl_launch.commands` is ddl."""
+"""The program `python -m ddl_launch.commands`, which is ddl."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ddl's command line."""
+"""The command line of ddl."""
 
 # PYTHON_ARGCOMPLETE_OK: for shells that complete every Python program
 
@@ -31,7 +31,7 @@ ENTRY_POINTS = "ddl.commands"
 SIMULATE_ENTRY_POINTS = "ddl.simulate"  # options of `ddl simulate`
 _USAGE = 2
 
-# The commands in the order of `ddl --help`. Commands of other packages are below these.
+# The commands in the order of `ddl --help`. Commands of other packages follow them.
 _GROUPS = {
     "elastic jobs": ("elastic", "serve", "job", "top", "token"),
     "predictions": ("plan", "simulate"),
@@ -61,7 +61,7 @@ wire levels.
   hosts = 2                  # hosts that share one machine; default: 1
   message = "6.5 us"         # core time at both ends to send and receive a message over a wire
   rate = "3 GB/s"            # at which the cores send or receive bytes over a wire
-  [[measured]]               # optional, may be repeated: shown beside the prediction
+  [[measured]]               # optional, may be repeated: shown next to the prediction
   bytes = "64 MiB"
   plan = "hierarchical"
   time = "558 ms"
@@ -90,8 +90,8 @@ A model file describes the training step of one rank.
   bucket = "25 MiB"          # gradients are reduced in groups of at most this size
   [[gradient]]               # one for each gradient, in the order of the backward pass
   bytes = 8196000
-  backward = "58 us"         # from the gradient before to this one
-  [[published]]              # optional, may be repeated: shown beside the prediction
+  backward = "58 us"         # from the previous gradient to this one
+  [[published]]              # optional, may be repeated: shown next to the prediction
   ranks = 256
   efficiency = 0.95
   source = "..."
@@ -129,7 +129,7 @@ class _MainParser(_CommandParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ddl with `argv` (None: the process's own). Returns the exit code."""
+    """Run ddl with `argv` (None: the process's own arguments). Return the exit code."""
     if argv is None:
         leave_process_1()
     try:
@@ -226,13 +226,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_installed(to: object, group: str) -> None:
-    """Add what other installed packages have in this group, see docs/launching.md."""
+    """Add the parts of other installed packages in this group, see docs/launching.md."""
     for entry in entry_points(group=group):
         try:
             entry.load()(to)
-        except Exception as error:  # a broken package must not take the other commands away
+        except Exception as error:  # a broken package must not disable the other commands
             kind = type(error).__name__
-            print(f"ddl: no command {entry.name} ({entry.value}): {kind}: {error}", file=sys.stderr)
+            print(
+                f"ddl: the command {entry.name} is not available ({entry.value}): {kind}: {error}",
+                file=sys.stderr,
+            )
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
@@ -271,7 +274,7 @@ def _add_question(parser: argparse.ArgumentParser, sizes: str, needed: bool = Tr
         type=_operation,
         default="allreduce",
         help=f"{', '.join(OPERATIONS)} (default: allreduce); ordered:V is an ordered sum over V"
-        " logical workers, of which each rank has equally many (default: one each)",
+        " logical workers, distributed equally over the ranks (default: one for each rank)",
     )
 
 
@@ -293,7 +296,7 @@ def _sizes(text: str) -> list[int]:
 def _hosts(text: str) -> list[int]:
     hosts = text.split(",")
     if not all(n.isdecimal() and int(n) for n in hosts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers >= 1")
     return [int(n) for n in hosts]
 
 

@@ -10,26 +10,26 @@ from ddl_launch.commands.description import Table, positive, read, share, text
 from ddl_launch.commands.quantities import parse_bytes, parse_rate, parse_seconds
 
 RANKS_MAX = 4096
-_WIRES_MAX = 3  # levels of them
+_WIRES_MAX = 3  # the most levels of wires
 
 
 @dataclass(frozen=True)
 class Level:
-    """Joins the groups of the level below, by shared memory or by one wire each."""
+    """A level joins the groups of the level below, through shared memory or one wire each."""
 
     name: str
-    bandwidth: float  # payload bytes per second, of a wire each way
+    bandwidth: float  # payload bytes per second of a wire, in each direction
     latency: float
 
 
 @dataclass(frozen=True)
 class Cores:
-    """The time that wires cost the cores of both ends together, and the number of cores."""
+    """The core time that wires cost, both ends together, and the number of cores."""
 
-    message: float = 0.0  # seconds for each
-    byte: float = 0.0  # seconds for each
-    number: int = 0  # of each machine; 0: one for each rank
-    hosts: int = 1  # that are one machine and share its cores
+    message: float = 0.0  # seconds for each message
+    byte: float = 0.0  # seconds for each byte
+    number: int = 0  # cores of each machine; 0: one for each rank
+    hosts: int = 1  # hosts that share one machine and its cores
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks are numbered host by host."""
+    """The description of a cluster. Ranks are numbered host by host."""
 
     name: str
-    hosts: tuple[int, ...]  # ranks of each
+    hosts: tuple[int, ...]  # ranks of each host
     fanout: tuple[int, ...]  # hosts in a rack, racks in an aisle, aisles
-    memory: float  # bytes per second of a rank's passes over its own
+    memory: float  # bytes per second with which a rank reads or writes its own memory
     shared: Level | None  # None: one rank on each host
     wires: tuple[Level, ...]
     cores: Cores
@@ -61,15 +61,15 @@ class Cluster:
 
     @property
     def levels(self) -> tuple[Level | None, ...]:
-        """The shared memory, then the wires."""
+        """The shared memory (or None), then the wires."""
         return (self.shared, *self.wires)
 
     def first_hosts(self, number: int) -> Cluster:
-        """The cluster's first hosts, so many."""
+        """Return the cluster reduced to its first `number` hosts."""
         return replace(self, hosts=self.hosts[:number])
 
     def groups(self) -> list[int]:
-        """The host, rack and aisle of each rank: three lists, one after the other."""
+        """Return the host, rack and aisle of each rank: three lists in a row."""
         hosts = [h for h, ranks in enumerate(self.hosts) for _ in range(ranks)]
         per_rack = self.fanout[0] if len(self.wires) > 1 else len(self.hosts)
         per_aisle = per_rack * self.fanout[1] if len(self.wires) > 2 else len(self.hosts)
@@ -94,7 +94,7 @@ def read_cluster(path: Path) -> Cluster:
         number *= count
     hosts = _hosts(tables[0], number) if has_shared else (1,) * number
     if sum(hosts) > RANKS_MAX:
-        raise file.error("level", f"{sum(hosts)} ranks are more than {RANKS_MAX}")
+        raise file.error("level", f"has {sum(hosts)} ranks; the limit is {RANKS_MAX}")
     levels = [_level(table, kind == "wire") for table, kind in zip(tables, kinds, strict=True)]
     shared = levels[0] if has_shared else None
     default = shared.bandwidth if shared else float("inf")
@@ -114,7 +114,7 @@ def read_cluster(path: Path) -> Cluster:
 
 def _kind(value: object) -> str:
     if value not in ("shared", "wire"):
-        raise ValueError(f"{value!r} is neither 'shared' nor 'wire'")
+        raise ValueError(f"{value!r} must be 'shared' or 'wire'")
     return str(value)
 
 
@@ -147,7 +147,7 @@ def _cores(file: Table) -> Cores:
     if not found:
         return Cores()
     if len(found) > 1:
-        raise file.error("cores", "is there twice")
+        raise file.error("cores", "appears more than once")
     table = found[0]
     none = Cores()
     rate = table.get("rate", parse_rate, float("inf"))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comm of all ranks of a cluster costs: its creation, its heartbeats, and a death.
+"""The costs of a comm of all ranks of a cluster: its creation, its heartbeats, and a death.
 
-Counts of messages and descriptors follow from the protocol. Their costs in processor time were
-measured with `bench/many_ranks.c` (see docs/scaling.md). Ranks of a machine share its cores."""
+The numbers of messages and descriptors follow from the protocol. Their costs in processor time were
+measured with `bench/many_ranks.c` (see docs/scaling.md). The ranks of a machine share its cores.
+"""
 
 from __future__ import annotations
 
@@ -14,51 +15,54 @@ from ddl_launch.commands.cluster import Cluster
 from ddl_launch.commands.quantities import show_bytes, show_seconds
 from ddl_launch.commands.tables import show, show_cluster
 
-FIRST_USE_LEAST = 9  # ranks from which on links over wires open when they are used
-SPARSE_LEAST = 33  # ranks from which on only neighbours are connected at first
-TREE_LEAST = 33  # ranks from which on the list of addresses is handed out along a tree
-ALL_AT_ONCE = 16  # ranks up to which all pairs exchange heartbeats at every beat
-BEAT_S, NEAR, FAR_PER_S = 0.1, 4, 160  # heartbeats: default interval; neighbours; to the others
-GRACE_S = 0.1  # from the end of a process until the comm ends
-OWN_DESCRIPTORS = 13  # of the endpoint and the failure detector; and of memory that is shared:
+FIRST_USE_LEAST = 9  # from this number of ranks on, links over wires open at their first use
+SPARSE_LEAST = 33  # from this number of ranks on, only neighbours are connected at first
+TREE_LEAST = 33  # from this number of ranks on, the list of addresses is sent along a tree
+ALL_AT_ONCE = 16  # up to this number of ranks, all pairs exchange heartbeats at every beat
+# Heartbeats: the default interval in seconds, neighbours, heartbeats per second to other ranks.
+BEAT_S, NEAR, FAR_PER_S = 0.1, 4, 160
+GRACE_S = 0.1  # seconds from the end of a process until the comm ends
+OWN_DESCRIPTORS = 13  # Descriptors of the endpoint and the failure detector, and of shared memory.
 ARENA_DESCRIPTORS = 2
-RECORD, PROOF, ADDRESS = 1192, 32, 194  # bytes of a rendezvous
+RECORD, PROOF, ADDRESS = 1192, 32, 194  # bytes of a rendezvous' messages
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of processor time, each of one of the two ranks."""
+    """Seconds of processor time, each for one of the two ranks."""
 
-    rank: float = 0.1e-3  # of creation, whatever the size
-    member: float = 13e-6  # of creation: its address, name, settings
-    rendezvous: float = 55e-6  # of creation, on rank 0: a rank that comes
-    shared_pair: float = 55e-6  # of creation: both links, memory, control connection
-    wire_pair: float = 70e-6  # its control connection
-    first_use: float = 40e-6  # a link that opens
-    idle: float = 0.4e-3  # of a second, whatever the size
-    heartbeat: float = 8e-6  # sent and received
-    death: float = 1.2e-3  # to find a member dead and to tell others
-    shrink_pair: float = 220e-6  # of the survivors' agreement, besides the next creation
+    rank: float = 0.1e-3  # creation, at any size
+    member: float = 13e-6  # creation, for each member: its address, name, settings
+    rendezvous: float = 55e-6  # creation, on rank 0: each rank that connects
+    # Creation, each pair in shared memory: both links, memory, control connection.
+    shared_pair: float = 55e-6
+    wire_pair: float = 70e-6  # creation, each pair over wires: its control connection
+    first_use: float = 40e-6  # each link that opens
+    idle: float = 0.4e-3  # idle time in each second, at any size
+    heartbeat: float = 8e-6  # each heartbeat that is sent and received
+    death: float = 1.2e-3  # finding a member dead and reporting it
+    # Each pair's part of the survivors' agreement, without the next creation.
+    shrink_pair: float = 220e-6
     shrink_rank: float = 2.2e-3  # the same where only neighbours are connected
     shrink_wires: float = 8e-3  # the same over wires
 
 
 @dataclass(frozen=True)
 class MembershipCost:
-    """What is predicted of a comm."""
+    """The predicted costs of a comm. Times are in seconds."""
 
     ranks: int
-    creation: float  # from the last entry to the last return
-    processor: float  # of the creation, of the busiest rank
-    descriptors: int  # of one rank, before its first operation
+    creation: float  # from the last call to the last return
+    processor: float  # processor time of the creation on the busiest rank
+    descriptors: int  # descriptors of one rank before its first operation
     rendezvous: int  # bytes that rank 0 sends
-    idle: float  # share of a core
-    known: float  # from a death until all know it
-    shrink: float  # of the survivors
+    idle: float  # share of a core while idle
+    known: float  # from a death until all ranks know it
+    shrink: float  # shrink of the survivors
 
 
 def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
-    """What a comm of all ranks costs on the cluster."""
+    """Predict the costs of a comm of all ranks on the cluster."""
     costs = costs or Costs()
     size, rounds = cluster.size, ceil(log2(max(cluster.size, 2)))
     local = max(cluster.hosts) if cluster.shared else 1
@@ -75,7 +79,7 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
     descriptors = OWN_DESCRIPTORS + opened + wires * (1 if large else 3)
     descriptors += ARENA_DESCRIPTORS + 2 * shared if local > 1 else 0
     latency = sum(level.latency for level in cluster.wires) if over_wires else 0.0
-    trips = 4 * rounds  # rendezvous, settings there and back, and the barrier
+    trips = 4 * rounds  # the rendezvous, settings in both directions, and the barrier
     per_core = _ranks_per_core(cluster)
     creation = max(per_core * mean, busiest) + trips * latency
     beats = NEAR / BEAT_S + FAR_PER_S if size > ALL_AT_ONCE else (size - 1) / BEAT_S
@@ -94,8 +98,11 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
 
 
 def count_neighbours(size: int, local: int = 1) -> int:
-    """Ranks 1, 2, 4, 8 ... places away in the ring, on both sides: those on other hosts, for the
-    last one of `local` ranks that follow each other on its host."""
+    """Return the number of ranks 1, 2, 4, 8 ... places away in the ring, on both sides.
+
+    If `local` ranks follow each other on each host, count only those on other hosts, for the last
+    rank of a host.
+    """
     apart = [1 << k for k in range(ceil(log2(size)))] if size > 1 else []
     return len({*apart, *(size - each for each in apart if each >= local)})
 
@@ -122,11 +129,11 @@ _HEAD = [
 
 
 def creation_table(cluster: Cluster, found: Sequence[MembershipCost]) -> str:
-    """For people."""
+    """Return a table for people."""
     rows = [_HEAD]
     for m in found:
         times = [show_seconds(t) for t in (m.creation, m.processor, m.known, m.shrink)]
         numbers = [str(m.descriptors), show_bytes(m.rendezvous), f"{m.idle:.2%}"]
         rows.append([str(m.ranks), *times, *numbers])
-    notes = "processor time: of the busiest rank; shrink: of the survivors of one death"
+    notes = "processor time: the busiest rank's; shrink: of the survivors after one death"
     return "\n".join([show_cluster(cluster), "", show(rows), "", notes])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads descriptions in TOML. Errors name the file and the key."""
+"""A reader of descriptions in TOML. Its errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class DescriptionError(CommandError):
-    """What is wrong with a file, and at which key."""
+    """An error in a description. The message names the file and the key."""
 
 
 class Table:
@@ -30,8 +30,8 @@ class Table:
         self._known: set[str] = set()
 
     def get(self, key: str, convert: Callable[[Any], _T], default: _T | None = None) -> _T:
-        """The value of a key, converted by `convert`, which raises ValueError. Without a default
-        the key is required."""
+        """Return the value of a key, converted by `convert`, which raises ValueError. The key is
+        required unless there is a default."""
         self._known.add(key)
         if key not in self._values:
             if default is None:
@@ -43,7 +43,7 @@ class Table:
             raise self.error(key, str(error)) from None
 
     def tables(self, key: str) -> Iterator[Table]:
-        """The tables in a list, which may be missing."""
+        """Yield the tables in a list, which may be missing."""
         self._known.add(key)
         value = self._values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -52,17 +52,19 @@ class Table:
             yield Table(self.path, item, f"{self._where}{key}[{i}].")
 
     def end(self) -> None:
-        """Raise DescriptionError if there is an unknown key."""
+        """Raise DescriptionError if the table has an unknown key."""
         for key in self._values:
             if key not in self._known:
-                raise self.error(key, f"is unknown; there are {', '.join(sorted(self._known))}")
+                raise self.error(
+                    key, f"is unknown; the known keys are {', '.join(sorted(self._known))}"
+                )
 
     def error(self, key: str, problem: str) -> DescriptionError:
         return DescriptionError(f"{self.path}: {self._where}{key}: {problem}")
 
 
 def read(path: Path) -> Table:
-    """Read the whole file."""
+    """Read a file. Raises DescriptionError."""
     try:
         return Table(path, tomllib.loads(path.read_text()))
     except OSError as error:
@@ -72,21 +74,21 @@ def read(path: Path) -> Table:
 
 
 def text(value: object) -> str:
-    """A string of at least one character."""
+    """Return a string of at least one character. Raises ValueError for other values."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a string")
     return value
 
 
 def positive(value: object) -> int:
-    """A number from 1 on."""
+    """Return an integer of at least 1. Raises ValueError for other values."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{value!r} is not an integer from 1 on")
+        raise ValueError(f"{value!r} is not an integer >= 1")
     return value
 
 
 def share(value: object) -> float:
-    """A number above 0, at most 1."""
+    """Return a number above 0 and at most 1. Raises ValueError for other values."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 1:
-        raise ValueError(f"{value!r} is not a number above 0 and up to 1")
+        raise ValueError(f"{value!r} is not a number above 0 and at most 1")
     return float(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl doctor`: whether this machine suits libddl, and what to change."""
+"""`ddl doctor`: checks whether this machine suits libddl, and says what to change."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MARKS = {"ok": "    ", "note": "note", "wrong": "BAD "}
 
 
 def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `doctor` to ddl's commands by `add`, which makes their parsers."""
+    """Add `doctor` to the commands of ddl. `add` creates its parser."""
     doctor = add(
         "doctor",
         help="check this machine",
-        description="Check what libddl needs of this machine, and tell what to change. The exit"
+        description="Check what libddl requires of this machine, and say what to change. The exit"
         " code is 1 if something is wrong. `ddlrun --check` checks several hosts and the network"
         " between them.",
         allow_abbrev=False,
@@ -33,8 +33,8 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
         "--ranks",
         metavar="N",
         type=parse_count,
-        help="number of ranks on this machine (default: the job's by the environment, else the"
-        " number of cores)",
+        help="number of ranks on this machine (default: the job's number in the environment, else"
+        " the number of cores)",
     )
     doctor.add_argument("--no-test", action="store_true", help="skip the test with two ranks")
     doctor.add_argument("--json", action="store_true", help="print JSON")
@@ -42,7 +42,7 @@ def add_doctor(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
-    """All findings, one after the other."""
+    """Yield all findings."""
     size, sockets = _job()
     number = ranks or _ranks_here(size)
     yield from installation.library()
@@ -60,17 +60,18 @@ def findings(ranks: int | None = None, test: bool = True) -> Iterator[Finding]:
 
 
 def _job() -> tuple[int, int]:
-    """The size of the job that this process belongs to, and the sockets between two ranks."""
+    """Return the size of this process's job, and the number of sockets between two ranks."""
     sockets = os.environ.get("DDL_SOCKETS", "")
     try:
         size = detect(os.environ).size
-    except InvalidArgument:  # which is a finding of its own
+    except InvalidArgument:  # a finding of its own
         size = 1
     return max(size, 1), max(int(sockets) if sockets.isdecimal() else 1, 1)
 
 
 def _ranks_here(size: int) -> int:
-    """The ranks on this machine: as ddlrun says, else all of the job, else one for each core."""
+    """Return the number of ranks on this machine: ddlrun's, else all of the job, else one for each
+    core."""
     local = os.environ.get("DDL_LOCAL_SIZE", "")
     if local.isdecimal() and int(local):
         return int(local)
@@ -81,7 +82,7 @@ def _two_ranks() -> Iterator[Finding]:
     try:
         times = selftest.run()
     except (selftest.SelfTestError, OSError) as error:
-        yield wrong("two ranks", str(error), "correct the errors above first, if there are any")
+        yield wrong("two ranks", str(error), "first correct the errors above, if any")
         return
     for link, (small, large) in times.items():
         name = {"shm": "shared memory", "tcp": "loopback"}[link]
@@ -93,7 +94,7 @@ def _two_ranks() -> Iterator[Finding]:
 
 
 def as_text(found: Sequence[Finding]) -> str:
-    """For people: a line for each finding, followed by what to change."""
+    """Return text for people: a line for each finding, followed by what to change."""
     width = max(len(f.what) for f in found)
     lines = [f"{socket.gethostname()}:"]
     for f in found:
@@ -109,7 +110,7 @@ def as_text(found: Sequence[Finding]) -> str:
 
 
 def as_json(found: Sequence[Finding]) -> str:
-    """For programs."""
+    """Return JSON for programs."""
     healthy = all(f.level != "wrong" for f in found)
     told = {"host": socket.gethostname(), "healthy": healthy}
     return json.dumps({**told, "findings": [asdict(f) for f in found]}, indent=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thing that `ddl doctor` has looked at."""
+"""The findings of `ddl doctor`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ Level = Literal["ok", "note", "wrong"]
 
 @dataclass(frozen=True)
 class Finding:
-    """level: "note" costs speed or matters to others than libddl, "wrong" ends the command with 1.
-    change: what to do about it, "" where all is well."""
+    """A finding about one subject.
+
+    level    "note" costs speed or matters only to other libraries, "wrong" makes the exit code 1
+    change   what to do about it, or ""
+    """
 
     level: Level
     what: str

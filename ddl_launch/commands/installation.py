@@ -22,13 +22,13 @@ from ddl_core.environment import detect, metrics_port
 from ddl_core.errors import DdlError, InvalidArgument, Unsupported
 from ddl_launch.commands.finding import Finding, note, ok, wrong
 
-# An endpoint's address, as libddl/src/comm/address.c writes it.
+# The format of an endpoint's address, see libddl/src/comm/address.c.
 _MAGIC, _FORMAT = 0x61644464, 3
 _HEAD = struct.Struct("<IHQQQHBBBI")
 _IP = struct.Struct("<BBB16sI16s")
-_SLOW = 4  # times slower than the fastest
+_SLOW = 4  # times slower than the fastest interface
 
-# The adapter, its framework's package, and the beginning of the folders of its native part.
+# The adapter, its framework's package, and the first part of its native part's folder name.
 _ADAPTERS = (
     ("ddl_torch", "torch", "torch"),
     ("ddl_tensorflow", "tensorflow", "tensorflow"),
@@ -52,8 +52,8 @@ class Interface:
 
 
 def interfaces(address: bytes) -> list[Interface]:
-    """The interfaces of an endpoint's address, in the order in which they are tried. Raises
-    ValueError for another format."""
+    """Return the interfaces in an endpoint's address, in the order of use. Raises ValueError for
+    another format."""
     try:
         magic, form, _, _, _, _, _, count, host, _ = _HEAD.unpack_from(address)
         if (magic, form) != (_MAGIC, _FORMAT):
@@ -71,7 +71,7 @@ def interfaces(address: bytes) -> list[Interface]:
 
 
 def libcrypto() -> Iterator[Finding]:
-    """Whether libcrypto, which proves a job's secret, can be used."""
+    """Check that libcrypto, which proves a job's secret, can be used."""
     try:
         with Endpoint(secret="doctor", host="127.0.0.1", ports="", sockets=1, encrypt=False):
             used = _mapped("libcrypto.so")
@@ -80,14 +80,14 @@ def libcrypto() -> Iterator[Finding]:
         yield wrong(
             "libcrypto",
             "libcrypto.so.3 is missing: a job with a secret cannot start",
-            "install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to go without a secret",
+            "install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to use no secret",
         )
     except DdlError as error:
-        yield wrong("libcrypto", str(error), "see the message")
+        yield wrong("libcrypto", str(error), "follow the message")
 
 
 def _mapped(name: str) -> str:
-    """The file that this process has mapped whose name begins so, or ""."""
+    """Return the mapped file of this process whose name begins with `name`, or ""."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.partition("/")[2]
         if path.rpartition("/")[2].startswith(name):
@@ -96,7 +96,7 @@ def _mapped(name: str) -> str:
 
 
 def network() -> Iterator[Finding]:
-    """The interfaces that libddl sees, and which of them it uses."""
+    """List the interfaces that libddl finds, and check those that it uses."""
     chosen_by = os.environ.get("DDL_INTERFACES", "")
     names = ",".join(name for _, name in socket.if_nameindex())
     try:
@@ -131,7 +131,7 @@ def network() -> Iterator[Finding]:
 
 
 def environment(env: Mapping[str, str]) -> Iterator[Finding]:
-    """The launcher, and its variables."""
+    """Check the launcher's variables."""
     try:
         world = detect(env)
         metrics_port(env)
@@ -146,7 +146,7 @@ def environment(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def library() -> Iterator[Finding]:
-    """The libddl that is loaded, and the packages that it needs."""
+    """Check the loaded libddl and the packages that it needs."""
     loaded, path = ddl_core.version(), Path(ddl_core.library_path())
     told = f"{loaded}, ABI {path.name}, {path.parent}"
     installed = _version("libddl")
@@ -163,7 +163,7 @@ def library() -> Iterator[Finding]:
 
 
 def frameworks() -> Iterator[Finding]:
-    """The installed frameworks that have adapters, and the adapters' native parts."""
+    """Check the installed frameworks that have adapters, and the adapters' native parts."""
     for package in _OTHERS:
         if _version(package):
             yield _package(package)
@@ -188,7 +188,7 @@ def _native(adapter: str, folder: str) -> Finding:
 
 
 def _package(name: str) -> Finding:
-    """The version of a package, compared with the least that libddl requires."""
+    """Compare the version of a package with the lowest one that libddl supports."""
     version, least = _version(name), _least(name)
     if version is None:
         return wrong(name, "not installed", f"pip install {name}")

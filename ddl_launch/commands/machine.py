@@ -31,9 +31,10 @@ _CLOCK_SLOW = 1e-6  # seconds for a reading, from Python
 
 
 def limits(size: int, sockets: int = 1) -> Iterator[Finding]:
-    """Check ulimit -n and -l for a job of `size` ranks, with this many sockets between two."""
+    """Check ulimit -n and -l for a job of `size` ranks with this number of sockets between two
+    ranks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # for each other rank, as libddl/src/comm/descriptors.c counts them over TCP
+    # Descriptors for each other rank over TCP, see libddl/src/comm/descriptors.c.
     each = 3 if sockets == 1 else 2 * sockets + 5
     need = _FILES_BASE + each * size
     told = f"{_limit(soft)} (at most {_limit(hard)}); a job of {size} takes about {need}"
@@ -53,7 +54,7 @@ def _limit(value: int) -> str:
 
 
 def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
-    """Available memory, the cgroup's limit, and /dev/shm if it is too small for other libraries."""
+    """Check the available memory, the cgroup's limit, and /dev/shm, which other libraries need."""
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) << 10
@@ -75,7 +76,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
     try:
         shm = os.statvfs(root / "dev/shm")
     except OSError:
-        return  # libddl needs none
+        return  # libddl does not need /dev/shm
     size = shm.f_blocks * shm.f_frsize
     if 0 < size < _SHM_SMALL:
         yield note(
@@ -87,7 +88,7 @@ def memory(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
-    """The cores that this process may use, and the cgroup's share of them, compared with the
+    """Compare the cores that this process may use, and the cgroup's quota, with the number of
     ranks."""
     usable, total = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     told = f"{usable} of {total} usable, {ranks} ranks"
@@ -114,15 +115,14 @@ def cores(ranks: int, root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def kernel(root: Path = _ROOT) -> Iterator[Finding]:
-    """What libddl needs of the kernel, by trying it: a container's seccomp profile may refuse
-    it."""
+    """Try the kernel's features that libddl uses. A container's seccomp profile may forbid them."""
     filtered = "\nSeccomp:\t2" in _read(root / "proc/self/status")
     blame = (
         "a seccomp filter is active: allow it in the container's profile"
         if filtered
         else "the kernel is too old, or a security module forbids it"
     )
-    tcp = "; ranks of this host are joined by TCP, which is slower"
+    tcp = "; ranks on this host use TCP, which is slower"
     tries: tuple[tuple[str, Callable[[], None], Callable[[str], Finding]], ...] = (
         ("sealed memfd", _try_memfd, lambda told: note("sealed memfd", told + tcp, blame)),
         (
@@ -131,7 +131,7 @@ def kernel(root: Path = _ROOT) -> Iterator[Finding]:
             lambda told: note("abstract unix socket", told + tcp, blame),
         ),
         ("timerfd", _try_timerfd, lambda told: wrong("timerfd", told, blame)),
-        ("pidfd", _try_pidfd, lambda told: ok("pidfd", f"{told}; libddl does without")),
+        ("pidfd", _try_pidfd, lambda told: ok("pidfd", f"{told}; libddl works without it")),
     )
     for what, attempt, refused in tries:
         try:
@@ -144,7 +144,8 @@ def kernel(root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def _try_memfd() -> None:
-    """Create, size, seal and map it twice; read in one mapping what the other wrote."""
+    """Create, size and seal a memfd, map it twice, and read in one mapping what was written to the
+    other."""
     fd = os.memfd_create("libddl-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
@@ -153,13 +154,13 @@ def _try_memfd() -> None:
         with mmap.mmap(fd, mmap.PAGESIZE) as one, mmap.mmap(fd, mmap.PAGESIZE) as other:
             one[:4] = b"ddl!"
             if other[:4] != b"ddl!":
-                raise OSError("what is written to it is not there")
+                raise OSError("one mapping does not show what was written to the other")
     finally:
         os.close(fd)
 
 
 def _try_socket() -> None:
-    """Connect by an abstract name, and pass a descriptor."""
+    """Connect to an abstract socket name, and pass a descriptor."""
     name = f"\0libddl-doctor-{os.getpid()}-{time.monotonic_ns()}"
     with (
         socket.socket(socket.AF_UNIX) as listener,
@@ -195,7 +196,7 @@ def _try_pidfd() -> None:
 
 
 def clock(root: Path = _ROOT) -> Iterator[Finding]:
-    """The clock source, and what a reading costs."""
+    """Check the clock source and the cost of a reading."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
     source = _read(path).strip() or "unknown"
     rounds = 1000
@@ -213,7 +214,7 @@ def clock(root: Path = _ROOT) -> Iterator[Finding]:
 
 
 def _read(path: Path) -> str:
-    """The text of a system file; "" if it is missing or may not be read."""
+    """Return the text of a system file, or "" if it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

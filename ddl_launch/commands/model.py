@@ -14,7 +14,7 @@ from ddl_launch.commands.quantities import parse_bytes, parse_seconds
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that are reduced together."""
+    """A group of gradients that are reduced together."""
 
     bytes: int
     ready: float  # seconds from the step's start
@@ -31,7 +31,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Model:
-    """One step of one rank."""
+    """The training step of one rank."""
 
     name: str
     images: int
@@ -40,15 +40,16 @@ class Model:
     published: tuple[Published, ...]
 
     def step(self, reduce: Callable[[int], float]) -> float:
-        """Seconds of a step if buckets are reduced one after the other, each as soon as it is
-        ready. `reduce` gives the seconds for a number of bytes. Computing is not slowed down."""
+        """Return the seconds of a step if each bucket is reduced as soon as it is ready, one after
+        the other. `reduce` returns the seconds for a number of bytes. The reductions do not slow
+        the computation down."""
         end = 0.0
         for bucket in self.buckets:
             end = max(end, bucket.ready) + reduce(bucket.bytes)
         return max(end, self.seconds)
 
     def step_without_overlap(self, reduce: Callable[[int], float]) -> float:
-        """The same if all buckets are reduced after the backward pass."""
+        """Return the seconds of a step if all buckets are reduced after the backward pass."""
         return self.seconds + sum(reduce(bucket.bytes) for bucket in self.buckets)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl plan`: the possible plans for each size, and libddl's choice."""
+"""`ddl plan`: compares the possible plans for each size, and marks libddl's choice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ddl_launch.commands.simulation import (
 )
 from ddl_launch.commands.tables import level_names, shares, show, show_cluster
 
-_SPANS_MAX = 3_000_000  # a few seconds
+_SPANS_MAX = 3_000_000  # simulated within a few seconds
 
 
 @dataclass(frozen=True)
 class PlanEstimate:
-    """A plan for messages of a size. `prediction` is None if it sends too many messages to
+    """A plan for messages of one size. `prediction` is None if it has too many messages to
     simulate."""
 
     bytes: int
@@ -38,7 +38,7 @@ class PlanEstimate:
 
 
 def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterator[PlanEstimate]:
-    """All possible plans, the chosen one first."""
+    """Yield all possible plans for each size, the chosen one first."""
     possible = _possible(cluster, operation)
     for nbytes in sizes:
         chosen, best = _predict(cluster, operation, nbytes, None)
@@ -48,13 +48,13 @@ def candidates(cluster: Cluster, operation: str, sizes: Sequence[int]) -> Iterat
                 continue
             try:
                 _, other = _predict(cluster, operation, nbytes, plan)
-            except SimulationError:  # only for shorter messages
+            except SimulationError:  # the plan is for shorter messages only
                 continue
             yield PlanEstimate(nbytes, plan, False, n, other)
 
 
 def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
-    """The possible plans and their hops; 0 if these were not counted."""
+    """Return the possible plans and their numbers of hops (0: not counted)."""
     found = {}
     for plan in OPERATIONS[split_operation(operation)[0]][1]:
         try:
@@ -67,7 +67,8 @@ def _possible(cluster: Cluster, operation: str) -> dict[str, int]:
 
 
 def curves(cluster: Cluster, operation: str, most: int) -> dict[str, list[tuple[int, float]]]:
-    """The simulated time of each possible plan for sizes up to `most`, as (bytes, seconds)."""
+    """Return the simulated time of each possible plan for sizes up to `most`, as (bytes,
+    seconds)."""
     found: dict[str, list[tuple[int, float]]] = {}
     size = 1024
     while size <= most:
@@ -80,7 +81,7 @@ def curves(cluster: Cluster, operation: str, most: int) -> dict[str, list[tuple[
 
 
 def steps(cluster: Cluster, operation: str, nbytes: int, most: int) -> PlanEstimate:
-    """The chosen plan, with its first `most` messages."""
+    """Return the chosen plan with its first `most` messages."""
     found = simulate(cluster, operation, nbytes, sent_max=most)
     return PlanEstimate(nbytes, found.plan, True, 0, found)
 
@@ -97,7 +98,7 @@ def _predict(
 
 
 def as_table(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
-    """For people."""
+    """Return a table for people."""
     names = level_names(cluster)
     rows = [["message", "  plan", "time", "cost", "hops", "pieces", *names]]
     last = None
@@ -113,22 +114,24 @@ def as_table(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) ->
         plan = f"{'*' if c.chosen else ' '} {c.plan}"
         rows.append([size, plan, time, cost, str(c.hops or "-"), *sent])
     notes = [
-        "* chosen by libddl; N: the size of the message; hops: sequential messages",
+        "*: chosen by libddl; N: size of the message; hops: sequential messages",
         "time: simulated; cost: by the formulas that libddl uses to choose",
-        "pieces: the largest part that is sent at once",
+        "pieces: largest part that is sent at once",
     ]
     if cluster.shared:
-        notes.append(f"{cluster.shared.name}: the most that a rank sends through shared memory")
+        notes.append(
+            f"{cluster.shared.name}: bytes that the busiest rank sends through shared memory"
+        )
     if cluster.wires:
         wires = ", ".join(level.name for level in cluster.wires)
-        notes.append(f"{wires}: the most that one wire carries in each direction")
+        notes.append(f"{wires}: bytes on the busiest wire in each direction")
     if any(c.prediction is None for c in found):
         notes.append("-: too many messages to simulate")
     return "\n".join([show_cluster(cluster), "", headline(operation), show(rows), "", *notes])
 
 
 def as_json(cluster: Cluster, operation: str, found: Sequence[PlanEstimate]) -> str:
-    """For programs: seconds and bytes; null where a plan was not simulated."""
+    """Return JSON for programs: seconds and bytes; null for plans that were not simulated."""
     names = level_names(cluster)
     skip = 0 if cluster.shared else 1
     items = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of what `ddl plan` and `ddl simulate` find. Needs matplotlib."""
+"""Plots for `ddl plan` and `ddl simulate`. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ddl_launch.commands.scaling import Point
 from ddl_launch.commands.simulation import Prediction
 
 _WIRES_MAX = 16
-MESSAGES_MAX = 2000  # in the picture of a plan's steps; more cannot be told apart
+MESSAGES_MAX = 2000  # the most messages in a picture of a plan's steps
 
 
 def check_plot(path: Path) -> None:
-    """Fail early if no picture can be written."""
+    """Raise DescriptionError if no picture can be written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -28,7 +28,7 @@ def check_plot(path: Path) -> None:
             "--plot needs matplotlib, which is not installed: pip install 'libddl[plot]'"
         ) from None
     if not path.parent.is_dir():
-        raise DescriptionError(f"--plot {path}: there is no folder {path.parent}")
+        raise DescriptionError(f"--plot {path}: the folder {path.parent} does not exist")
 
 
 def plot(
@@ -46,7 +46,7 @@ def plot(
 
 
 def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost]) -> None:
-    """Write a picture: what a comm costs, over its ranks."""
+    """Write a picture of a comm's costs against its ranks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4.5), layout="constrained")
@@ -78,7 +78,7 @@ def plot_creation(path: Path, cluster: Cluster, found: Sequence[MembershipCost])
 def plot_plans(
     path: Path, cluster: Cluster, curves: dict[str, list[tuple[int, float]]], chosen: PlanEstimate
 ) -> None:
-    """Write a picture: the steps of the chosen plan, and the time of all plans against bytes."""
+    """Write a picture of the chosen plan's steps, and of all plans' times against the size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 5), layout="constrained")
@@ -111,7 +111,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _draw_steps(axes: Any, cluster: Cluster, chosen: PlanEstimate) -> None:
-    """A lane for each rank, and an arrow for each part that one sends to another."""
+    """Draw a lane for each rank, and an arrow for each message."""
     found = chosen.prediction
     assert found is not None
     host = [group for group, ranks in enumerate(cluster.hosts) for _ in range(ranks)]

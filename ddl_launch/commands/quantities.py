@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers with units, read and written."""
+"""Parsing and formatting of numbers with units."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def _parse(text: object, units: Mapping[str, float], what: str, example: str) ->
 
 
 def parse_bytes(text: object) -> int:
-    """Of "64 MiB" or "8196000"."""
+    """Parse a size such as "64 MiB" or "8196000"."""
     number = round(_parse(str(text), _BYTES, "a number of bytes", "64 MiB"))
     if number > _BYTES_MAX:
-        raise ValueError(f"{text!r} is more than {show_bytes(_BYTES_MAX)}")
+        raise ValueError(f"{text!r} is above the limit of {show_bytes(_BYTES_MAX)}")
     return number
 
 
 def parse_rate(text: object) -> float:
-    """Bytes per second of "100 Gbit/s" or "8 GB/s"."""
+    """Parse a rate such as "100 Gbit/s" or "8 GB/s". Return bytes per second."""
     rate = _parse(text, _RATES, "a rate", "100 Gbit/s")
     if rate == 0:
         raise ValueError(f"{text!r} is not a rate above 0, such as '100 Gbit/s'")
@@ -47,19 +47,19 @@ def parse_rate(text: object) -> float:
 
 
 def parse_seconds(text: object) -> float:
-    """Of "5 us"."""
+    """Parse a time such as "5 us". Return seconds."""
     return _parse(text, _SECONDS, "a time", "5 us")
 
 
 def parse_count(text: str) -> int:
-    """An argument of a command line, from 1 on."""
+    """Parse an integer >= 1 from the command line."""
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
 
 
 def show_bytes(number: float) -> str:
-    """In the largest binary unit that fits."""
+    """Format a size in the largest binary unit that fits."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"
@@ -68,7 +68,7 @@ def show_bytes(number: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """With three digits."""
+    """Format a duration with three significant digits."""
     for unit, size in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * size:
             return f"{seconds / size:.3g} {unit}"

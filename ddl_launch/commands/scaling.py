@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl simulate`: times of operations, and how a training step scales with the hosts."""
+"""`ddl simulate`: predicts the times of operations, and how a training step scales."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddl_launch.commands.simulation import (
 )
 from ddl_launch.commands.tables import show, show_cluster
 
-BUSY_MAX = 200_000  # what a picture can show
+BUSY_MAX = 200_000  # the most intervals in a picture
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,20 @@ class Point:
     ranks: int
     step: float
     efficiency: float
-    without_overlap: float  # the efficiency
+    without_overlap: float  # the efficiency without overlap
     ring: float
     ring_without_overlap: float
 
 
 def host_counts(cluster: Cluster) -> list[int]:
-    """Powers of two, and all."""
+    """Return the powers of two up to the number of hosts, and that number."""
     counts = [1 << i for i in range(len(cluster.hosts).bit_length())]
     return sorted({n for n in counts if n <= len(cluster.hosts)} | {len(cluster.hosts)})
 
 
 def scale(cluster: Cluster, model: Model, hosts: Sequence[int]) -> list[Point]:
-    """The step on the first hosts. Efficiency is a rank's speed compared with one rank alone."""
+    """Predict the step on the first hosts. Efficiency is a rank's speed compared with one rank
+    alone."""
     return [_point(cluster.first_hosts(n), model) for n in hosts]
 
 
@@ -71,7 +72,7 @@ def _reducer(cluster: Cluster, plan: str | None) -> Callable[[int], float]:
 
 
 def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> str:
-    """For people."""
+    """Return a table for people."""
     rows = [
         ["hosts", "ranks", "step", "images/s", "efficiency", "no overlap", "ring", "no overlap"]
     ]
@@ -88,7 +89,7 @@ def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> st
         "",
         show(rows),
         "",
-        "efficiency: speed of a rank relative to a single one; ring: the same with a flat ring",
+        "efficiency: speed of a rank relative to a single rank; ring: the same with a flat ring",
         "no overlap: gradients are reduced after the backward pass, not during it",
     ]
     for known in model.published:
@@ -102,7 +103,7 @@ def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> st
 
 
 def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tuple[int, Prediction]]:
-    """The chosen plan for each size, and the flat ring if it is possible."""
+    """Predict the chosen plan for each size, and the flat ring if it is possible."""
     found = []
     for nbytes in sizes:
         chosen = simulate(cluster, operation, nbytes, busy_max=BUSY_MAX)
@@ -118,7 +119,7 @@ def predict(cluster: Cluster, operation: str, sizes: Sequence[int]) -> list[tupl
 def prediction_table(
     cluster: Cluster, operation: str, found: Sequence[tuple[int, Prediction]]
 ) -> str:
-    """For people, with measurements if there are any."""
+    """Return a table for people, with measurements if there are any."""
     known = {(m.bytes, m.plan): m.seconds for m in cluster.measured if operation == "allreduce"}
     rows = [["message", "plan", "time", "N / time", "messages", "measured", "difference"]]
     for nbytes, p in found:

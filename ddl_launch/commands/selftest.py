@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two real ranks on this machine, by ddlrun: an all-reduce over shared memory and over TCP.
+"""A test with two real ranks on this machine: an all-reduce over shared memory and over TCP.
 
-`run` starts them; this module is also the ranks' program.
+`run` starts them with ddlrun. This module is also the ranks' program.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from ddl_core.config import Config
 
 LINKS = ("shm", "tcp")
 BYTES = 1 << 20
-_LIMIT = 30.0  # seconds for everything
+_LIMIT = 30.0  # seconds for the whole test
 _ROUNDS = 20
-# Of the job that this process belongs to: not for this one.
+# Variables of this process's own job, which the test must not inherit.
 _OTHERS = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DDL_INTERFACES", "DDL_SECRET")
 
 
 class SelfTestError(Exception):
-    """Which rank failed, and why."""
+    """A failed test. The message names the rank and the reason."""
 
 
 def run() -> dict[str, tuple[float, float]]:
-    """For each of LINKS the best time of an all-reduce of 8 bytes and of BYTES, in seconds."""
+    """Return the best times of an all-reduce of 8 bytes and of BYTES, in seconds, for each of
+    LINKS."""
     job = [sys.executable, "-m", "ddl_launch", "-H", "localhost", "-n", "2", "--no-prefix"]
     try:
         done = subprocess.run(
             [*job, sys.executable, "-m", "ddl_launch.commands.selftest"],
-            cwd=Path(__file__).resolve().parents[2],  # where the packages are: what -m looks at
+            # The folder of the packages, so that -m finds them.
+            cwd=Path(__file__).resolve().parents[2],
             env={name: v for name, v in os.environ.items() if not name.startswith(_OTHERS)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -44,7 +46,7 @@ def run() -> dict[str, tuple[float, float]]:
             timeout=_LIMIT,
         )
     except subprocess.TimeoutExpired:
-        raise SelfTestError(f"not done within {_LIMIT:.0f} s") from None
+        raise SelfTestError(f"the test did not end within {_LIMIT:.0f} s") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("ddlrun: ")]
         raise SelfTestError(said[-1].removeprefix("ddlrun: ") if said else done.stderr.strip())
@@ -52,7 +54,7 @@ def run() -> dict[str, tuple[float, float]]:
 
 
 def main() -> None:
-    """One of the ranks."""
+    """Run one of the two ranks."""
     comm = ddl_core.init(Config(timeout=10, operation_timeout=10))
     times = {}
     for link in LINKS:
@@ -72,7 +74,7 @@ def _measure(comm: ddl_core.Comm, nbytes: int) -> float:
         comm.allreduce(values)
         best = min(best, time.perf_counter() - start)
         if not (values == 2 * i + 1).all():
-            raise RuntimeError(f"wrong sums: {values[:4]}, not {2 * i + 1}")
+            raise RuntimeError(f"the sums are {values[:4]}; must be {2 * i + 1}")
     return best
 
 

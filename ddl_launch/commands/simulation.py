@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulates the plans of all ranks, by the extension module _plans."""
+"""A simulation of the plans of all ranks, by the extension module _plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddl_launch import _plans
 from ddl_launch.commands.cluster import Cluster, Cores
 from ddl_launch.errors import CommandError
 
-# The ddl__kind in plan.h, and the possible algorithms.
+# The ddl__kind in plan.h and the possible algorithms of each operation.
 OPERATIONS = {
     "allreduce": (1, ("hierarchical", "halving", "tree", "direct", "ring", "one-shot")),
     "reduce_scatter": (2, ("hosts", "direct", "ring")),
@@ -27,33 +27,35 @@ _WHOLE = {
     "broadcast",
     "reduce",
     "ordered",
-}  # elsewhere count is of one of `size` blocks
+}  # for the other operations, count is that of one of `size` blocks
 _ELEMENT = 4
-SPANS_MAX = 20_000_000  # about a minute
+SPANS_MAX = 20_000_000  # simulated within about a minute
 
 
 def split_operation(operation: str) -> tuple[str, int]:
-    """The name in OPERATIONS, and the number of logical workers: "ordered:16" adds the operands of
-    16. It is 0 where it is not given. ValueError for any other text."""
+    """Return the name in OPERATIONS and the number of logical workers, or 0 if none is given.
+
+    "ordered:16" adds the operands of 16 logical workers. Raises ValueError for any other text.
+    """
     name, colon, workers = operation.partition(":")
     if name not in OPERATIONS:
-        raise ValueError(f"{operation!r} is none of {', '.join(OPERATIONS)}")
+        raise ValueError(f"{operation!r} must be one of {', '.join(OPERATIONS)}")
     if colon and (name != "ordered" or not workers.isdecimal() or not 1 <= int(workers) <= 4096):
         raise ValueError(f"{operation!r} is not ordered:V, with 1 to 4096 logical workers")
     return name, int(workers or 0)
 
 
 def headline(operation: str) -> str:
-    """What the tables say of an operation."""
+    """Describe an operation in the head of a table."""
     return f"{operation}, f32, {'out of' if operation.startswith('ordered') else 'in'} place"
 
 
 class SimulationError(CommandError):
-    """Why there is no prediction."""
+    """An error: the prediction is impossible. The message says why."""
 
 
 class TooLongError(SimulationError):
-    """The plan sends more messages than a simulation can take."""
+    """An error: the plan has too many messages to simulate."""
 
     def __init__(self, message: str, plan: str) -> None:
         super().__init__(message)
@@ -61,7 +63,7 @@ class TooLongError(SimulationError):
 
 
 class Busy(NamedTuple):
-    """A time in which the wire of a level's group carried data."""
+    """An interval in which the wire of a level's group carried data."""
 
     level: int
     group: int
@@ -71,7 +73,8 @@ class Busy(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A part of the buffer that one rank sends to another. In shared memory it is there at once."""
+    """A message: a part of the buffer that one rank sends to another. Shared memory delivers it at
+    once."""
 
     sender: int
     receiver: int
@@ -82,15 +85,16 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The time of the plans of all ranks, and what they send."""
+    """The predicted time of an operation, and the messages of all ranks."""
 
     plan: str
-    piece: int  # bytes of the longest that is sent at once
+    piece: int  # bytes of the longest part that is sent at once
     seconds: float
-    estimated: float  # by the costs by which libddl chooses
+    estimated: float  # seconds by the formulas with which libddl chooses
     spans: int
-    sent: tuple[int, ...]  # bytes at each level, together
-    busiest: tuple[int, ...]  # by one rank through shared memory; over one wire, one way
+    sent: tuple[int, ...]  # total bytes at each level
+    # Bytes of the busiest rank through shared memory, and on the busiest wire in one direction.
+    busiest: tuple[int, ...]
     busy: tuple[Busy, ...]
     messages: tuple[Sent, ...] = ()
 
@@ -105,8 +109,8 @@ def simulate(
     sent_max: int = 0,
     spans_max: int = SPANS_MAX,
 ) -> Prediction:
-    """Simulate `operation` on f32 buffers of `nbytes` (of all blocks together), by the named plan
-    or by libddl's choice. Raises SimulationError if that is impossible."""
+    """Simulate `operation` on f32 buffers of `nbytes` (all blocks together), with the named plan or
+    libddl's choice. Raises SimulationError if that is impossible."""
     levels = [*cluster.levels, *[None] * (4 - len(cluster.levels))]
     bandwidth = [level.bandwidth if level else 1.0 for level in levels]
     latency = [level.latency if level else 0.0 for level in levels]
@@ -115,8 +119,7 @@ def simulate(
 
 
 def hops(cluster: Cluster, operation: str, plan: str, spans_max: int = SPANS_MAX) -> int:
-    """The number of messages that follow each other in a plan: its time if only messages cost
-    time."""
+    """Return the number of sequential messages in a plan: its time if only messages cost time."""
     endless = ([1e30] * 4, [1.0] * 4, 1e30, Cores())
     smallest = _ELEMENT * cluster.size
     return round(_ask(cluster, operation, smallest, plan, endless, 0, spans_max).seconds)

@@ -10,7 +10,7 @@ from ddl_launch.commands.quantities import show_seconds
 
 
 def show(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their longest entry; the first two are left-aligned."""
+    """Format a table. The first two columns are left-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = (
         "  ".join(
@@ -23,7 +23,7 @@ def show(rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_cluster(cluster: Cluster) -> str:
-    """A heading, and a line for each level."""
+    """Return a heading, and a line for each level."""
     lines = [f"{cluster.name}: {cluster.size} ranks on {len(cluster.hosts)} hosts"]
     for i, level in enumerate(cluster.levels):
         if level:
@@ -34,11 +34,12 @@ def show_cluster(cluster: Cluster) -> str:
 
 
 def level_names(cluster: Cluster) -> list[str]:
-    """The column heads of the levels."""
+    """Return the column heads of the levels."""
     return [level.name for level in cluster.levels if level]
 
 
 def shares(cluster: Cluster, busiest: Sequence[int], nbytes: int) -> list[str]:
-    """What a rank or wire of each level sends, as a multiple of the message."""
+    """Return the bytes that the busiest rank or wire of each level sends, as multiples of the
+    message."""
     levels = zip(cluster.levels, busiest, strict=True)
     return [f"{sent / max(nbytes, 1):.3g} N" for level, sent in levels if level]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl trace`: joins the ranks' flight records to one timeline, and summarizes them."""
+"""`ddl trace`: joins the ranks' flight records into one timeline, and summarizes them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from ddl_launch.commands.quantities import show_seconds
 from ddl_launch.commands.tables import show
 from ddl_launch.errors import CommandError
 
-_NAME = re.compile(r"ddl-([0-9a-f]{16})-rank\d+\.json")  # as comm/black_box.c has it
+_NAME = re.compile(r"ddl-([0-9a-f]{16})-rank\d+\.json")  # named by comm/black_box.c
 _LANES = ("by order", "by name", "message")
 _SLOWEST = 5
 _SUCCESS = "ok"
 
 
 class TraceError(CommandError):
-    """Which file is wrong, and what is wrong with it."""
+    """An error in a trace file. The message names the file and the problem."""
 
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """An operation of a rank. Times are microseconds, `start` of the system's clock."""
+    """An operation of a rank. Times are in microseconds; `start` is a time of the system clock."""
 
     name: str
     lane: int
     start: float
     length: float
     number: int
-    sequence: int | None  # of those by order: equal on all members of the comm
+    sequence: int | None  # the number among operations by order, equal on all members of the comm
     status: str
     short: bool  # `length` was not measured
 
@@ -47,7 +47,7 @@ class Record:
     """The record of one rank and comm, with the events in the order of their starts."""
 
     path: Path
-    comm: str  # "" where the file's name does not tell
+    comm: str  # "" if the file's name does not contain it
     rank: int
     name: str
     events: tuple[TraceEvent, ...]
@@ -59,8 +59,8 @@ class Record:
 
 
 def files(given: Iterable[Path]) -> list[Path]:
-    """The given files, and all records in the given folders. Raises TraceError for an empty
-    folder."""
+    """Return the given files, and all records in the given folders. Raises TraceError for a folder
+    without records."""
     found: list[Path] = []
     for path in given:
         if not path.is_dir():
@@ -68,20 +68,22 @@ def files(given: Iterable[Path]) -> list[Path]:
             continue
         inside = sorted(p for p in path.iterdir() if _NAME.fullmatch(p.name))
         if not inside:
-            raise TraceError(f"{path}: there is no file ddl-COMM-rankN.json in this folder")
+            raise TraceError(f"{path}: the folder has no file ddl-COMM-rankN.json")
         found += inside
     return found
 
 
 def read(paths: Sequence[Path]) -> list[Record]:
-    """The records by comm, then by rank. TraceError names a file that is no record, and two of one
-    rank and comm."""
+    """Read the records, sorted by comm and rank. Raises TraceError for a file that is not a record,
+    and for two records of one rank and comm."""
     records = [_read(path) for path in paths]
     seen: dict[tuple[str, int], Path] = {}
     for record in records:
         before = seen.setdefault((record.comm, record.rank), record.path)
         if before is not record.path:
-            raise TraceError(f"{record.path} is of rank {record.rank}, and so is {before}")
+            raise TraceError(
+                f"{record.path} and {before} are both of rank {record.rank}; leave one out"
+            )
     begun = {r.comm: min((e.start for e in r.events), default=0.0) for r in reversed(records)}
     return sorted(records, key=lambda r: (begun[r.comm], r.comm, r.rank))
 
@@ -127,8 +129,8 @@ def _event(e: dict[str, Any]) -> TraceEvent:
 
 
 def merge(records: Sequence[Record]) -> dict[str, Any]:
-    """One trace with a process row for each record. Process ids are the ranks if there is one
-    comm."""
+    """Merge the records into one trace with a process row for each. If there is one comm, process
+    ids are the ranks."""
     one = len({r.comm for r in records}) == 1
     events: list[dict[str, Any]] = []
     for i, record in enumerate(records):
@@ -148,10 +150,10 @@ def _head(name: str, pid: int, tid: int, /, **args: object) -> dict[str, Any]:
 
 
 def summary(records: Sequence[Record], size: int | None = None) -> str:
-    """For people: for each comm the last operation of each rank, the ranks that were waited for,
-    and the slowest operations.
+    """Return text for people, for each comm: the last operation of each rank, the ranks that were
+    waited for, and the slowest operations.
 
-    size: of the comms; None: unknown, so ranks missing at the end are not reported.
+    size   the size of the comms; None: unknown, so the last ranks may be missing without notice
     """
     by_comm: dict[str, list[Record]] = {}
     for record in records:
@@ -190,7 +192,7 @@ def _length(event: TraceEvent) -> str:
 
 
 def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]]:
-    """Of one comm: the first failed operation by order, and the ranks that had not begun it."""
+    """Return the first failed operation by order of a comm, and the ranks that had not begun it."""
     lasts = {r.rank: r.last(0) for r in records}
     failed = [e for e in lasts.values() if e and not e.done and e.sequence is not None]
     if not failed:
@@ -202,8 +204,8 @@ def blocking(records: Sequence[Record]) -> tuple[TraceEvent | None, list[Record]
 
 
 def missing(records: Sequence[Record], size: int | None) -> list[int]:
-    """The ranks of one comm without a record. size: of the comm; None: the highest rank is
-    there."""
+    """Return the ranks of one comm without a record. size: of the comm; None: as many as the
+    highest rank shows."""
     here = {r.rank for r in records}
     return [
         rank for rank in range(max(size or 0, *(rank + 1 for rank in here), 0)) if rank not in here
@@ -211,8 +213,8 @@ def missing(records: Sequence[Record], size: int | None) -> list[int]:
 
 
 def _waited_for(records: Sequence[Record], size: int) -> list[str]:
-    """The ranks that block the others, and those without a record, as killed processes write
-    none."""
+    """Describe the ranks that block the others, and the ranks without a record: killed processes
+    write none."""
     lines = []
     first, late = blocking(records)
     if first and late:

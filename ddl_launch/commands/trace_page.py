@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl trace --html`: a page with a lane for each rank, which needs nothing but a browser."""
+"""`ddl trace --html`: writes a page with a lane for each rank, which needs only a browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddl_launch.commands.trace import Record, TraceError, TraceEvent, blocking, 
 from ddl_launch.errors import CommandError
 
 _OK, _FAILED, _LATE, _GONE = "#4c8bf5", "#d62728", "rgba(226, 115, 61, 0.25)", "rgba(0, 0, 0, 0)"
-_SHORTEST = 1e-4  # of the whole time: what is shorter could not be seen
+_SHORTEST = 1e-4  # share of the whole time; shorter operations would be invisible
 _HEAD = """<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>ddl trace</title>
 <style>
@@ -24,8 +24,8 @@ _HEAD = """<meta name="viewport" content="width=device-width, initial-scale=1">
 
 
 def write(path: Path, records: Sequence[Record], size: int | None = None) -> None:
-    """Write the page, with plotly's program in it. The ranks that the others waited for are
-    marked, and those without a record. size: see `trace.summary`."""
+    """Write the page, including plotly's program. Mark the ranks that others waited for, and the
+    ranks without a record. size: see `trace.summary`."""
     try:
         from plotly import graph_objects
     except ImportError:
@@ -108,7 +108,7 @@ def _figure(graph_objects: Any, records: Sequence[Record], size: int | None) -> 
 
 
 def _late(records: Sequence[Record]) -> list[Record]:
-    """The ranks that block others, of every comm."""
+    """Return the ranks that block others, of every comm."""
     found: list[Record] = []
     for comm in dict.fromkeys(r.comm for r in records):
         found += blocking([r for r in records if r.comm == comm])[1]

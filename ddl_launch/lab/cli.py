@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl lab`: several hosts on one machine."""
+"""`ddl lab`: simulates several hosts on one machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ exit code: 0, or 2 after an error; of exec, the command's
 
 
 def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `lab` to ddl's commands by `add`, which makes their parsers."""
+    """Add `lab` to the commands of ddl. `add` creates its parser."""
     lab = add(
         "lab",
         help="simulate several hosts on this machine",
@@ -71,8 +71,10 @@ def add_lab(add: Callable[..., argparse.ArgumentParser]) -> None:
             "--nic", metavar="K", type=int, default=0, help="the interface ethK (default: 0)"
         )
         cut.set_defaults(run=_connect, on=on)
-    commands.add_parser("show", help="print its hosts and their addresses").set_defaults(run=_show)
-    commands.add_parser("down", help="remove it").set_defaults(run=_down)
+    commands.add_parser("show", help="print the lab's hosts and their addresses").set_defaults(
+        run=_show
+    )
+    commands.add_parser("down", help="remove the lab").set_defaults(run=_down)
 
 
 def _rate(text: str) -> str:

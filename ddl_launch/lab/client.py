@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a laboratory, run programs on its hosts, remove it."""
+"""Laboratories: creates them, runs programs on their hosts, and removes them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from ddl_launch.errors import CommandError
 _ROOT = Path("/run/ddl-lab")
 _HERE = Path(__file__).parent
 _MOST_HOSTS, _MOST_NICS = 128, 8
-_LIMIT = 60.0  # seconds in which a laboratory is made or removed
+_LIMIT = 60.0  # seconds to create or remove a laboratory
 
 
 class LabError(CommandError):
-    """Why a call to a laboratory failed."""
+    """A failed call to a laboratory."""
 
 
 @dataclass(frozen=True)
 class LabHost:
-    """name: "h1", ...; addresses: of each interface; process: its process 1, seen from outside."""
+    """A host of a laboratory: its name, the address of each interface, and its process 1 as seen
+    from outside."""
 
     name: str
     addresses: list[str]
@@ -41,7 +42,7 @@ class LabHost:
 
 
 def missing() -> str:
-    """Why this machine cannot have a laboratory; "" if it can."""
+    """Return the reason why this machine cannot have a laboratory, or ""."""
     if os.geteuid() != 0:
         return "a lab needs root, for namespaces"
     programs = {
@@ -57,15 +58,15 @@ def missing() -> str:
 
 
 class Lab:
-    """Hosts h1, h2, ... on one machine, which reach each other by wire alone; a context manager.
+    """A laboratory: hosts h1, h2, ... on one machine, connected only by wires; a context manager.
 
-    hosts   how many
-    rate    of each interface, each way, as tc writes it ("1gbit"); None: not shaped
-    nics    interfaces of each host, eth0, eth1, ..., each on a network of its own
-    name    by which `ddl lab --name` and `Lab.find` know it; None: one of this process's own
-    keep    it stays when this process ends, until `down`
+    hosts   the number of hosts
+    rate    of each interface in each direction, in tc's notation ("1gbit"); None: unlimited
+    nics    interfaces of each host, eth0, eth1, ..., each on its own network
+    name    the name for `ddl lab --name` and `Lab.find`; None: a name of this process
+    keep    the laboratory stays when this process ends, until `down`
 
-    Raises LabError when there cannot be one (see `missing`) or one of this name is there already.
+    Raises LabError if there cannot be one (see `missing`) or the name exists already.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Lab:
             self._start([str(self._folder), str(hosts), str(nics), rate or "", life], lock)
 
     def _lock(self) -> IO[bytes]:
-        """A lock on the name, which the daemon inherits and holds until all is removed."""
+        """Lock the name. The daemon inherits the lock, and holds it until all is removed."""
         path = self._folder.with_suffix(".lock")
         _ROOT.mkdir(parents=True, exist_ok=True)
         while True:
@@ -102,9 +103,9 @@ class Lab:
                 if self._folder.exists():
                     lock.close()
                     raise LabError(
-                        f"there is a lab {self._folder.name!r} already: ddl lab down removes it"
+                        f"the lab {self._folder.name!r} exists already: ddl lab down removes it"
                     ) from None
-            lock.close()  # its holder is just starting or ending
+            lock.close()  # the holder is just starting or ending
             time.sleep(0.01)
 
     def _start(self, arguments: list[str], lock: IO[bytes]) -> None:
@@ -114,7 +115,8 @@ class Lab:
             cwd="/",
             stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if keep else None,  # else its reader waits for the daemon
+            # Otherwise the reader of stderr would wait for the daemon.
+            stderr=subprocess.DEVNULL if keep else None,
             text=True,
             start_new_session=True,
             pass_fds=[lock.fileno()],
@@ -127,18 +129,20 @@ class Lab:
                 self._daemon.stdin.close()
             self._daemon.wait()
             path = self._folder.with_suffix(".lock")
-            if _is(lock, path):  # else the name may be another laboratory's
+            if _is(lock, path):  # otherwise the name may be another laboratory's
                 shutil.rmtree(self._folder, ignore_errors=True)
                 path.unlink()
             raise LabError(said or "the lab's daemon could not start")
 
     @classmethod
     def find(cls, name: str) -> Lab:
-        """The laboratory of that name, made by another process."""
+        """Return the laboratory of that name, created by another process. Raises LabError."""
         lab = cls.__new__(cls)
         lab._folder, lab._daemon = _folder(name), None
         if not _answers(lab._folder):
-            raise LabError(f"there is no lab {name!r}: ddl lab up N creates one of N hosts")
+            raise LabError(
+                f"the lab {name!r} does not exist: ddl lab up N creates one with N hosts"
+            )
         return lab
 
     @property
@@ -147,8 +151,8 @@ class Lab:
         return [LabHost(**host) for host in self._ask({"do": "show"})["hosts"]]
 
     def at(self, host: str, *command: str | Path) -> list[str]:
-        """The command line that runs `command` on a host, in the caller's folder and environment.
-        It ends with the command's exit code; if it is killed, the command ends."""
+        """Return the command line that runs `command` on a host, in the caller's folder and
+        environment. It ends with the command's exit code. If it is killed, the command ends."""
         reach = [sys.executable, "-I", "-S", str(_HERE / "reach.py"), str(self._folder / "socket")]
         return [*reach, "exec", host, *map(str, command)]
 
@@ -160,8 +164,8 @@ class Lab:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host to its end, with `env` added to this environment. The output is
-        text."""
+        """Run a command on a host to its end, with `env` added to this environment. Return its
+        output as text."""
         return subprocess.run(
             self.at(host, *command),
             env={**os.environ, **(env or {})},
@@ -176,7 +180,7 @@ class Lab:
         self._ask({"do": "connect", "host": host, "nic": nic, "on": on})
 
     def sent(self, host: str, nic: int = 0) -> int:
-        """The bytes that a host has sent on an interface so far, headers included."""
+        """Return the bytes that a host has sent on an interface so far, including headers."""
         path = f"/sys/class/net/eth{nic}/statistics/tx_bytes"
         done = self.run(host, ["cat", path], timeout=_LIMIT)
         if done.returncode:
@@ -184,7 +188,7 @@ class Lab:
         return int(done.stdout)
 
     def down(self) -> None:
-        """End everything on all hosts and remove them. A second call does nothing."""
+        """End all processes on all hosts and remove the hosts. A second call does nothing."""
         with contextlib.suppress(LabError):
             self._ask({"do": "down"})
         if self._daemon is not None:
@@ -195,7 +199,7 @@ class Lab:
         deadline = time.monotonic() + _LIMIT
         while self._folder.exists():
             if time.monotonic() > deadline:
-                raise LabError(f"the lab {self._folder.name!r} does not end")
+                raise LabError(f"the lab {self._folder.name!r} did not end within {_LIMIT:.0f} s")
             time.sleep(0.01)
 
     def __enter__(self) -> Lab:
@@ -224,7 +228,7 @@ class Lab:
 
 
 def _is(file: IO[bytes], path: Path) -> bool:
-    """Whether `path` still names this file."""
+    """Return whether `path` still names this file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
@@ -232,7 +236,7 @@ def _is(file: IO[bytes], path: Path) -> bool:
 
 def _folder(name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
-        raise LabError(f"{name!r} is not a name for a lab: up to 32 letters, digits, - and _")
+        raise LabError(f"{name!r} is not a name for a lab; use up to 32 letters, digits, - and _")
     return _ROOT / name
 
 

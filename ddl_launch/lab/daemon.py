@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon of one laboratory: makes the hosts, runs commands on them on request, removes them.
+"""The daemon of one laboratory: creates the hosts, runs commands on request, removes the hosts.
 
     python -m ddl_launch.lab.daemon FOLDER HOSTS NICS RATE LIFE
 
-It says "ready" on stdout, or why not. LIFE "tied": it ends with its stdin; "free": by a request.
+It prints "ready" on stdout, or an error. With LIFE "tied" it ends with its stdin, with "free" by a
+request.
 
-Design notes. Hosts cannot reach each other's namespaces, but all of them see the daemon's socket,
-a path in FOLDER. A request is one JSON object behind its length, with the descriptors of stdin,
-stdout and stderr; one thread serves it, and starts enter.py, which only this thread waits for.
-While the command runs, the client sends signals as single bytes; its end ends the command.
+Design notes. Hosts cannot reach each other's namespaces, but all of them see the daemon's socket, a
+path in FOLDER. A request is one JSON object after its length, with the descriptors of stdin, stdout
+and stderr. One thread serves it, and starts enter.py, for which only this thread waits. While the
+command runs, the client sends signals as single bytes. If the client ends, the command is ended.
 
-The daemon has inherited a lock on FOLDER.lock, which only its end frees: FOLDER is its own.
+The daemon has inherited a lock on FOLDER.lock, which the kernel releases when the daemon ends. So
+FOLDER belongs to the daemon alone.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from typing import Any
 from ddl_launch.lab.network import Network, NetworkError, address
 
 _HERE = Path(__file__).parent
-_GRACE = 1.0  # seconds for a command whose client has gone
+_GRACE = 1.0  # seconds for a command to end after its client
 _LIBRARIES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def agent_environment(agent: str) -> dict[str, str]:
-    """Variables that make ddlrun, Open MPI 5 and 4, MPICH and Intel MPI use `agent` instead of
-    ssh."""
+    """Return variables that make ddlrun, Open MPI 5 and 4, MPICH and Intel MPI use `agent` instead
+    of ssh."""
     names = ("DDL_RSH", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC")
     return dict.fromkeys((*names, "I_MPI_HYDRA_BOOTSTRAP_EXEC"), agent)
 
@@ -53,7 +55,7 @@ class _Daemon:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # the end
+            except OSError:  # the listener was closed
                 return
             threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
 
@@ -76,7 +78,7 @@ class _Daemon:
                 for descriptor in descriptors:
                     os.close(descriptor)
             connection.sendall(json.dumps(answer).encode())
-            connection.shutdown(socket.SHUT_RDWR)  # _watch still reads
+            connection.shutdown(socket.SHUT_RDWR)  # _watch may still read
 
     def _answer(
         self, request: dict[str, Any], connection: socket.socket, descriptors: list[int]
@@ -105,7 +107,7 @@ class _Daemon:
         return {"code": self._run(host, request, connection, descriptors)}
 
     def _find(self, host: str) -> str:
-        """The host of that name or address, perhaps after a user's name."""
+        """Return the host of that name or address, possibly after a user's name."""
         wanted = host.rpartition("@")[2]
         for h, name in enumerate(self._network.names, 1):
             known = [name]
@@ -113,7 +115,9 @@ class _Daemon:
                 known += [address(h, nic), f"{name}-eth{nic}"]
             if wanted in known:
                 return name
-        raise ValueError(f"there is no host {host}; the hosts are {', '.join(self._network.names)}")
+        raise ValueError(
+            f"the host {host} does not exist; the hosts are {', '.join(self._network.names)}"
+        )
 
     def _run(
         self,
@@ -147,7 +151,7 @@ class _Daemon:
 
 
 def _watch(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Pass the client's signals on. When the client goes, end the command."""
+    """Forward the client's signals. End the command when the client disconnects."""
     with contextlib.suppress(OSError):
         while numbers := connection.recv(16):
             for number in numbers:

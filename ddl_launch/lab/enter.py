@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a command on a host of a laboratory: enter the namespaces of its process 1, then run.
+"""Runs a command on a host of a laboratory, in the namespaces of the host's process 1.
 
-Run as a script, which imports nothing of the project: enter.py PID FOLDER COMMAND ARGS...
+A script that imports no module of the project: enter.py PID FOLDER COMMAND ARGS...
 
-Its exit code is the command's, 128 + N when that was killed by signal N. Signals sent to its
-process group reach the command; when it is killed itself, the command is killed as well.
+Its exit code is the command's, or 128 + N if signal N killed the command. Signals to its process
+group reach the command. If this process is killed, the kernel kills the command.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")  # after mnt, /proc is the host's
+# Entered in this order: after mnt, /proc is the host's.
+_NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
 
 
 def main() -> int:
@@ -31,9 +32,9 @@ def main() -> int:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         _become(folder, command)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the command has got it too, and decides
+        signal.signal(number, signal.SIG_IGN)  # the command gets the signal, too, and decides
     for descriptor in range(3):
-        os.close(descriptor)  # else a reader waits for us as well
+        os.close(descriptor)  # otherwise a reader waits for this process as well
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return code if code >= 0 else 128 - code
 

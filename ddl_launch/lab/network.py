@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A laboratory's hosts and wires, made of Linux namespaces with unshare, ip and tc.
+"""A laboratory's hosts and wires, built from Linux namespaces with unshare, ip and tc.
 
-Each host is a network namespace with UTS, IPC, PID and mount namespaces of its own, so it has a
-name, a /dev/shm and processes of its own, and nothing passes between two hosts but by wire: neither
-abstract unix sockets nor shared memory nor process_vm_readv. Each network is a bridge in one more
-namespace, the switch, to which every host has a veth pair, shaped at both its ends.
+Each host has its own network, UTS, IPC, PID and mount namespaces, and so its own name, /dev/shm and
+processes. Hosts can communicate by wire only, not through abstract unix sockets, shared memory or
+process_vm_readv. Each network is a bridge in one more namespace, the switch. Every host has a veth
+pair to it, shaped at both ends.
 
-Nothing here has a name outside: a namespace lives as long as a process in it, and each is held by
-one that ends when the pipe to its stdin does. So whatever becomes of the laboratory's daemon, the
-machine is left as it was.
+The namespaces have no names outside. A namespace lives as long as a process in it. Each is held by
+a process that ends when the pipe to its stdin is closed. So the machine is restored even if the
+laboratory's daemon is killed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-LIMIT = 30  # seconds for any command here
+LIMIT = 30  # seconds for each command in this module
 
-# What process 1 of a host does. /sys shows the network interfaces of the namespace in which it was
-# mounted, hence a mount of its own; what is mounted below, as cgroups are, stays. A shell as
-# process 1 also collects the children that others leave behind. It is the one process that
-# `kill -9 -1` on the host spares, so the host is there for more commands then.
+# The program of a host's process 1. /sys shows the network interfaces of the namespace in which it
+# was mounted, so each host mounts its own; mounts below it, such as cgroups, stay. A shell as
+# process 1 also reaps orphaned children. `kill -9 -1` on the host spares only process 1, so the
+# host can run more commands afterwards.
 _INIT = """
 set -e
 hostname "$1"
@@ -38,19 +38,20 @@ until cat >/dev/null; do :; done
 
 
 class NetworkError(Exception):
-    """Why there is no laboratory: the command that failed, and its output."""
+    """An error: the laboratory cannot be built. The message has the failed command and its
+    output."""
 
 
 def address(host: int, nic: int) -> str:
-    """The address of a host, counted from 1, on a network, counted from 0."""
+    """Return the address of a host, counted from 1, on a network, counted from 0."""
     return f"10.{77 + nic}.{host // 250}.{host % 250 + 1}"
 
 
 class Network:
-    """`hosts` hosts, h1, h2, ..., each with `nics` interfaces, eth0, eth1, ..., on a network each.
+    """The hosts h1, h2, ..., each with the interfaces eth0, eth1, ..., one on each network.
 
-    rate     of each interface, each way, as tc writes it ("1gbit"); "": not shaped
-    folder   an empty folder for what the hosts mount
+    rate     of each interface in each direction, in tc's notation ("1gbit"); "": unlimited
+    folder   an empty folder for the files that the hosts mount
     """
 
     def __init__(self, hosts: int, nics: int, rate: str, folder: Path) -> None:
@@ -63,7 +64,7 @@ class Network:
         self._switch = 0
 
     def build(self) -> None:
-        """Make everything. Raises NetworkError; `close` removes what was made."""
+        """Build everything. Raises NetworkError; `close` removes the parts that exist."""
         self._write_hosts()
         (self._folder / "sys").mkdir()
         for name in self.names:
@@ -83,22 +84,25 @@ class Network:
         self._wire()
 
     def init(self, name: str) -> int:
-        """The process 1 of a host."""
+        """Return the process 1 of a host."""
         return self._inits[name]
 
     def temporary(self, name: str) -> Path:
-        """A host's folder for temporary files. /tmp is that of all hosts, and of other
-        laboratories. There Open MPI's daemons would have folders in common, since their names are
-        of the host's name and the number of a process."""
+        """Return a host's folder for temporary files.
+
+        All hosts and all laboratories share /tmp. There, Open MPI's daemons of different hosts
+        could use the same folder, since its name has only the host's name and the number of a
+        process.
+        """
         return self._folder / "tmp" / name
 
     def connect(self, name: str, nic: int, on: bool) -> None:
-        """Take a host's interface up or down."""
+        """Switch a host's interface on or off."""
         port = f"p{self.names.index(name) + 1}n{nic}"
         _in_network(self._switch, ["ip", "link", "set", port, "up" if on else "down"])
 
     def close(self) -> None:
-        """End all processes of all hosts, and with them the namespaces."""
+        """End all processes of all hosts. Their namespaces end with them."""
         for holder in self._holders:
             with contextlib.suppress(BrokenPipeError):
                 holder.stdin.close()  # type: ignore[union-attr]
@@ -151,7 +155,7 @@ class Network:
 def _wait_until_ready(holder: subprocess.Popen[bytes]) -> None:
     said = holder.stdout.readline() if holder.stdout else b""
     if said != b"ready\n":
-        raise NetworkError(f"cannot make a host: {said.decode(errors='replace').strip()}")
+        raise NetworkError(f"cannot create a host: {said.decode(errors='replace').strip()}")
 
 
 def _in_network(process: int, command: list[str], lines: list[str] | None = None) -> None:

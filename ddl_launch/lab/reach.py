@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a laboratory's daemon to run a command on a host, with our stdin, stdout and stderr.
+"""Asks a laboratory's daemon to run a command on a host, with this process's stdin, stdout and
+stderr.
 
-Run as a script, also on the hosts themselves; it imports nothing of the project:
+A script that also runs on the hosts. It imports no module of the project:
 
     reach.py SOCKET exec HOST COMMAND ARGS...     in this folder and environment
-    reach.py SOCKET rsh [OPTIONS] HOST WORDS...   as ssh does: by a shell, in a fresh environment
+    reach.py SOCKET rsh [OPTIONS] HOST WORDS...   like ssh: in a shell, in a fresh environment
 
-The exit code is the command's. Signals go to the command, and our end ends it.
+The exit code is the command's. Signals are forwarded to the command. It ends if this process ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import struct
 import sys
 
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-_NOT_REACHED = 255  # as of ssh
+_NOT_REACHED = 255  # ssh's exit code
 
 
 def main() -> int:
@@ -30,7 +31,7 @@ def main() -> int:
             words = words[2:] if words[0] in ("-o", "-p", "-l", "-i", "-F") else words[1:]
         request = {"folder": os.path.expanduser("~"), "environment": None}
     if len(words) < 2:
-        return fail("no HOST or COMMAND is missing")
+        return fail("HOST or COMMAND is missing")
     host, command = words[0], words[1:]
     if way == "rsh":
         command = ["/bin/sh", "-c", " ".join(command)]
@@ -38,11 +39,11 @@ def main() -> int:
     try:
         daemon.connect(path)
     except OSError:
-        return fail("there is no such laboratory (any more)")
+        return fail("the laboratory does not exist, or has ended")
     text = json.dumps({"do": "run", "host": host, "command": command, **request}).encode()
     socket.send_fds(daemon, [struct.pack("!I", len(text))], [0, 1, 2])
     daemon.sendall(text)
-    # Not before: a signal's byte would come within the request.
+    # Only now, since a signal's byte must not come within the request.
     for number in _FORWARDED:
         signal.signal(number, lambda number, _frame: daemon.sendall(bytes([number])))
     answer = b""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ddl serve` keeps of a job beside the store: its lock, its socket, its logs, how it ended.
+"""The folder that `ddl serve` keeps for each job: its lock, its socket, its logs and its result.
 
-The lock is held by every process of the job, as each inherits it by fork. So whoever gets it knows
-that the job does not run, and nobody can start it a second time. The kernel lets it go when the
-last of them has ended, however that comes.
+Every process of the job inherits the lock by fork. So a process that gets the lock knows that the
+job does not run, and no other process can start the job a second time. The kernel releases the lock
+when the last process of the job has exited, for whatever reason.
 """
 
 from __future__ import annotations
@@ -23,56 +23,58 @@ from ddl_scheduler.base.store import JobRecord, Store
 
 
 class JobFolder:
-    """Of one job, below the store's file."""
+    """The folder of one job, next to the store's file."""
 
     def __init__(self, store: Path, job: int) -> None:
         self.path = Path(f"{store}.jobs", str(job))
 
     def make(self) -> None:
-        """Only this user can enter it. Raises OSError."""
+        """Create the folder. Only this user can enter it. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
 
     @property
     def events(self) -> Path:
-        """What has happened to the job, line by line."""
+        """The file that logs the job's events, one a line."""
         return self.path / "job.log"
 
     def log(self, worker: int) -> Path:
-        """What this worker has written."""
+        """Return the file with the output of a worker."""
         return self.path / f"worker{worker}.log"
 
     def logs(self) -> list[Path]:
-        """Of all workers there were."""
+        """Return the log files of all workers that the job has had."""
         found = self.path.glob("worker*.log")
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
     @property
     def curve(self) -> Path:
-        """What it has reported over time, see ddl_scheduler.web.curve."""
+        """The file of the job's measurements over time, see ddl_scheduler.web.curve."""
         return self.path / "curve.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Those of a job that names no other place."""
+        """The folder for the checkpoints of a job that names no other folder."""
         return self.path / "checkpoints"
 
     def give_checkpoints(self, user: int, group: int) -> None:
-        """The workers are this user's: they may write there, and read nothing else here. The folder
-        is made and given away once, while nobody else can write to the one that it is in."""
+        """Let the workers of this user write to the checkpoints' folder, and read nothing else
+        here. The folder is created and handed over once, while no other user can write to its
+        parent."""
         for folder in (self.path.parent, self.path):
             folder.chmod(0o711)
         with suppress(FileExistsError):
             self.checkpoints.mkdir(mode=0o700)
-        if self.checkpoints.lstat().st_uid == os.geteuid():  # also if who made it was killed then
+        # True even if an earlier service was killed between the two calls.
+        if self.checkpoints.lstat().st_uid == os.geteuid():
             os.chown(self.checkpoints, user, group, follow_symlinks=False)
 
     def has_checkpoint(self) -> bool:
-        """Return whether the job can begin again where it was."""
+        """Return whether the job can resume from a checkpoint."""
         return any(self.checkpoints.rglob("steps-*.json"))
 
     def lock(self) -> int | None:
-        """A descriptor that holds the lock; None if the job has processes."""
+        """Return a descriptor that holds the lock, or None if the job has processes."""
         held = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,10 +83,11 @@ class JobFolder:
             return None
         return held
 
-    # A socket's path may be at most 107 bytes long, which that through a descriptor is.
+    # A socket's path may have at most 107 bytes. A path through a descriptor is always short
+    # enough.
 
     def listen(self) -> socket.socket:
-        """Where the job is steered. To be called with the lock."""
+        """Return the listening socket on which the job is controlled. The caller holds the lock."""
         (self.path / "control").unlink(missing_ok=True)
         listener, folder = socket.socket(socket.AF_UNIX), os.open(self.path, os.O_PATH)
         try:
@@ -95,7 +98,7 @@ class JobFolder:
         return listener
 
     def connect(self) -> socket.socket:
-        """Raises OSError if nobody listens."""
+        """Connect to the job's control socket. Raises OSError if no process listens."""
         connection, folder = socket.socket(socket.AF_UNIX), os.open(self.path, os.O_PATH)
         try:
             connection.connect(f"/proc/self/fd/{folder}/control")
@@ -107,14 +110,15 @@ class JobFolder:
         return connection
 
     def result(self) -> dict[str, Any]:
-        """How the last run ended; {} if it was killed, or there was none."""
+        """Return the result of the last run, or {} if it was killed or there was none."""
         with suppress(OSError, ValueError):
             found = json.loads((self.path / "result.json").read_text())
             return found if isinstance(found, dict) else {}
         return {}
 
     def result_write(self, result: Mapping[str, Any]) -> None:
-        """All of it or nothing. Raises OSError."""
+        """Replace the result file in one step, so that a crash leaves either version. Raises
+        OSError."""
         new = self.path / "result.new"
         with new.open("w") as file:
             json.dump(result, file)
@@ -124,8 +128,8 @@ class JobFolder:
 
 
 def archive(store: Store) -> bool:
-    """Move some of the oldest jobs that have ended from the store to a file of JSON lines beside
-    it, if there are too many, and remove their folders. Returns whether there were some."""
+    """Move some of the oldest finished jobs from the store to a file of JSON lines next to it, and
+    remove their folders, if the store has too many. Return whether any job was moved."""
 
     def write(records: Sequence[JobRecord]) -> None:
         with open(f"{store.path}.archive", "a", opener=_private) as file:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logs of jobs, as the interfaces read them.
+"""Read access to the logs of jobs, for the command line and the web.
 
-The service has a folder for each job beside its store, with `job.log` for what happened to the job
-and `workerN.log` for what each worker wrote. No part of a path comes from a job's own text, and no
-folder or file on the way is followed as a link. So a log cannot lie elsewhere.
+The service has a folder for each job next to its store, with `job.log` for the job's events and
+`workerN.log` for each worker's output. No part of a path comes from a job's own text, and symbolic
+links are not followed, so these functions cannot read a file outside the folder.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 
 from ddl_scheduler.base.text import printable
 
-CHUNK = 1 << 16  # bytes of one answer
+CHUNK = 1 << 16  # the most bytes that one call of log_read returns
 NAME = re.compile(r"job|worker[0-9]{1,6}")
 
 
 def log_folder(store: Path, job: int) -> Path:
-    """Of one job of the service with this store."""
+    """Return the log folder of a job in the service with this store."""
     return Path(f"{store}.jobs", str(int(job)))
 
 
 def log_names(store: Path, job: int) -> list[str]:
-    """Those that there are, that of the job first."""
+    """Return the names of the logs that exist, the job's own first."""
     try:
         folder = _open_folder(store, job)
     except FileNotFoundError:
@@ -40,13 +40,15 @@ def log_names(store: Path, job: int) -> list[str]:
 
 
 def log_read(store: Path, job: int, name: str, offset: int, ended: bool) -> tuple[str, int]:
-    """Lines from an offset on, harmless to print, and the offset of what follows. No lines if there
-    are none, or no log. An offset beyond the end is the end's. Raises OSError.
+    """Return the lines from an offset on, and the offset after them. The text is safe to print.
 
-    ended   whether nothing more will come, and so a line without an end is whole
+    Returns no lines if there are none, or no log. An offset beyond the end means the end. Raises
+    OSError.
+
+    ended   whether the log is complete, so that a last line without a line end counts as well
     """
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is the name of no log")
+        raise ValueError(f"{name!r} is not the name of a log; use job or workerN")
     try:
         folder = _open_folder(store, job)
     except FileNotFoundError:
@@ -62,13 +64,13 @@ def log_read(store: Path, job: int, name: str, offset: int, ended: bool) -> tupl
     with os.fdopen(file, "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{name}.log of job {job} is no file")
+            raise PermissionError(f"{name}.log of job {job} is not a regular file")
         offset = min(offset, found.st_size)
         opened.seek(offset)
         data = opened.read(CHUNK)
     whole = len(data) < CHUNK and ended
     end = len(data) if whole else data.rfind(b"\n") + 1
-    if not end and len(data) == CHUNK:  # a line that is too long for an answer
+    if not end and len(data) == CHUNK:  # a line that is longer than CHUNK
         end = CHUNK
     text = data[:end].decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     return printable(text), offset + end

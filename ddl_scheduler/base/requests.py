@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of the scheduler: a job's specification, and the checks of each value. Pure.
+"""Requests to the scheduler: a job's specification, and the checks of each value. Pure.
 
-A value is described by a schema, a small part of JSON Schema. The same schemas check what comes and
-are published in the OpenAPI document, so that both cannot differ.
+A schema, a small part of JSON Schema, describes each value. The OpenAPI document publishes the same
+schemas that check the requests, so that both always agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 Schema = Mapping[str, object]
 
-MOST = 4096  # slots of a job, and logical workers
+MOST = 4096  # the most slots of a job, and the most logical workers
 TIERS = 9
 SHOWN = 100  # characters of a wrong value that a message repeats
 NAME = {
@@ -24,14 +24,14 @@ NAME = {
 }
 _TEXT = {"type": "string", "maxLength": 4096, "pattern": "^[^\\u0000]*$"}
 _BYTES = {"type": "integer", "minimum": 0, "maximum": 1 << 50}
-_OWN = ("DDL_SECRET", "DDL_ELASTIC_", "DDL_WITNESS")  # variables that the service sets itself
+_OWN = ("DDL_SECRET", "DDL_ELASTIC_", "DDL_WITNESS")  # variables that only the service sets
 
 SIZES: Mapping[str, Schema] = {
     "min": {
         "type": "integer",
         "minimum": 0,
         "maximum": MOST,
-        "description": "slots that the job needs; 0: it may be paused for others",
+        "description": "slots that the job needs; 0 lets the service pause it for other jobs",
     },
     "max": {
         "type": "integer",
@@ -57,7 +57,7 @@ JOB: Schema = {
             "type": "integer",
             "minimum": 0,
             "maximum": TIERS,
-            "description": "higher tiers are served first",
+            "description": "higher tiers get slots first",
         },
         "weight": {
             "type": "number",
@@ -69,14 +69,14 @@ JOB: Schema = {
             "type": "integer",
             "minimum": 1,
             "maximum": 1024,
-            "description": "of each worker's framework",
+            "description": "threads of each worker's framework",
         },
         "memory": {
             "type": ["object", "null"],
             "additionalProperties": False,
             "required": ["fixed", "gradient"],
             "properties": {"fixed": _BYTES, "gradient": _BYTES},
-            "description": "bytes that a worker needs, and those of one gradient",
+            "description": "bytes that a worker needs, and bytes of one gradient",
         },
         "logical": {
             "type": ["integer", "null"],
@@ -88,13 +88,13 @@ JOB: Schema = {
             "type": ["integer", "null"],
             "minimum": 1,
             "maximum": 1 << 40,
-            "description": "samples of a step; a multiple of logical",
+            "description": "samples in a step; a multiple of logical",
         },
         "deadline": {
             "type": ["number", "null"],
             "minimum": 0,
             "maximum": 1e11,
-            "description": "when the job should have ended, in seconds since 1970",
+            "description": "time by which the job should end, in seconds since 1970",
         },
         "environment": {
             "type": "object",
@@ -115,7 +115,7 @@ JOB: Schema = {
 
 
 class RequestError(ValueError):
-    """What is wrong with a request: which field, what was given, what is allowed."""
+    """A wrong value in a request. The message names the field, the value and the allowed values."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
         self.field, self.allowed = field, allowed
@@ -126,24 +126,25 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What is to run, and with how much of the cluster."""
+    """The specification of a job: its program, and its claims on the cluster."""
 
     command: tuple[str, ...]
-    least: int = 1  # slots; 0: may be paused for others
+    least: int = 1  # slots; 0 means that the service may pause the job for other jobs
     most: int = MOST
     tier: int = 0
     weight: float = 1.0
     threads: int = 1
-    memory: Mapping[str, int] | None = None  # bytes: "fixed" of a worker, "gradient" of one
-    logical: int | None = None  # logical workers, if known beforehand
+    # Bytes: "fixed" for a worker, "gradient" for one gradient.
+    memory: Mapping[str, int] | None = None
+    logical: int | None = None  # the number of logical workers, if known before the program starts
     batch: int | None = None
     deadline: float | None = None  # seconds since 1970
     environment: Mapping[str, str] = field(default_factory=dict)
-    folder: str | None = None  # None: the service's for this job
+    folder: str | None = None  # None means the job's folder in the service
     name: str = ""
 
     def fields(self) -> dict[str, object]:
-        """As they are given and stored; `spec_read` reads them."""
+        """Return the fields as requests and the store have them. `spec_read` reads them."""
         return {
             "command": list(self.command),
             "min": self.least,
@@ -162,7 +163,7 @@ class JobSpec:
 
 
 def spec_read(fields: object) -> JobSpec:
-    """Of a request, or of a store. Raises RequestError."""
+    """Return the specification in the fields of a request or of the store. Raises RequestError."""
     if isinstance(fields, Mapping):
         fields = {name: value for name, value in fields.items() if name != ASKED}
     given = check(JOB, fields)
@@ -173,11 +174,15 @@ def spec_read(fields: object) -> JobSpec:
     least, most = sizes_read({**given, "min": given.get("min", 1)}, MOST)
     logical, batch = given.get("logical"), given.get("batch")
     if logical and batch and batch % logical:
-        raise RequestError("batch", batch, f"a multiple of logical, which is {logical}")
+        raise RequestError("batch", batch, f"a multiple of logical={logical}")
     environment = given.get("environment", {})
     for variable in environment:
         if variable.startswith(_OWN):
-            raise RequestError(f"environment.{variable}", "set", "names that the job does not set")
+            raise RequestError(
+                f"environment.{variable}",
+                "set",
+                "only variables that the service does not set itself",
+            )
     return JobSpec(
         command=command,
         least=least,
@@ -195,19 +200,19 @@ def spec_read(fields: object) -> JobSpec:
     )
 
 
-ASKED = "asked"  # in a stored specification: the sizes that its submission had
+ASKED = "asked"  # the key in a stored specification for the sizes that were submitted
 
 
 def sizes_read(fields: Mapping[str, int], most: int) -> tuple[int, int]:
-    """Minimum and maximum; `most` where no maximum is given. Raises RequestError."""
+    """Return minimum and maximum. `most` is the default of the maximum. Raises RequestError."""
     least, high = fields["min"], fields.get("max", most)
     if least > high:
-        raise RequestError("min", least, f"at most max, which is {high}")
+        raise RequestError("min", least, f"at most max={high}")
     return least, high
 
 
 def _name(command: Sequence[str]) -> str:
-    """Of the program, without what a name may not have."""
+    """Return the program's file name, without the characters that a name may not have."""
     program = next((part for part in command if part.endswith(".py")), command[0])
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", program.rpartition("/")[2])[:64].lstrip("_.-")
     return name or "job"
@@ -227,7 +232,8 @@ _TYPES = {
 
 
 def check(schema: Schema, value: object, where: str = "") -> object:
-    """The value, if it is as the schema has it. Raises RequestError, which names it `where`."""
+    """Return the value if it matches the schema. Raises RequestError, which names the value
+    `where`."""
     kinds = schema["type"]
     kinds = [kinds] if isinstance(kinds, str) else list(_list(kinds))
     if isinstance(value, float) and value.is_integer() and "integer" in kinds:
@@ -289,7 +295,7 @@ def _check_object(schema: Schema, value: dict[str, object], where: str) -> dict[
 
 
 def allowed(schema: Schema) -> str:
-    """The values that a schema allows, in words."""
+    """Describe in words the values that a schema allows."""
     kinds = schema["type"]
     parts = [" or ".join(map(str, [kinds] if isinstance(kinds, str) else _list(kinds)))]
     if "enum" in schema:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler must not forget, in SQLite: tenants, tokens, jobs, slots in use, events.
+"""The scheduler's persistent state, in SQLite: tenants, tokens, jobs, allocated slots and events.
 
 Design notes
 - Each change is one transaction, on disk before the method returns (WAL, synchronous FULL). A
-  process that is killed anywhere has made a change or has not.
-- An engine is never called for what is not written down. A plan writes the new map together with
-  an intent for each agent to start or stop; then each intent is carried out and closed. After a
-  restart the open ones are carried out again. An agent has the name of its intent, so whoever
-  carries it out can see that it has been done already.
-- A submission has a key that the client chooses. Repeated with the same key, it is the same job.
-- A token is random, of 256 bits, and only its hash is kept.
-- A store is used by one thread.
-- Plans read the jobs that have not ended, by an index. Of the jobs that have ended the newest are
-  kept, see `archive`.
-- Times that events and arrivals have are the wall clock's. Durations are differences of times that
-  `steady` returns, which no change of the wall clock changes.
+  process that is killed at any point has made a change completely or not at all.
+- An engine is called only for what is already stored. A plan writes the new allocation together
+  with an intent for each agent to start or stop. Each intent is then carried out and closed. After
+  a restart, the open intents are carried out again. An agent has the name of its intent, so a
+  repeated intent can be recognised.
+- A client chooses a key for each submission. A second submission with the key is the same job.
+- A token has 256 random bits. Only its hash is stored.
+- Only one thread uses a store.
+- Plans read the unfinished jobs through an index. The store keeps the newest of the finished jobs,
+  see `archive`.
+- Times of events and arrivals are those of the wall clock. Durations are differences of times from
+  `steady`, which no change of the wall clock affects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROLES = ("viewer", "user", "admin")
 
 
 class JobState(State):
-    """The state of a job, as it is in the store and in answers to requests."""
+    """The state of a job, in the store and in answers to requests."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -54,12 +54,14 @@ class JobState(State):
 ACTIVE = (JobState.WAITING, JobState.RUNNING)
 UNFINISHED = (*ACTIVE, JobState.PAUSED)
 ENDED = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-KEEP = 10_000  # jobs that have ended which stay in the file
-ARCHIVE_AT_ONCE = 200  # jobs that one call of `archive` moves, so that nothing waits long for it
-JOBS = 1000  # of a tenant that have not ended
-JUMP = 1.0  # seconds between the wall clock and the steady one that count as none
-# What may follow a state. A failed job may begin again from its checkpoint; others that have ended
-# stay as they are. One that has just been asked to give back its last slot may end at that moment.
+KEEP = 10_000  # finished jobs that stay in the file
+# Jobs that one call of `archive` moves, so that other requests do not wait long for it.
+ARCHIVE_AT_ONCE = 200
+JOBS = 1000  # the most unfinished jobs of a tenant
+# Seconds that the wall clock may differ from the steady clock before it counts as changed.
+JUMP = 1.0
+# The possible next states. A failed job may resume from its checkpoint. Other finished jobs keep
+# their state. A running job may end at the moment when it is asked to release its last slot.
 STATES: dict[JobState, set[JobState]] = {
     JobState.WAITING: {JobState.RUNNING, JobState.PAUSED, *ENDED},
     JobState.RUNNING: {JobState.WAITING, JobState.PAUSED, *ENDED},
@@ -68,7 +70,7 @@ STATES: dict[JobState, set[JobState]] = {
     JobState.FAILED: {JobState.WAITING},
     JobState.CANCELLED: set(),
 }
-# Of SQLite, of a disk that is full or fails, and of a file that is in use for too long.
+# Parts of SQLite's messages if the disk is full or fails, or if the file is in use for too long.
 _TROUBLES = ("disk is full", "disk I/O error", "unable to open", "database is locked")
 _SCHEMA = """
 CREATE TABLE tenants (
@@ -95,7 +97,7 @@ CREATE TABLE events (
     id INTEGER PRIMARY KEY, time REAL NOT NULL, job INTEGER REFERENCES jobs, text TEXT NOT NULL
 );
 """
-# What files of earlier releases lack.
+# Additions for files of earlier releases.
 _LIVE = "state IN ('waiting', 'running', 'paused')"
 _ADDED = f"""
 CREATE INDEX IF NOT EXISTS jobs_live ON jobs (state, id) WHERE {_LIVE};
@@ -113,15 +115,19 @@ CREATE TABLE IF NOT EXISTS clock (boot TEXT PRIMARY KEY, ahead REAL NOT NULL)
 
 
 def _create(path: Path) -> None:
-    """A file that only its user can read, since environments may be secret. If there is one, it is
-    not opened: closing it would end the locks of all of this process's connections to it (POSIX),
-    and the next process that closes the file would delete what they have written since."""
+    """Create a file that only its user can read, since environments may be secret.
+
+    Does not open an existing file. To close it would release the locks of all of this process's
+    connections to it (POSIX). The next process that closes the file would then delete what they
+    have written since.
+    """
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def disk_trouble(error: BaseException) -> str:
-    """Return what hinders writing for now, such as a full disk, or "" for every other error."""
+    """Return the problem that prevents writing for now, such as a full disk, or "" for other
+    errors."""
     if isinstance(error, sqlite3.OperationalError):
         return str(error) if any(each in str(error) for each in _TROUBLES) else ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
@@ -130,7 +136,7 @@ def disk_trouble(error: BaseException) -> str:
 
 
 class StoreError(Exception):
-    """What is asked for cannot be; the message says why."""
+    """A request that the store cannot carry out. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class JobRecord:
     spec: Mapping[str, Any]
     state: JobState
     arrival: float
-    epoch: int  # how often its slots changed
+    epoch: int  # how often its slots have changed
     used: float  # slot-seconds up to the last plan
     waited: float  # seconds without slots up to the last plan
     changed: float | None  # when its slots last changed, by the steady clock
@@ -151,22 +157,22 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class Intent:
-    """Something to ask an engine for."""
+    """A request to an engine to start or stop an agent on a slot."""
 
     id: int
     job: int
-    epoch: int  # of the job when the agent was started
+    epoch: int  # the job's epoch when the agent was started
     kind: str  # start, stop
     slot: str
 
     @property
     def agent(self) -> str:
-        """The name of the agent that is started or stopped; unique."""
+        """The unique name of the agent to start or stop."""
         return f"{self.job}-{self.epoch}-{self.slot}"
 
 
 class Store:
-    """The file. Times are those of the caller's clock, in seconds since 1970."""
+    """The scheduler's database. Times are those of the caller's clock, in seconds since 1970."""
 
     def __init__(self, path: Path, on_statement: Callable[[str], object] | None = None) -> None:
         """Open the store. `on_statement` is called with each statement before it runs."""
@@ -198,7 +204,7 @@ class Store:
 
     def _read_clock(self) -> float:
         """Return how far the steady clock is ahead of the time since the machine started. The first
-        store that is opened after a start of the machine sets it: nothing ran before."""
+        store that is opened after a start of the machine sets this offset: no job ran before it."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         if (ahead := self._one("SELECT ahead FROM clock WHERE boot = ?", boot)) is not None:
             return float(ahead)
@@ -213,24 +219,24 @@ class Store:
         return float(ahead)
 
     def steady(self, now: float) -> float:
-        """Return the time `now` of the wall clock as a clock has it that is never set. All stores
-        of a file have the same one."""
+        """Convert the wall clock's time `now` to a clock that is never set. All stores of a file
+        share this clock."""
         jump = time.clock_gettime(time.CLOCK_BOOTTIME) + self._ahead - time.time()
         return now + jump if abs(jump) > JUMP else now
 
     def close(self) -> None:
-        """It may be opened again."""
+        """Close the file. It may be opened again."""
         self._db.close()
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """All or nothing."""
+        """Run a block as one transaction."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # SQLite ends it itself if the disk is full
+            if self._db.in_transaction:  # SQLite ends the transaction itself if the disk is full
                 self._db.execute("ROLLBACK")
             raise
 
@@ -252,13 +258,13 @@ class Store:
             )
 
     def tenants(self) -> list[tuple[str, int | None, int, float]]:
-        """Name, cap, guarantee and weight of each, by name."""
+        """Return the name, cap, guarantee and weight of each tenant, by name."""
         return self._db.execute("SELECT * FROM tenants ORDER BY name").fetchall()
 
     def token_create(self, tenant: str, role: str) -> str:
-        """A new token; it is never shown again. Raises StoreError."""
+        """Create a token and return it; the store keeps only its hash. Raises StoreError."""
         if role not in ROLES:
-            raise StoreError(f"the role is {role!r}; there are {', '.join(ROLES)}")
+            raise StoreError(f"the role is {role!r}; must be one of {', '.join(ROLES)}")
         token = secrets.token_urlsafe(32)
         with self._change():
             self._tenant_check(tenant)
@@ -266,26 +272,28 @@ class Store:
         return token
 
     def token_find(self, token: str) -> tuple[str, str] | None:
-        """Whose it is, and with which role."""
+        """Return the tenant and the role of a token, or None if it is not valid."""
         row = self._db.execute(
             "SELECT tenant, role FROM tokens WHERE hash = ?", (_hash(token),)
         ).fetchone()
         return (row[0], row[1]) if row else None
 
     def token_revoke(self, token: str) -> None:
-        """From now on it is none."""
+        """Make a token invalid."""
         with self._change():
             self._db.execute("DELETE FROM tokens WHERE hash = ?", (_hash(token),))
 
     def _tenant_check(self, name: str) -> None:
         if self._one("SELECT 1 FROM tenants WHERE name = ?", name) is None:
-            raise StoreError(f"there is no tenant {name!r}")
+            raise StoreError(f"tenant {name!r} does not exist")
 
     # Jobs
 
     def job_submit(self, tenant: str, key: str, spec: Mapping[str, Any], now: float) -> int:
-        """The number of the job; the same one if this key was submitted before. Raises
-        StoreError, also if the key was submitted with another specification."""
+        """Submit a job and return its number. If the key was submitted before, return that job.
+
+        Raises StoreError, for example if the key was submitted with another specification.
+        """
         text = json.dumps(spec, sort_keys=True)
         with self._change():
             self._tenant_check(tenant)
@@ -293,14 +301,16 @@ class Store:
                 "SELECT id, spec FROM jobs WHERE tenant = ? AND key = ?", (tenant, key)
             ).fetchone()
             if row and _asked(row[1]) != json.loads(text):
-                raise StoreError(f"job {row[0]} was submitted as {key!r}, with other values")
+                raise StoreError(
+                    f"job {row[0]} was submitted as {key!r} with other values; use another key"
+                )
             if row:
                 return int(row[0])
             count = self._one(f"SELECT COUNT(*) FROM jobs WHERE {_LIVE} AND tenant = ?", tenant)
             if count >= JOBS:
                 raise StoreError(
-                    f"tenant {tenant} has {count} jobs that wait, run or are paused, which is the"
-                    " most that one may have; cancel some, or wait until some have ended"
+                    f"tenant {tenant} has {count} jobs that wait, run or are paused; the limit is"
+                    f" {JOBS}: cancel some jobs, or wait until some have ended"
                 )
             number = self._db.execute(
                 "INSERT INTO jobs (tenant, key, spec, state, arrival, epoch, used, waited, counted)"
@@ -312,7 +322,7 @@ class Store:
         return number
 
     def jobs(self, *states: JobState) -> list[JobRecord]:
-        """Those in one of the states (none: all), by number."""
+        """Return the jobs in these states (none: all jobs), by number."""
         marks = ", ".join("?" * len(states))
         live = f"{_LIVE} AND " if states and {*states} <= {*UNFINISHED} else ""  # for the index
         condition = f"{live}state IN ({marks})" if states else "TRUE"
@@ -330,7 +340,7 @@ class Store:
         ]
 
     def job_find(self, job: int) -> JobRecord | None:
-        """The one of this number."""
+        """Return the job with this number, or None."""
         found = self._records("id = ?", job)
         return found[0] if found else None
 
@@ -341,7 +351,8 @@ class Store:
         before: int = 0,
         limit: int = 100,
     ) -> list[JobRecord]:
-        """Some of a tenant's jobs (None: of all), the newest first; with `before`, older ones."""
+        """Return a page of a tenant's jobs (None: of all tenants), the newest first. `before` is
+        the number of a job: only older ones are returned."""
         marks = ", ".join("?" * len(states))
         return self._records(
             f"(? IS NULL OR tenant = ?) AND (? = 0 OR id < ?)"
@@ -350,7 +361,7 @@ class Store:
         )
 
     def jobs_count(self) -> list[tuple[str, str, int, float]]:
-        """Tenant, state, number of jobs and their slot-seconds."""
+        """Return the number of jobs and their slot-seconds, for each tenant and state."""
         return self._db.execute(
             "SELECT tenant, state, SUM(count), SUM(used) FROM"
             " (SELECT tenant, state, COUNT(*) AS count, SUM(used) AS used FROM jobs"
@@ -360,9 +371,11 @@ class Store:
     def archive(
         self, write: Callable[[Sequence[JobRecord]], object], keep: int = KEEP
     ) -> list[int]:
-        """Remove some of the jobs that ended first, if more than `keep` have ended, with their
-        events. Returns their numbers. `write` is called before with what is removed. What they used
-        stays in `jobs_count`."""
+        """Remove the oldest finished jobs and their events if more than `keep` have ended.
+
+        Returns the numbers of the removed jobs. Calls `write` with their records first.
+        `jobs_count` still includes them.
+        """
         last = self._one(
             f"SELECT counted FROM jobs WHERE NOT {_LIVE} ORDER BY counted DESC LIMIT 1 OFFSET ?",
             keep,
@@ -390,11 +403,11 @@ class Store:
         return [each.id for each in old]
 
     def job_scale(self, job: int, least: int, most: int, now: float) -> None:
-        """Other sizes, from the next plan on. Raises StoreError."""
+        """Change a job's sizes, from the next plan on. Raises StoreError."""
         with self._change():
             row = self._db.execute("SELECT state, spec FROM jobs WHERE id = ?", (job,)).fetchone()
             if row is None:
-                raise StoreError(f"there is no job {job}")
+                raise StoreError(f"job {job} does not exist")
             if JobState(row[0]) in ENDED:
                 raise StoreError(f"job {job} is {row[0]} and cannot be scaled")
             spec = json.loads(row[1])
@@ -404,8 +417,8 @@ class Store:
             self._event(job, now, f"scaled to {least}:{most}")
 
     def job_move(self, job: int, state: JobState, now: float, why: str = "") -> None:
-        """To another state. One that is not active gives its slots back: intents to stop its
-        agents are written. Raises StoreError."""
+        """Change a job's state. An inactive job loses its slots: writes the intents to stop its
+        agents. Raises StoreError."""
         with self._change():
             self._count(now)
             self._move(job, state, now, why)
@@ -417,7 +430,7 @@ class Store:
     def _move(self, job: int, state: JobState, now: float, why: str = "") -> None:
         before = self._one("SELECT state FROM jobs WHERE id = ?", job)
         if before is None:
-            raise StoreError(f"there is no job {job}")
+            raise StoreError(f"job {job} does not exist")
         if state not in STATES[JobState(before)]:
             raise StoreError(f"job {job} is {before} and cannot become {state}")
         self._db.execute("UPDATE jobs SET state = ? WHERE id = ?", (state, job))
@@ -426,8 +439,8 @@ class Store:
     # Plans
 
     def plan_write(self, slots: Mapping[int, tuple[str, ...]], now: float) -> None:
-        """Who has which slots from now on. Writes an intent for each agent that has to be started
-        or stopped; `intents` has them until they are closed. Raises StoreError."""
+        """Set the slots of each job. Writes an intent for each agent to start or stop; `intents`
+        returns them until they are closed. Raises StoreError."""
         with self._change():
             self._count(now)
             states = dict(self._db.execute(f"SELECT id, state FROM jobs WHERE {_LIVE} ORDER BY id"))
@@ -437,9 +450,9 @@ class Store:
             given = Counter(slot for own in slots.values() for slot in own)
             double = sorted(slot for slot, count in given.items() if count > 1)
             if double:
-                raise StoreError(f"slots {', '.join(double)} are given twice in the plan")
+                raise StoreError(f"slots {', '.join(double)} are allocated twice in the plan")
             active = [job for job, state in states.items() if state in ACTIVE]
-            for job in active:  # what is given back first, as a slot has one job
+            for job in active:  # first the slots that jobs lose, as a slot belongs to one job
                 self._assign(
                     job, tuple(s for s in self._slots(job) if s in slots.get(job, ())), now
                 )
@@ -450,14 +463,14 @@ class Store:
                     self._move(job, state, now)
 
     def slots(self) -> dict[int, tuple[str, ...]]:
-        """The slots of each job that has some."""
+        """Return the slots of each job that has some."""
         found: dict[int, tuple[str, ...]] = {}
         for job, slot in self._db.execute("SELECT job, slot FROM allocations ORDER BY job, slot"):
             found[job] = (*found.get(job, ()), slot)
         return found
 
     def slots_owners(self) -> dict[str, tuple[int, str]]:
-        """The job and the tenant that have each slot that is given."""
+        """Return the job and the tenant of each allocated slot."""
         rows = self._db.execute("SELECT slot, job, tenant FROM allocations JOIN jobs ON id = job")
         return {slot: (job, tenant) for slot, job, tenant in rows}
 
@@ -484,7 +497,7 @@ class Store:
         self._event(job, now, f"has {len(slots)} slots")
 
     def _count(self, now: float) -> None:
-        """Add up what active jobs had, and how long they waited, since the last time."""
+        """Add the slot-seconds and the waiting time of active jobs since the last call."""
         held = "(SELECT COUNT(*) FROM allocations WHERE job = jobs.id)"
         steady = self.steady(now)
         self._db.execute(
@@ -503,22 +516,22 @@ class Store:
         )
 
     def intents(self) -> list[Intent]:
-        """Those to carry out, in this order."""
+        """Return the open intents, in the order in which they are to be carried out."""
         rows = self._db.execute(
             "SELECT id, job, epoch, kind, slot FROM intents WHERE open ORDER BY id"
         )
         return [Intent(*row) for row in rows]
 
     def intent_close(self, intent: Intent) -> None:
-        """It has been carried out."""
+        """Close an intent that has been carried out."""
         with self._change():
             self._db.execute("UPDATE intents SET open = 0 WHERE id = ?", (intent.id,))
 
     def events(
         self, after: int = 0, limit: int = 1000, tenant: str | None = None, job: int | None = None
     ) -> list[tuple[int, float, int | None, str]]:
-        """Number, time, job and text of those after a number, in order; of the jobs of a tenant
-        (None: all events), and of one job."""
+        """Return number, time, job and text of the events after a number, in order. Restricts them
+        to a tenant (None: all events) and to a job."""
         return self._db.execute(
             "SELECT id, time, job, text FROM events WHERE id > ?"
             " AND (? IS NULL OR (SELECT tenant FROM jobs WHERE jobs.id = events.job) = ?)"
@@ -527,14 +540,14 @@ class Store:
         ).fetchall()
 
     def events_last(self, job: int, limit: int = 200) -> list[tuple[int, float, int | None, str]]:
-        """The newest of a job, in order."""
+        """Return the newest events of a job, oldest first."""
         return self._db.execute(
             "SELECT id, time, job, text FROM events WHERE job = ? ORDER BY id DESC LIMIT ?",
             (job, limit),
         ).fetchall()[::-1]
 
     def event_last(self) -> int:
-        """The number of the last one; 0 if there is none."""
+        """Return the number of the last event, or 0 if there is none."""
         return int(self._one("SELECT COALESCE(MAX(id), 0) FROM events"))
 
     def _event(self, job: int | None, now: float, text: str) -> None:
@@ -542,7 +555,7 @@ class Store:
 
 
 def _asked(text: str) -> dict[str, Any]:
-    """The specification as it was submitted, before its sizes were changed."""
+    """Return the specification as it was submitted, before its sizes were changed."""
     spec: dict[str, Any] = json.loads(text)
     asked = spec.pop("asked", None)
     if asked is None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands `ddl serve`, `ddl top`, `ddl simulate --jobs`, and those about jobs."""
+"""The commands `ddl serve`, `ddl top`, `ddl job`, `ddl token` and `ddl simulate --jobs`."""

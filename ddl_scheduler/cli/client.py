@@ -21,12 +21,12 @@ from typing import Any
 
 from ddl_scheduler.cli.access import Access, access_read
 
-LIMIT = 60.0  # seconds without anything from the server
-TRIES = 3  # of a submission, which is the same job each time
+LIMIT = 60.0  # seconds without data from the server
+TRIES = 3  # attempts to submit; the key makes them one job
 
 
 class ServerError(Exception):
-    """What the server refuses. status: of HTTP; 0: it did not answer."""
+    """A request that the server rejected. status: the HTTP status, or 0 if it did not answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,16 +35,19 @@ class ServerError(Exception):
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """The token goes to no other address."""
+        """Follow no redirect, so that no other address gets the token."""
 
 
 class Client:
-    """All methods raise ServerError. Values are the JSON of docs/scheduler-api.md."""
+    """A client of the REST interface. All methods raise ServerError.
+
+    Values are the JSON of docs/scheduler-api.md.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
         context = ssl.create_default_context(cafile=access.ca or None)
-        # No proxy of the environment gets to see the token either.
+        # No proxy of the environment gets the token either.
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),
             urllib.request.HTTPSHandler(context=context),
@@ -53,11 +56,12 @@ class Client:
 
     @classmethod
     def from_environment(cls, address: str = "") -> Client:
-        """See access_read. Raises AccessError."""
+        """Connect with the settings of access_read. Raises AccessError."""
         return cls(access_read(address))
 
     def submit(self, command: Sequence[str], key: str = "", **fields: Any) -> Any:
-        """The new job. With a key of one's own, a repeated submission is the same job."""
+        """Submit a job, and return it. A second submission with the same key returns the same
+        job."""
         headers = {"idempotency-key": key or secrets.token_hex(16)}
         spec = {"command": list(command), **fields}
         for _ in range(TRIES - 1):
@@ -69,7 +73,7 @@ class Client:
         return self.ask("POST", "/v1/jobs", spec, headers)
 
     def jobs(self, state: str = "") -> list[Any]:
-        """The newest first: those in a state, "active", or all."""
+        """Return the jobs in a state, the "active" ones, or all, the newest first."""
         found: list[Any] = []
         query = f"&state={state}" if state else ""
         before = 0
@@ -80,23 +84,23 @@ class Client:
         return found
 
     def job(self, job: int) -> Any:
-        """One job."""
+        """Return a job."""
         return self.ask("GET", f"/v1/jobs/{job}")
 
     def scale(self, job: int, least: int, most: int) -> Any:
-        """Give it other sizes."""
+        """Change a job's sizes."""
         return self.ask("PATCH", f"/v1/jobs/{job}", {"min": least, "max": most})
 
     def act(self, job: int, action: str) -> Any:
-        """cancel, pause or resume it."""
+        """Cancel, pause or resume a job."""
         return self.ask("POST", f"/v1/jobs/{job}/{action}")
 
     def overview(self) -> Any:
-        """Slots, jobs and tenants."""
+        """Return the slots, jobs and tenants."""
         return self.ask("GET", "/v1/overview")
 
     def logs(self, job: int) -> Iterator[Any]:
-        """What there is of its logs: messages {"log": name, "text": lines}."""
+        """Yield the present logs of a job, in messages {"log": name, "text": lines}."""
         for name in self.ask("GET", f"/v1/jobs/{job}/logs")["logs"]:
             offset, text = 0, "..."
             while text:
@@ -106,11 +110,11 @@ class Client:
                     yield {"log": name, "text": text}
 
     def follow(self, job: int) -> Iterator[Any]:
-        """The same, as they grow, until the job has ended: then {"state": how}."""
+        """Yield the logs as they grow, until the job has ended; then yield {"state": its state}."""
         return self.stream(f"/v1/jobs/{job}/logs/stream")
 
     def stream(self, path: str) -> Iterator[Any]:
-        """The data of server-sent events."""
+        """Yield the data of server-sent events."""
         with self._open("GET", path) as answer:
             try:
                 for line in answer:
@@ -121,7 +125,7 @@ class Client:
                 raise self._silent(error) from None
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> Any:
-        """What the interface answers, see /v1/openapi.json."""
+        """Send a request, and return the server's answer, see /v1/openapi.json."""
         with self._open(method, path, body, headers) as answer:
             try:
                 return json.loads(answer.read() or "null")
@@ -150,4 +154,6 @@ class Client:
 
     def _silent(self, error: Exception) -> ServerError:
         why = getattr(error, "reason", error)
-        return ServerError(0, f"{self._access.address} does not answer: {why}; is `ddl serve` up?")
+        return ServerError(
+            0, f"{self._access.address} does not answer: {why}; is `ddl serve` running?"
+        )

@@ -23,7 +23,7 @@ from ddl_scheduler.base.requests import RequestError, spec_read
 from ddl_scheduler.base.text import printable, printable_line, sizes_text
 from ddl_scheduler.cli.access import DEFAULT, Access, AccessError, access_write
 
-if TYPE_CHECKING:  # it takes long to import, and `ddl` has other commands
+if TYPE_CHECKING:  # slow to import, and other commands of `ddl` do not need it
     from ddl_scheduler.cli.client import Client, ServerError
 
 _REFUSED, _SILENT, _FORBIDDEN, _UNKNOWN = 1, 3, 4, 5
@@ -32,22 +32,23 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _CONNECTION = f"""\
 
-Where `ddl serve` is, and the token, are in ~/.config/ddl/server.toml, of mode 600:
-  address = "{DEFAULT}"
-  token = "..."
-DDL_SERVER, DDL_TOKEN and DDL_SERVER_CA count before the file; DDL_SERVER_FILE names another one.
+The file ~/.config/ddl/server.toml (mode 600) has the address of `ddl serve` and the token:
+    address = "{DEFAULT}"
+    token = "..."
+DDL_SERVER, DDL_TOKEN and DDL_SERVER_CA override the file; DDL_SERVER_FILE names another file.
 
-exit code: 0; 1: refused, or the job that was followed did not end as done; 2: wrong usage; 3: the
-server does not answer; 4: the token is not valid, or may not do this; 5: there is no such job
+exit code: 0: success; 1: the request was rejected, or the followed job did not succeed; 2: wrong
+usage; 3: the server does not answer; 4: the token is invalid, or lacks the permission; 5: the job
+does not exist
 """
 _SUBMIT = """\
 examples:
-  ddl job submit -- python train.py --lr 0.1        from 1 slot on, as many as it can use
+  ddl job submit -- python train.py --lr 0.1        at least 1 slot, and as many as it can use
   ddl job submit --min 4 --max 16 --tier 2 -- train.py
                                                     waits for 4 slots, before lower tiers
-  ddl job submit --min 0 --deadline 8h -- train.py  may be paused; should end in 8 hours
+  ddl job submit --min 0 --deadline 8h -- train.py  may be paused; should end within 8 hours
   job=$(ddl job submit -- train.py) && ddl job logs -f "$job"
-The number of the job is printed. It runs in this folder, or in --folder.
+The command prints the number of the job. The job runs in this folder, or in --folder.
 """
 
 
@@ -58,9 +59,9 @@ Add = Callable[..., argparse.ArgumentParser]
 class _Command:
     """A command about jobs.
 
-    run     carries it out, and returns the exit code
+    run     carries out the command, and returns the exit code
     fill    adds its arguments to a parser
-    former  its name as a command of `ddl`, which 0.3 will remove; "": none
+    former  its name as a command of `ddl`, which 0.3 will remove, or ""
     """
 
     text: str
@@ -71,7 +72,7 @@ class _Command:
 
 
 def add_commands(add: Add) -> None:
-    """Add `job`, `top` and `token` to ddl's commands by `add`, which makes their parsers."""
+    """Add `job`, `top` and `token` to the commands of ddl. `add` creates their parsers."""
     text = "submit, list and control jobs of ddl serve"
     job = add("job", help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
     commands = job.add_subparsers(required=True, metavar="COMMAND")
@@ -87,25 +88,27 @@ def add_commands(add: Add) -> None:
 def _commands() -> dict[str, _Command]:
     """Return the commands of `ddl job` by their names."""
     act = {name: partial(_act, action=name) for name in ("pause", "resume", "cancel")}
-    pause = "take the slots of jobs away, until they are resumed"
-    resume = "let paused jobs continue, and failed ones begin from their checkpoints"
+    pause = "take all slots from jobs until they are resumed"
+    resume = "continue paused jobs, and restart failed jobs from their checkpoints"
     return {
         "submit": _Command("submit a job", _submit, _fill_submit, "submit", _SUBMIT),
-        "list": _Command("list jobs, and why those without slots wait", _list, _fill_list, "ps"),
+        "list": _Command("list jobs, and why jobs wait for slots", _list, _fill_list, "ps"),
         "show": _Command("print all that is known of a job", _show, _fill_show),
-        "logs": _Command("print what the workers of a job wrote", _logs, _fill_logs, "logs"),
-        "scale": _Command("give a job other sizes", _scale, _fill_scale, "scale"),
+        "logs": _Command("print the output of a job's workers", _logs, _fill_logs, "logs"),
+        "scale": _Command("change the sizes of a job", _scale, _fill_scale, "scale"),
         "pause": _Command(pause, act["pause"], _fill_jobs, "pause"),
         "resume": _Command(resume, act["resume"], _fill_jobs, "resume"),
-        "cancel": _Command("end jobs for good", act["cancel"], _fill_jobs, "cancel"),
+        "cancel": _Command(
+            "cancel jobs; they cannot be resumed", act["cancel"], _fill_jobs, "cancel"
+        ),
     }
 
 
 def _add(add: Add, name: str, command: _Command, instead: str = "", **listed: str) -> None:
-    """Add a command by `add`.
+    """Add a command. `add` creates its parser.
 
-    instead  the command to use in its place; "": it is no former name
-    listed   its help in the list of commands; nothing hides it
+    instead  the command that replaces this former name, or ""
+    listed   its help in the list of commands; without it the command is hidden
     """
     parser = add(
         name,
@@ -115,7 +118,9 @@ def _add(add: Add, name: str, command: _Command, instead: str = "", **listed: st
         allow_abbrev=False,
         **listed,
     )
-    parser.add_argument("--server", metavar="URL", default="", help="instead of that of the file")
+    parser.add_argument(
+        "--server", metavar="URL", default="", help="address of ddl serve (default: the file's)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     command.fill(parser)
 
@@ -142,40 +147,44 @@ def _fill_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _fill_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+    parser.add_argument("job", metavar="JOB", type=_job, help="number of the job")
 
 
 def _fill_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+    parser.add_argument("job", metavar="JOB", type=_job, help="number of the job")
     parser.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
     parser.add_argument("--worker", metavar="N", type=int, help="print the log of this worker only")
 
 
 def _fill_top(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="print it once, and end")
+    parser.add_argument("--once", action="store_true", help="print the state once, and exit")
 
 
 def _fill_scale(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
-    parser.add_argument("sizes", metavar="N|MIN:MAX", type=_sizes, help="slots, as in 4 or 2:8")
+    parser.add_argument("job", metavar="JOB", type=_job, help="number of the job")
+    parser.add_argument("sizes", metavar="N|MIN:MAX", type=_sizes, help="slots, such as 4 or 2:8")
 
 
 def _fill_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("jobs", metavar="JOB", type=_job, nargs="+", help="their numbers")
+    parser.add_argument("jobs", metavar="JOB", type=_job, nargs="+", help="numbers of the jobs")
 
 
 def _fill_submit(submit: argparse.ArgumentParser) -> None:
-    submit.add_argument("--min", metavar="N", type=int, help="slots that it needs (default: 1)")
-    submit.add_argument("--max", metavar="N", type=int, help="slots that it can use")
-    submit.add_argument("--tier", metavar="T", type=int, help="0 to 9; higher ones come first")
+    submit.add_argument(
+        "--min", metavar="N", type=int, help="slots that the job needs (default: 1)"
+    )
+    submit.add_argument("--max", metavar="N", type=int, help="slots that the job can use")
+    submit.add_argument(
+        "--tier", metavar="T", type=int, help="tier from 0 to 9; higher tiers come first"
+    )
     submit.add_argument(
         "--deadline",
         metavar="WHEN",
         type=_deadline,
-        help="when it should have ended: from now on, as in 90m, 8h, 2d, or a time, as in"
-        " 2030-01-31T18:00",
+        help="time by which the job should end: a duration, such as 90m, 8h or 2d, or a time, such"
+        " as 2030-01-31T18:00",
     )
-    submit.add_argument("--name", help="name of the job (default: that of the program)")
+    submit.add_argument("--name", help="name of the job (default: the program's name)")
     submit.add_argument(
         "--folder",
         default=str(Path.cwd()),
@@ -187,13 +196,13 @@ def _fill_submit(submit: argparse.ArgumentParser) -> None:
         type=_variable,
         action="append",
         default=[],
-        help="a variable of its environment; may be repeated",
+        help="environment variable for the job; may be repeated",
     )
     submit.add_argument(
         "--threads", metavar="N", type=int, help="threads of each worker (default: 1)"
     )
-    submit.add_argument("--logical", metavar="V", type=int, help="its logical workers")
-    submit.add_argument("--batch", metavar="B", type=int, help="samples of a step")
+    submit.add_argument("--logical", metavar="V", type=int, help="number of logical workers")
+    submit.add_argument("--batch", metavar="B", type=int, help="samples in a step")
     submit.add_argument(
         "--weight", metavar="X", type=float, help="share among the tenant's jobs (default: 1)"
     )
@@ -201,11 +210,11 @@ def _fill_submit(submit: argparse.ArgumentParser) -> None:
         "--memory",
         metavar="WORKER,GRADIENT",
         type=_memory,
-        help="bytes that a worker takes, and one gradient, as in 2GiB,400MiB: the job gets only"
-        " numbers of slots at which its shares fit them",
+        help="bytes for a worker and for one gradient, such as 2GiB,400MiB; the job then gets only"
+        " sizes at which its shares fit into the slots' memory",
     )
     submit.add_argument(
-        "--key", default="", help="the same key is the same job, however often it is submitted"
+        "--key", default="", help="submission key: the same key always names the same job"
     )
     submit.add_argument("command", metavar="-- COMMAND", nargs=argparse.REMAINDER)
 
@@ -214,25 +223,32 @@ def _add_token(add: Add) -> None:
     token = add(
         "token",
         help="make a token for ddl serve",
-        description="Make a token of a tenant, in the store of ddl serve on this machine. Whoever"
-        " can write the store may do that.",
+        description="Make a token of a tenant, in the store of ddl serve on this machine. Requires"
+        " write access to the store.",
         epilog="example: ddl token --store jobs.db --file ~/.config/ddl/server.toml vision admin",
         allow_abbrev=False,
     )
-    token.add_argument("tenant", help="whose it is; added if it is not there")
-    token.add_argument("role", choices=("viewer", "user", "admin"), help="what it allows")
-    token.add_argument("--store", metavar="FILE", type=Path, required=True, help="of ddl serve")
+    token.add_argument("tenant", help="name of the tenant; added if it does not exist")
+    token.add_argument("role", choices=("viewer", "user", "admin"), help="role of the token")
+    token.add_argument(
+        "--store", metavar="FILE", type=Path, required=True, help="store of ddl serve"
+    )
     token.add_argument(
         "--file",
         metavar="FILE",
         type=Path,
-        help="write it there, as ddl job reads it (default: print it)",
+        help="settings file to write for ddl job (default: print the token)",
     )
-    token.add_argument("--server", metavar="URL", default=DEFAULT, help="(default: %(default)s)")
+    token.add_argument(
+        "--server",
+        metavar="URL",
+        default=DEFAULT,
+        help="address for the file (default: %(default)s)",
+    )
     token.set_defaults(run=_token)
 
 
-# ---- what they do ----
+# ---- implementations ----
 
 
 def _submit(client: Client, arguments: argparse.Namespace) -> int:
@@ -263,7 +279,7 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _rows(jobs: list[Any]) -> list[list[str]]:
-    """A head, and one for each job."""
+    """Return a head and a row for each job."""
     rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "waits because"]]
     for job in jobs:
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"
@@ -339,7 +355,7 @@ def _scale(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _act(client: Client, arguments: argparse.Namespace, action: str) -> int:
-    """Act on each job, even if one is refused. The first refusal counts."""
+    """Act on each job, even if one is rejected. Raises the first rejection."""
     from ddl_scheduler.cli.client import ServerError
 
     refused: ServerError | None = None
@@ -364,7 +380,7 @@ def _token(arguments: argparse.Namespace) -> int:
         requests.check(requests.NAME, arguments.tenant, "the tenant")
         access = Access(arguments.server, "none")
         if not arguments.store.exists():
-            raise StoreError("there is none; `ddl serve` makes it")
+            raise StoreError("the file does not exist; `ddl serve` creates it")
         store = Store(arguments.store)
     except (RequestError, AccessError) as error:
         raise CommandError(str(error)) from None
@@ -398,7 +414,7 @@ def _job(text: str) -> int:
 def _sizes(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of slots, as in 4 or 2:8")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of slots, such as 4 or 2:8")
     return int(found[1]), int(found[2] or found[1])
 
 
@@ -406,7 +422,7 @@ def _memory(text: str) -> dict[str, int]:
     fixed, comma, gradient = text.partition(",")
     try:
         if not comma:
-            raise ValueError(f"{text!r} are not two numbers of bytes, as in 2GiB,400MiB")
+            raise ValueError(f"{text!r} is not two numbers of bytes, such as 2GiB,400MiB")
         return {"fixed": parse_bytes(fixed), "gradient": parse_bytes(gradient)}
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
@@ -426,5 +442,5 @@ def _deadline(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time, as in 90m, 8h, 2d or 2030-01-31T18:00"
+            f"{text!r} is not a time such as 90m, 8h, 2d or 2030-01-31T18:00"
         ) from None

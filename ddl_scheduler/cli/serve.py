@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl serve`: many elastic jobs on one machine's slots."""
+"""`ddl serve`: runs many elastic jobs on a shared set of slots."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ from ddl_scheduler.service.agents import AgentPool
 from ddl_scheduler.service.service import Service
 
 _DESCRIPTION = """\
-Run elastic jobs of several tenants on the slots of this machine, of others, or of a Ray cluster.
-Each job gets as many slots as the policy gives to it, and more or fewer later on, without a
-restart.
+Run elastic jobs of several tenants on the slots of this machine, of other hosts, or of a Ray
+cluster. The policy gives slots to each job, and changes their number later without a restart.
 """
 
 _EPILOG = """\
@@ -42,21 +41,21 @@ examples:
   ddl serve --store jobs.db                          a slot for each core; a tenant "default"
   ddl serve --store jobs.db --slots 8 --tenant vision --tenant speech
   ddl serve --store jobs.db --agents 29400 --token-file agents.token
-                                                     slots of agents, which come and go:
+                                                     slots of agents, which may come and go:
     ddl elastic agent --join head:29400 --token-file agents.token
   ddl serve --store jobs.db --ray auto --slots 16    slots of a Ray cluster
 
-When the service ends, or is killed, its jobs go on. Started again with the same --store, it has
-them again. docs/scheduler.md tells what the policy does.
+When the service ends, or is killed, its jobs continue. A new service with the same --store adopts
+them. docs/scheduler.md describes the policy.
 
-exit code: 0: it was asked to end; 1: the store cannot be used; 2: wrong usage, or a port is taken
+exit code: 0: it was asked to end; 1: the store cannot be used; 2: wrong usage, or a port is in use
 """
 
 _log = logging.getLogger("ddl_scheduler")
 
 
 def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `serve` to ddl's commands by `add`, which makes their parsers."""
+    """Add `serve` to the commands of ddl. `add` creates its parser."""
     serve = add(
         "serve",
         help="run many elastic jobs, which share this machine's slots",
@@ -70,82 +69,89 @@ def add_serve(add: Callable[..., argparse.ArgumentParser]) -> None:
         metavar="FILE",
         type=Path,
         required=True,
-        help="where everything is kept; the jobs' folders are in FILE.jobs",
+        help="file for all persistent state; the jobs' folders are in FILE.jobs",
     )
     serve.add_argument(
         "--slots",
         metavar="N",
         type=int,
         default=environment.cores(),
-        help="places for workers (default: one for each core)",
+        help="slots for workers (default: one for each core)",
     )
     serve.add_argument(
         "--agents",
         metavar="[HOST:]PORT",
-        help="have the slots of agents that dial in here, instead of this machine's; port 0: a free"
-        " one, which is said",
+        help="listen here for agents and use their slots, not this machine's; port 0 picks a free"
+        " port and logs it",
     )
     serve.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="what agents have to know; for --agents"
+        "--token-file", metavar="FILE", type=Path, help="secret of the agents; required by --agents"
     )
     serve.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="have --slots slots of one core each on a Ray cluster, which is found at this address,"
-        " or by auto",
+        help="use --slots slots of one core each on the Ray cluster at this address; auto finds a"
+        " running one",
     )
     serve.add_argument(
-        "--slot-memory", metavar="BYTES", type=int, default=0, help="of each slot, where it matters"
+        "--slot-memory",
+        metavar="BYTES",
+        type=int,
+        default=0,
+        help="memory of each slot; jobs with --memory get only sizes that fit (default: unknown)",
     )
     serve.add_argument(
         "--ageing",
         metavar="SECONDS",
         type=float,
         default=math.inf,
-        help="raise a job by a tier each time that it has waited so long (default: never)",
+        help="raise a job by one tier for each such waiting time (default: never)",
     )
     serve.add_argument(
         "--tenant",
         metavar="NAME",
         action="append",
         default=[],
-        help='add this tenant, if it is not there; may be repeated (default: "default")',
+        help='add this tenant if it does not exist; may be repeated (default: "default")',
     )
     serve.add_argument(
         "--user",
         metavar="TENANT=NAME",
         action="append",
         default=[],
-        help="run the jobs of this tenant as this user, which needs root; may be repeated. If it is"
-        " given for some tenants, jobs of others are refused (default: all run as this user)",
+        help="run the jobs of this tenant as this user, which needs root; may be repeated. Jobs of"
+        " tenants without a user are then rejected (default: all jobs run as the current user)",
     )
     serve.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
         default="127.0.0.1:8470",
-        help="where the page and the REST interface are; port 0: a free one, which is said"
+        help="address of the page and of the REST interface; port 0 picks a free port and logs it"
         " (default: %(default)s)",
     )
     serve.add_argument(
-        "--certificate", metavar="FILE", type=Path, help="for TLS, which other addresses need"
+        "--certificate",
+        metavar="FILE",
+        type=Path,
+        help="TLS certificate, required unless --listen is a loopback address",
     )
-    serve.add_argument("--key", metavar="FILE", type=Path, help="of the certificate")
+    serve.add_argument("--key", metavar="FILE", type=Path, help="private key of the certificate")
     serve.add_argument(
         "--host-name",
         metavar="NAME",
         action="append",
         default=[],
-        help="another name or address by which browsers and clients reach this machine, beside its"
-        " own names and that of --listen; may be repeated. Requests for other names are refused",
+        help="another name or address by which browsers and clients reach this machine; may be"
+        " repeated. Requests for unknown names are rejected",
     )
     serve.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.slots < 1:
-        raise CommandError(f"--slots {arguments.slots}: at least 1 is needed")
+        raise CommandError(f"--slots is {arguments.slots}; must be at least 1")
     if not arguments.ageing > 0:
-        raise CommandError(f"--ageing {arguments.ageing}: more than 0 seconds are needed")
+        raise CommandError(f"--ageing is {arguments.ageing}; must be above 0 seconds")
     address = parse_address(arguments.listen, "--listen", "127.0.0.1")
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     _log.setLevel(logging.INFO)
@@ -165,7 +171,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return found[0]
 
     with ExitStack() as stack:
-        starter = stack.enter_context(Starter())  # before there are threads
+        starter = stack.enter_context(Starter())  # forked before this process has threads
         _import_web()
         try:
             stack.callback(os.close, _lock(arguments.store))
@@ -183,7 +189,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"ddl: --store {arguments.store}: {error}", file=sys.stderr)
             return 1
         for each in found:
-            _log.info("waits for agents on port %d", each.port)
+            _log.info("waiting for agents on port %d", each.port)
             if arguments.ray:
                 stack.enter_context(_ray(arguments, each.port, token))
         try:
@@ -195,8 +201,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _import_web() -> tuple[ModuleType, ModuleType]:
-    """Return the modules of the page and of the REST interface. Raises CommandError if a package
-    that they need is missing: no client could reach the service."""
+    """Return the modules of the page and of the REST interface.
+
+    Raises CommandError if a package that they need is missing, since no client could reach the
+    service.
+    """
     try:
         from ddl_scheduler.web import app, server
     except ImportError as error:
@@ -205,7 +214,7 @@ def _import_web() -> tuple[ModuleType, ModuleType]:
 
 
 def _lock(path: Path) -> int:
-    """A descriptor that holds the store: of two services, each would cut the other one off from the
+    """Return a descriptor that locks the store: a second service would cut the first off from its
     jobs. Raises StoreError."""
     held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -213,20 +222,22 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         process = os.read(held, 20).decode(errors="replace")
         os.close(held)
-        raise StoreError(f"another ddl serve, process {process}, uses it") from None
+        raise StoreError(f"another ddl serve uses it: process {process}") from None
     os.ftruncate(held, 0)
     os.write(held, str(os.getpid()).encode())
     return held
 
 
 def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:
-    """By tenant. Raises CommandError."""
+    """Return the users by tenant. Raises CommandError."""
     if not given:
         return {}
     if has_agents:
-        raise CommandError("--user: agents run jobs as the user who has started them")
+        raise CommandError(
+            "--user cannot be used with agents: they run jobs as the user that started them"
+        )
     if os.geteuid() != 0:
-        raise CommandError("--user: only root can run jobs as other users")
+        raise CommandError("--user requires root: only root can run jobs as other users")
     found = {}
     for text in given:
         tenant, _, name = text.partition("=")
@@ -234,26 +245,26 @@ def _users(given: Sequence[str], has_agents: bool) -> dict[str, str]:
             found[tenant] = user_find(name).pw_name
         except ValueError as error:
             raise CommandError(f"--user {text}: {error}") from None
-    os.umask(0o077)  # nobody else reads the store, and the files of jobs
+    os.umask(0o077)  # no other user may read the store and the jobs' files
     return found
 
 
 def _agents_address(arguments: argparse.Namespace) -> tuple[str, tuple[str, int]]:
-    """What agents have to know, "" if there are none, and where they dial in. Raises
+    """Return the agents' secret and the address for agents, or "" if there are none. Raises
     CommandError."""
     if arguments.ray and arguments.agents:
-        raise CommandError("--ray and --agents: give one of them")
+        raise CommandError("--ray and --agents exclude each other")
     if arguments.ray:
         return secrets.token_hex(32), ("0.0.0.0", 0)
     if not arguments.agents:
         return "", ("", 0)
     if not arguments.token_file:
-        raise CommandError("--agents: give --token-file too; agents have to know what is in it")
+        raise CommandError("--agents requires --token-file: agents authenticate with that token")
     return read_token(arguments.token_file), parse_address(arguments.agents, "--agents", "0.0.0.0")
 
 
 def _ray(arguments: argparse.Namespace, port: int, token: str) -> RayAgents:
-    """Agents of one slot each on a Ray cluster; raises CommandError."""
+    """Start agents of one slot each on a Ray cluster. Raises CommandError."""
     try:
         return RayAgents(arguments.ray, arguments.slots, port, token, 1)
     except LaunchError as error:
@@ -270,12 +281,12 @@ def _serve(service: Service, arguments: argparse.Namespace, address: tuple[str, 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
     web = _web(service, arguments, address)
-    _log.info("serves %d slots; process %d", len(service.slots()), os.getpid())
+    _log.info("serving %d slots; process %d", len(service.slots()), os.getpid())
     try:
         service.run(asked.is_set)
     finally:
         web.should_exit = True
-    _log.info("ends; jobs that run go on")
+    _log.info("exiting; running jobs continue")
 
 
 def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, int]) -> Any:
@@ -300,7 +311,7 @@ def _web(service: Service, arguments: argparse.Namespace, address: tuple[str, in
         got = server.start(web)
     except (ValueError, OSError) as error:
         raise CommandError(f"--listen {host}:{port}: {error}") from None
-    _log.info("listens on http%s://%s:%d", "s" if certificate else "", host, got)
+    _log.info("listening on http%s://%s:%d", "s" if certificate else "", host, got)
     return web
 
 

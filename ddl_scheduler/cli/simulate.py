@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl simulate --jobs`: many jobs on one cluster, under several schedulers."""
+"""`ddl simulate --jobs`: simulates many jobs on one cluster, under several schedulers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument(
         "--jobs",
         metavar="TRACE",
-        help="compare schedulers: a workload of AdaptDL or the trace of Philly, both csv, or"
+        help="compare schedulers on a workload: AdaptDL's or the Philly trace, both csv, or"
         f" {GENERATED!r}; docs/scheduler.md explains the table",
     )
     jobs.add_argument(
@@ -39,7 +39,7 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
         metavar="S,...",
         type=_seeds,
         default=",".join(map(str, TEST_SEEDS)),
-        help="a workload for each: generated with it, or sampled from a trace"
+        help="random seeds; one workload is generated, or sampled from the trace, for each"
         " (default: %(default)s)",
     )
     jobs.add_argument(
@@ -47,14 +47,14 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=parse_count,
         default=160,
-        help="jobs that are generated or sampled (default: 160)",
+        help="number of jobs to generate or sample (default: 160)",
     )
     jobs.add_argument(
         "--load",
         metavar="X",
         type=_load,
         default=1.0,
-        help="multiplies what each job has to compute (default: 1)",
+        help="factor for the work of each job (default: 1)",
     )
     other = parser.get_default("run")
 
@@ -94,13 +94,15 @@ def _run(arguments: argparse.Namespace) -> None:
 def _slots(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,4})x(\d{1,3})", text)
     if not match or not int(match[1]) * int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not hosts and slots on each, as in 16x4")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of hosts and of slots on each, such as 16x4"
+        )
     return int(match[1]), int(match[2])
 
 
 def _seeds(text: str) -> list[int]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers, as in 1,2,3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as 1,2,3")
     return [int(seed) for seed in text.split(",")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl top`: the cluster in a terminal, by rich."""
+"""`ddl top`: shows the cluster in a terminal. Uses rich."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _JOBS = ("job", "name", "tenant", "state", "tier", "slots", "step", "loss", "wai
 
 
 def print_once(overview: Any) -> None:
-    """To stdout."""
+    """Print the overview to stdout."""
     Console().print(_shown(overview))
 
 
 def watch(overviews: Iterable[Any]) -> None:
-    """Show each when it comes, until there are no more."""
+    """Show each overview when it is received, until there are no more."""
     with Live(auto_refresh=False, screen=True) as live:
         for overview in overviews:
             live.update(_shown(overview), refresh=True)
@@ -33,7 +33,7 @@ def watch(overviews: Iterable[Any]) -> None:
 
 def _shown(overview: Any) -> Group:
     problem = overview.get("problem")
-    text = f"nothing can be written: {printable_line(problem)}" if problem else ""
+    text = f"the service cannot write: {printable_line(problem)}" if problem else ""
     return Group(
         *([Text(text, "bold red")] if problem else []),
         _slots(overview["slots"]),
@@ -45,7 +45,7 @@ def _shown(overview: Any) -> Group:
 
 
 def _slots(slots: list[Any]) -> Text:
-    """A line for each host, a mark for each slot."""
+    """Return a line for each host, with a mark for each slot."""
     hosts: dict[str, list[Any]] = {}
     for slot in slots:
         hosts.setdefault(slot["host"], []).append(slot)
@@ -94,7 +94,7 @@ def _tenants(overview: Any) -> Iterator[Text]:
 
 
 def _text(text: str) -> Text:
-    """Not read as rich's markup."""
+    """Return the text without reading it as rich's markup."""
     return Text(printable_line(text))
 
 

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: which job has which slots, as a pure function, and the models that it uses."""
+"""The policy, a pure function that decides which job has which slots, and the models that it
+uses."""

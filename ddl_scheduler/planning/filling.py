@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many slots each job gets: quotas, minima by tier and arrival, then water-filling. Pure."""
+"""The number of slots of each job: quotas, minima by tier and arrival, then water-filling. Pure."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ from ddl_scheduler.planning.jobs import PolicyJob, Settings, Tenant
 
 @dataclass(frozen=True)
 class Request:
-    """A job as the filling sees it."""
+    """A job, prepared for the filling."""
 
     job: PolicyJob
-    tier: int  # with ageing
+    tier: int  # raised by ageing
     weight: float
-    sizes: tuple[int, ...]  # legal ones, ascending
-    speeds: tuple[float, ...]  # the speed-up with each of them
-    size: int = 0  # that it has now
-    limit: int = 4096  # it may keep so many, but not grow beyond
-    needed: int = 0  # with fewer it would miss its deadline, so it comes first in its tenant
+    sizes: tuple[int, ...]  # the legal sizes, ascending
+    speeds: tuple[float, ...]  # the speed-up with each size
+    size: int = 0  # its present size
+    limit: int = 4096  # its size may stay above this limit, but not grow beyond it
+    needed: int = 0  # with fewer slots it would miss its deadline, so it comes first in its tenant
 
     @property
     def start(self) -> int:
-        """Its smallest size."""
+        """The smallest legal size."""
         return self.sizes[0]
 
     @property
     def kept(self) -> bool:
-        """Whether it runs and may not be paused."""
+        """Whether the job runs and may not be paused."""
         return self.size > 0 and self.job.least > 0
 
 
 @dataclass
 class Filling:
-    """Sizes that grow until nothing is left to give."""
+    """The distribution of the free slots over the requests."""
 
     requests: Sequence[Request]
     tenants: Mapping[str, Tenant]
     free: dict[str, int]  # slots by kind
     settings: Settings
     sizes: dict[str, int] = field(default_factory=dict)  # by job
-    waiting: dict[str, str] = field(default_factory=dict)  # by job: why
+    waiting: dict[str, str] = field(default_factory=dict)  # by job: the reason
     used: dict[str, int] = field(default_factory=dict)  # slots by tenant
-    # By kind of slots, and by tenant: a job of this rank waits, and lower ones do not start.
+    # By kind of slots, and by tenant: the rank of a waiting job. Jobs of lower ranks do not start.
     held: dict[tuple[str, str], tuple[bool, float]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """What runs keeps its minimum; then come guaranteed slots, then all up to the caps. Minima
-        of all tiers come before anything more, and a higher tier comes before a lower one."""
+        """Distribute the slots: running jobs keep their minimum; then guaranteed slots, then all
+        slots up to the caps. The minima of all tiers come first, and higher tiers come before lower
+        ones."""
         self._sort()
         total = dict(self.free)
         for request in self.requests:
@@ -83,8 +84,8 @@ class Filling:
     def _begin(
         self, request: Request, total: Mapping[str, int], budgets: Mapping[str, int] | None
     ) -> None:
-        """Give a job its minimum. If it has to wait for slots, jobs of lower tiers do not take
-        them before it, unless they can be paused."""
+        """Give a job its minimum. If the job has to wait for slots, jobs of lower tiers may not
+        take these slots unless they can be paused."""
         job, start = request.job, request.start
         cap, free = self._cap(request), self.free.get(job.kind, 0)
         rank = (budgets is not None, request.tier)
@@ -100,12 +101,12 @@ class Filling:
             reason = f"needs {start} slots; tenant {job.tenant} has {used} of at most {cap}"
             self._hold(("tenant", job.tenant), rank)
         elif start > free:
-            reason = f"needs {start} slots; those before it leave {free}"
+            reason = f"needs {start} slots; the jobs before it leave {free} free"
             self._hold(("kind", job.kind), rank)
         elif job.least and rank < max(
             self._held("kind", job.kind), self._held("tenant", job.tenant)
         ):
-            reason = "waits for jobs of higher tiers, which wait as well"
+            reason = "waits for jobs of higher tiers, which are waiting, too"
         else:
             self.waiting.pop(job.name, None)
             self._give(request, start)
@@ -138,8 +139,8 @@ class Filling:
     def _fill(
         self, tier: Iterable[Request], worth: float, budgets: Mapping[str, int] | None
     ) -> None:
-        """Water-filling: the tenant with least slots for its weight comes next, and of its jobs the
-        one whose next size is least for its weight."""
+        """Fill up by water-filling. Next comes the tenant with the fewest slots for its weight, and
+        of its jobs the one whose next size is smallest for its weight."""
         queues: dict[str, list[tuple[tuple[object, ...], int, Request]]] = {}
         for request in tier:
             if request.job.name in self.sizes:
@@ -155,7 +156,7 @@ class Filling:
             count = size - self.sizes[request.job.name]
             if count <= self._left(request, budgets):
                 self._give(request, count)
-            self._push(queue, request, worth, budgets)  # its next size, or one that fits
+            self._push(queue, request, worth, budgets)  # its next size, or a smaller one that fits
             heapq.heappush(tenants, (self._level(name), name))
 
     def _level(self, tenant: str) -> float:
@@ -173,21 +174,25 @@ class Filling:
         worth: float,
         budgets: Mapping[str, int] | None,
     ) -> None:
-        """Queue a job for the next size that fits and is worth it, if there is one."""
+        """Queue a job for its next size, if one fits and gains at least `worth`."""
         now = self.sizes[request.job.name]
         urgent = now < request.needed
         worth = self.settings.least_worth if urgent else worth
         size = size_next(request, now, now + self._left(request, budgets), worth)
         if size:
-            keeps = size <= request.size  # of equals, those that have it already
+            # Among equal jobs, those that already have the size come first.
+            keeps = size <= request.size
             key = (not urgent, size / request.weight, not keeps, request.job.arrival)
             heapq.heappush(queue, ((*key, request.job.name), size, request))
 
 
 def size_next(request: Request, now: int, most: float, worth: float) -> int:
-    """The size up to `most` with the most speed-up for each slot that is added, the smallest of
-    equals; 0 if it brings less than `worth`. A single step could be one that brings little before
-    one that brings much, as from 4 to 6 and then to 8 ranks of 16 shares."""
+    """Return the size up to `most` with the highest speed-up for each added slot, or 0.
+
+    Of equal sizes the smallest counts. 0 means that no size gains at least `worth` for each slot.
+    All sizes are compared, since a small gain may precede a large one: 16 shares gain little from 4
+    to 6 ranks, but much from 6 to 8.
+    """
     begin = request.sizes.index(now)
     best, size = worth - 1e-9, 0
     for i in range(begin + 1, len(request.sizes)):

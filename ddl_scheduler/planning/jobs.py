@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the policy reads and what it answers: slots, tenants, jobs, the plan. Pure."""
+"""The policy's input and output: slots, tenants, jobs and the schedule. Pure."""
 
 from __future__ import annotations
 
@@ -12,58 +12,58 @@ from ddl_scheduler.planning.model import MemoryModel, StepModel
 
 @dataclass(frozen=True)
 class PolicySlot:
-    """One place for a worker. Only usable ones are planned with."""
+    """A slot that can hold one worker. The policy gets usable slots only."""
 
     name: str
     host: str
     kind: str = ""
-    memory: int = 0  # bytes for a worker; 0: not known
+    memory: int = 0  # bytes for a worker; 0 means unknown
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """Whose jobs share a quota."""
+    """A group of users whose jobs share a quota."""
 
     name: str
-    cap: int | None = None  # slots that its jobs have at most
-    guarantee: int = 0  # slots that its jobs get before those of others, if they want them
-    weight: float = 1.0  # its share of what is contended
+    cap: int | None = None  # the most slots of its jobs
+    guarantee: int = 0  # slots that its jobs get before other tenants' jobs
+    weight: float = 1.0  # its share of contended slots
 
 
 @dataclass(frozen=True)
 class PolicyJob:
-    """A job that waits or runs."""
+    """A waiting or running job."""
 
     name: str
     tenant: str
     arrival: float
     model: StepModel
-    least: int = 1  # slots; 0: may be paused for others
+    least: int = 1  # slots; 0 means that the job may be paused for others
     most: int = 4096
-    tier: int = 0  # higher ones are served first
+    tier: int = 0  # higher tiers get slots first
     weight: float = 1.0
-    kind: str = ""  # of the slots it needs
+    kind: str = ""  # the kind of slots that it needs
     memory: MemoryModel | None = None
-    used: float = 0.0  # slot-seconds that it has had
+    used: float = 0.0  # slot-seconds so far
     waited: float = 0.0  # seconds without a slot
     changed: float = -math.inf  # when its number of slots last changed
-    cost: float = 0.5  # seconds that a change costs it, as measured
+    cost: float = 0.5  # seconds that a change costs the job, as measured
     steps_left: float = math.inf
     deadline: float = math.inf
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of the policy."""
+    """The policy's parameters."""
 
-    worth: float = 0.5  # speed-up per slot, below which slots go to others first
-    least_worth: float = 0.02  # below which they are left idle
-    young_weight: float = 4.0  # of a job that has had little, as most of them are short
-    young: float = 1800.0  # slot-seconds
-    horizon: float = 60.0  # seconds in which a change has to pay
-    rest: float = 5.0  # seconds after a change in which a job does not grow
+    worth: float = 0.5  # speed-up per slot; slots that gain less go to other jobs first
+    least_worth: float = 0.02  # slots that gain less stay idle
+    young_weight: float = 4.0  # the weight of a young job, since most young jobs are short
+    young: float = 1800.0  # slot-seconds up to which a job is young
+    horizon: float = 60.0  # seconds within which a change must pay off
+    rest: float = 5.0  # seconds after a change during which a job does not grow
     ageing: float = math.inf  # seconds of waiting that raise a job by a tier
-    margin: float = 0.05  # of the time to a deadline, as predictions err
+    margin: float = 0.05  # reserved share of the time to a deadline, since predictions have errors
 
 
 Map = Mapping[str, tuple[str, ...]]  # the slots of each job that has some
@@ -71,12 +71,13 @@ Map = Mapping[str, tuple[str, ...]]  # the slots of each job that has some
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who gets what, and why others do not."""
+    """The slots of each job, and the reasons why other jobs have none."""
 
     slots: Map = field(default_factory=dict)
-    waiting: Mapping[str, str] = field(default_factory=dict)  # by job without slots: its reason
-    deadlines: Mapping[str, str] = field(default_factory=dict)  # by job in danger of missing it
-    again: float = math.inf  # when to plan again if nothing happens until then
+    waiting: Mapping[str, str] = field(default_factory=dict)  # by job without slots: the reason
+    # By job that may miss its deadline: the warning.
+    deadlines: Mapping[str, str] = field(default_factory=dict)
+    again: float = math.inf  # when to plan again if no event comes first
 
     @property
     def sizes(self) -> dict[str, int]:

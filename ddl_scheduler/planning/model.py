@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step takes on W ranks, fitted from what was measured; which sizes are legal. Pure.
+"""The time of a step on W ranks, fitted to measurements, and the legal sizes of a job. Pure.
 
-A step of V shares takes t(W) = a ceil(V/W) + s(W): the shares of the busiest rank one after the
-other, and what of the exchange is not hidden behind them. s(1) = 0; with more ranks s(W) is a
-constant, plus a part for each doubling, plus a part if the ranks are on several hosts.
+A step of V shares takes t(W) = a ceil(V/W) + s(W): the busiest rank's shares one after the other,
+and the part of the exchange that they do not hide. s(1) = 0. For more ranks, s(W) is a constant,
+plus a part for each doubling, plus a part if the ranks are on several hosts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from ddl_elastic.shares.assign import legal_sizes
 
-# How strongly the base, a doubling and the way across hosts count as free while nothing else was
-# measured. What was measured across hosts only may as well be quick within one.
+# How strongly the base, a doubling and the link between hosts are assumed to cost nothing until
+# measurements show otherwise. A measurement across hosts does not show the time within a host.
 _PRIOR = np.diag([0.0, 0.01, 0.01, 0.001])[1:]
-_SHARE = 0.1  # how strongly the seconds of shares count beside those of steps
-_ROUNDS = 3  # of weighing the measurements anew
-_USUAL = 0.05  # relative error from which on a measurement weighs less
+_SHARE = 0.1  # the weight of measured shares compared with that of measured steps
+_ROUNDS = 3  # rounds of reweighting the measurements
+_USUAL = 0.05  # measurements with a larger relative error get less weight
 _SUPPORTS = tuple((0, *(i for i in (1, 2, 3) if bits >> (i - 1) & 1)) for bits in range(8))
 
 _legal_sizes = lru_cache(maxsize=1024)(legal_sizes)
@@ -31,8 +31,8 @@ _legal_sizes = lru_cache(maxsize=1024)(legal_sizes)
 
 @dataclass(frozen=True)
 class StepTiming:
-    """Measured: a step took so long on `size` ranks on `hosts` hosts, and one share in it `share`
-    seconds; 0: not known."""
+    """A measurement: the seconds of a step on `size` ranks on `hosts` hosts, and of one `share` (0:
+    unknown)."""
 
     size: int
     hosts: int
@@ -42,35 +42,35 @@ class StepTiming:
 
 @dataclass(frozen=True)
 class StepModel:
-    """The seconds of a step by the number of ranks."""
+    """A model of the time of a step as a function of the number of ranks."""
 
     shares: int  # V
-    share: float = 1.0  # of one share
-    base: float = 0.0  # of the exchange, if there is one
-    doubling: float = 0.0  # more for each doubling of the ranks
-    across: float = 0.0  # more if the ranks are on several hosts
+    share: float = 1.0  # seconds of one share
+    base: float = 0.0  # seconds of the exchange, if there is more than one rank
+    doubling: float = 0.0  # additional seconds for each doubling of the ranks
+    across: float = 0.0  # additional seconds if the ranks are on several hosts
     measured: bool = False  # whether `share` is in seconds
 
     def seconds(self, size: int, hosts: int = 1) -> float:
-        """t(W)."""
+        """Return t(W), the seconds of a step."""
         exchange = self.base + self.doubling * math.log2(size) + self.across * (hosts > 1)
         return self.share * -(-self.shares // size) + (exchange if size > 1 else 0.0)
 
     def speedup(self, size: int, hosts: int = 1) -> float:
-        """How many times as fast as one rank; 0 ranks have no speed."""
+        """Return the speed compared with that of one rank. 0 ranks have speed 0."""
         return self.seconds(1) / self.seconds(size, hosts) if size else 0.0
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Bytes that a rank needs: `fixed` without partial gradients, and for one `gradient`."""
+    """The bytes that a rank needs: `fixed`, and `gradient` for each partial gradient."""
 
     fixed: int
     gradient: int
 
     def fits(self, shares: int, size: int, limit: int) -> bool:
-        """Whether ranks of `limit` bytes can train. A rank keeps at most one partial gradient for
-        each power of two up to its number of shares, and the result."""
+        """Return whether ranks of `limit` bytes can train. A rank keeps at most one partial
+        gradient for each power of two up to its number of shares, and the result."""
         partial = (-(-shares // size)).bit_length()
         return self.fixed + (partial + 1) * self.gradient <= limit
 
@@ -78,9 +78,12 @@ class MemoryModel:
 def sizes_list(
     shares: int, least: int, most: int, memory: MemoryModel | None = None, limit: int = 0
 ) -> tuple[int, ...]:
-    """The numbers of ranks that a job may have, ascending: its minimum, and those up to its
-    maximum with which the busiest rank computes fewer shares than with one rank less. A `limit` of
-    0 bytes says that the memory of a rank is not known."""
+    """Return the numbers of ranks that a job may have, ascending.
+
+    These are its minimum, and each number up to its maximum with which the busiest rank computes
+    fewer shares than with one rank less. A `limit` of 0 bytes means that the memory of a rank is
+    unknown.
+    """
     low = max(1, least)
     legal = sorted({low, *(size for size in _legal_sizes(shares) if size > low)})
     return tuple(
@@ -92,11 +95,11 @@ def sizes_list(
 
 
 def model_fit(shares: int, reports: Sequence[StepTiming]) -> StepModel:
-    """The model that fits best: least squares of the relative errors, with no negative part.
+    """Return the model that fits best: least squares of the relative errors, with no negative part.
 
-    Of the reports of one size the median counts, and a size that does not fit the others counts
-    less. The seconds of shares tell, where one size only was measured, what of its steps is the
-    exchange. What was never measured is taken to be free, so that larger sizes are tried and
+    The median of the reports of one size counts. A size that does not fit the others gets less
+    weight. If only one size was measured, the seconds of shares show which part of a step is the
+    exchange. Unmeasured parts are assumed to cost nothing, so that larger sizes are tried and
     measured.
     """
     groups: dict[tuple[int, bool], list[float]] = {}
@@ -131,8 +134,8 @@ def _features(shares: int, size: int, across: bool) -> list[float]:
 
 
 def _solve(rows: npt.NDArray[np.float64], goal: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The numbers >= 0 with the least squares. They are the plain solution for those of them that
-    are not 0, and there are eight choices of these."""
+    """Return the least-squares solution with no negative number. It is the unconstrained solution
+    for the numbers that are not 0, and there are eight choices of these."""
     best, least = np.zeros(4), math.inf
     for support in _SUPPORTS:
         columns = list(support)
@@ -147,7 +150,7 @@ def _solve(rows: npt.NDArray[np.float64], goal: npt.NDArray[np.float64]) -> npt.
 
 
 def end_predict(model: StepModel, steps: float, size: int, hosts: int, now: float) -> float:
-    """When the last of so many steps ends; infinity where nothing was measured or nothing runs."""
+    """Predict when `steps` more steps end. Infinity if nothing was measured or no rank runs."""
     if not model.measured or not size:
         return math.inf
     return now + steps * model.seconds(size, hosts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which hosts a job's slots are: it keeps what it has, else it is on few hosts. Pure."""
+"""The placement of jobs on hosts: a job keeps its slots, and new ones are on few hosts. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from ddl_scheduler.planning.jobs import Map, PolicySlot
 def places_find(
     sizes: Mapping[str, int], kinds: Mapping[str, str], slots: Sequence[PolicySlot], last: Map
 ) -> dict[str, tuple[str, ...]]:
-    """The slots of each job, in the order of `slots`. `sizes` must fit the slots of each kind.
+    """Return the slots of each job, in the order of `slots`. `sizes` must fit the slots of each
+    kind.
 
-    A job that shrinks gives up the hosts where it has least. A job that grows prefers hosts where
-    it is. Then the largest are placed first, each on the hosts that it fills best.
+    A job that shrinks first leaves the hosts on which it has the fewest slots. A job that grows
+    prefers the hosts on which it already runs. Large jobs are placed first, each on the hosts that
+    it fills best.
     """
     order = {slot.name: number for number, slot in enumerate(slots)}
     host = {slot.name: slot.host for slot in slots}
@@ -37,15 +39,15 @@ def places_find(
 
 
 def _keep(own: list[str], host: Mapping[str, str], size: int) -> list[str]:
-    """At most `size` of a job's slots, those of the hosts where it has most."""
+    """Return at most `size` of a job's slots, preferring the hosts on which it has most slots."""
     count = Counter(host[slot] for slot in own)
     first = {name: number for number, name in reversed(list(enumerate(map(host.get, own))))}
     return sorted(own, key=lambda slot: (-count[host[slot]], first[host[slot]]))[:size]
 
 
 def _take(free: dict[str, list[str]], count: int, here: Mapping[str, int]) -> list[str]:
-    """Take `count` free slots of the fewest hosts: of those where the job is, then of the host
-    that is just large enough, else of the largest."""
+    """Take `count` free slots on the fewest hosts: the job's own hosts first, then the smallest
+    host with enough free slots, else the host with most."""
     taken: list[str] = []
     for name in sorted(here, key=lambda name: (-here[name], name)):
         taken += _pop(free, name, count - len(taken))

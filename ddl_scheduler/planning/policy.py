@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy: which job has which slots. Pure: equal questions get equal answers.
+"""The policy: decides which job has which slots. Pure: equal inputs give equal results.
 
-1  quotas: a tenant's cap, what is guaranteed to it, and its weight
-2  each job gets its minimum: higher tiers first, then by arrival. Others shrink to their
-   minimum for it at once, and are not stopped; a job whose minimum is 0 may be paused
-3  higher tiers first, slots go where there are least for the weight, to the next legal size,
-   while they bring at least half of a slot's worth
-4  what is left goes to whoever gets anything from it, so that nothing is idle
-5  a change has to pay: what it wins in a minute is more than what it costs
-6  places: what a job has it keeps, else it comes to few hosts
+1  Quotas: a tenant has a cap, a guarantee and a weight.
+2  Each job gets its minimum, by tier and then by arrival. Other jobs shrink to their minimum for it
+   at once, but are not stopped. A job whose minimum is 0 may be paused.
+3  Further slots go to higher tiers first, and in a tier to the job with the fewest slots for its
+   weight. Each job grows to its next legal size while a slot gains at least half of a slot's speed.
+4  Remaining slots go to jobs that gain anything from them, so that none is idle.
+5  A change must pay off: it gains more within a minute than it costs.
+6  Placement: a job keeps its slots, and new slots are on few hosts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ddl_scheduler.planning.places import places_find
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What is the same for all jobs."""
+    """The properties of the slots that all jobs share."""
 
     slots: dict[str, int]  # by kind
     largest: dict[str, int]  # slots of the largest host, by kind
-    memory: dict[str, int]  # of the smallest slot, by kind
+    memory: dict[str, int]  # bytes of the smallest slot, by kind
 
     def hosts(self, kind: str, size: int) -> int:
-        """On how many hosts so many slots are at least: one, or several."""
+        """Return whether `size` slots fit on one host (1) or need several (2)."""
         return 1 if size <= self.largest.get(kind, 0) else 2
 
 
@@ -45,7 +45,7 @@ def plan_make(
     now: float = 0.0,
     settings: Settings | None = None,
 ) -> Schedule:
-    """Who gets which slots from now on. Jobs that the user has paused are left out."""
+    """Return the slots that each job has from now on. Leave out jobs that the user has paused."""
     settings, last = settings or Settings(), last or {}
     cluster = _cluster(slots)
     names = {slot.name for slot in slots}
@@ -95,7 +95,7 @@ def _request(job: PolicyJob, cluster: _Cluster, size: int, settings: Settings) -
 
 
 def _no_size(job: PolicyJob, cluster: _Cluster) -> str:
-    """Why there is no legal size."""
+    """Return the reason why the job has no legal size."""
     shares, limit = job.model.shares, cluster.memory.get(job.kind, 0)
     if sizes_list(shares, job.least, job.most):
         return f"needs more memory than the {limit} bytes of a slot, with any number of slots"
@@ -109,7 +109,7 @@ def _fill(
     now: float,
     settings: Settings,
 ) -> Filling:
-    """Fill, and leave out growth that comes too early or does not pay."""
+    """Distribute the slots, without growth that is too early or does not pay off."""
     by_name = {tenant.name: tenant for tenant in tenants}
     resting = {
         name: replace(request, limit=max(request.size, request.start))
@@ -117,7 +117,7 @@ def _fill(
         else request
         for name, request in requests.items()
     }
-    while True:  # ends, as each round limits at least one job more
+    while True:  # ends, since each round limits at least one more job
         filling = Filling(list(resting.values()), by_name, dict(cluster.slots), settings)
         filling.run()
         vain = [
@@ -132,7 +132,8 @@ def _fill(
 
 
 def _pays(request: Request, size: int, settings: Settings) -> bool:
-    """Whether a job that runs may change to this size: it does not grow, or that pays."""
+    """Return whether a running job may change to this size: it does not grow, or the growth pays
+    off."""
     if not request.start <= request.size < size or request.size not in request.sizes:
         return True
     speed = dict(zip(request.sizes, request.speeds, strict=True))
@@ -147,10 +148,11 @@ def _deadlines(
     now: float,
     settings: Settings,
 ) -> tuple[dict[str, Request], dict[str, str]]:
-    """The requests with those raised that would miss their deadline, and what to say of them.
+    """Raise the requests that would miss their deadline. Return all requests, and the warnings by
+    job.
 
-    A raised job comes first in its tenant, and in the highest tier in which its tenant has a job.
-    So it takes from its own tenant, and from others no more than that tenant's share.
+    A raised job comes first in its tenant, and gets the highest tier of its tenant's jobs. So it
+    takes slots from its own tenant, and from others no more than its tenant's share.
     """
     caps = {tenant.name: tenant.cap for tenant in tenants if tenant.cap is not None}
     tiers: dict[str, int] = {}
@@ -173,7 +175,7 @@ def _deadlines(
         soonest = min(map(end, possible), default=math.inf)
         if soonest > job.deadline:
             late = f"ends {soonest - job.deadline:.0f} s after it at best" if possible else ""
-            said[name] = f"cannot be met: {late or 'no number of slots is possible'}"
+            said[name] = f"cannot be met: {late or 'no legal number of slots is available'}"
             continue
         fastest = min(possible, key=end)
         needed = next((size for size in possible if end(size) <= latest), fastest)
@@ -185,7 +187,8 @@ def _deadlines(
 def _again(
     requests: Mapping[str, Request], sizes: Mapping[str, int], now: float, settings: Settings
 ) -> float:
-    """When the answer may become another: a rest or a job's youth ends, or a job becomes older."""
+    """Return when the result may change without an event: a rest or a job's youth ends, or a job
+    ages."""
     times = []
     for name, request in requests.items():
         job, size = request.job, sizes.get(name, 0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs one job of `ddl serve`: a process of its own, with the job's coordinator and engine.
+"""The process that runs one job of `ddl serve`, with the job's coordinator and engine.
 
-The service steers it by a socket: it tells which slots the job may use, and hears which the job
-still holds. When the service ends, the job goes on with the slots that it has, and the next service
-connects to it. When the service is there, it takes the result; else that waits in a file.
+The service controls it through a socket: it sends the slots that the job may use, and receives the
+slots that the job still holds. If the service exits, the job continues with its slots, and the next
+service connects to it. A file keeps the result until a service reads it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ from ddl_scheduler.runner.slot_filter import SlotFilterEngine
 from ddl_scheduler.runner.throughput import ThroughputEstimator
 from ddl_scheduler.runner.user import acting_as, become, user_find
 
-TELL_EVERY = 0.5  # seconds
-LEAVE_LIMIT = 30.0  # seconds for a worker to leave by plan; then it is killed, and the others go on
-PAUSE_LIMIT = 120.0  # seconds for a job to write its state and end
-OTHERS = 5.0  # seconds for the other agents, when a first one is there
-PLACES_LIMIT = 60.0  # seconds for the first one
-LOG_BYTES = 256 << 20  # of a file of logs
-LIMIT_EVERY = 2.0  # seconds between two looks at their lengths
-WRITE_AGAIN = 0.5  # seconds, while the disk is full
-EVENTS = 100  # of a job that are told, the newest ones
+TELL_EVERY = 0.5  # seconds between two reports
+# Seconds for a worker to leave as planned; then it is killed, and the other workers continue.
+LEAVE_LIMIT = 30.0
+PAUSE_LIMIT = 120.0  # seconds for a paused job to write its state and exit
+OTHERS = 5.0  # seconds for the other agents after the first has connected
+PLACES_LIMIT = 60.0  # seconds for the first agent to connect
+LOG_BYTES = 256 << 20  # the most bytes of a log file
+LIMIT_EVERY = 2.0  # seconds between two checks of their lengths
+WRITE_AGAIN = 0.5  # seconds between two attempts while the disk is full
+EVENTS = 100  # reported events of a job, the newest ones
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What to run.
+    """The description of a run.
 
     store    the service's file
-    spec     as it is in the store
-    slots    the names of all slots of this host, by the engine's ids; none: they are agents'
-    granted  those that the job begins with
-    run      the name of this run, for agents, and what they have to know
-    token
-    user     whom the workers run as; "": as the service does
+    spec     the specification, as the store has it
+    slots    the names of all slots of this host, by the engine's ids; empty if agents have the
+             slots
+    granted  the slots with which the job begins
+    run      the name of this run for agents; "" without agents
+    token    the secret with which agents authenticate
+    user     the user that runs the workers; "" means the service's user
     """
 
     store: str
@@ -72,14 +74,15 @@ class RunSpec:
 
 
 class Log(EventListener):
-    """Events go to a file. What the workers write is in files of their own beside it."""
+    """A log file of the job's events. The workers' output is in their own files next to it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._looked = 0.0
 
     def limit(self, now: float) -> None:
-        """Empty files that are too long: a program that prints without end would fill the disk."""
+        """Empty files that are too long, since a program that prints without end would fill the
+        disk."""
         if now < self._looked + LIMIT_EVERY:
             return
         self._looked = now
@@ -87,8 +90,9 @@ class Log(EventListener):
             with suppress(OSError):
                 size = path.stat().st_size
                 if size > LOG_BYTES:
-                    os.truncate(path, 0)  # whoever writes it appends
-                    self.event(f"{path.name} had {size} bytes and was emptied; {LOG_BYTES} may be")
+                    os.truncate(path, 0)  # writers append, so they continue at the start
+                    text = f"{path.name} had {size} bytes and was emptied"
+                    self.event(f"{text}; the limit is {LOG_BYTES}")
 
     def event(self, text: str) -> None:
         with suppress(OSError), self._path.open("a") as file:
@@ -96,15 +100,16 @@ class Log(EventListener):
 
 
 def run(order: RunSpec, listener: socket.socket) -> None:
-    """Run the job to its end, and write what has come of it."""
+    """Run the job to its end, and write the result."""
     folder = order.job_folder
     log, earlier = Log(folder.events), folder.result()
-    _write(folder, {**earlier, "state": "running"})  # which stays there if this is killed
+    # The state that remains if this process is killed.
+    _write(folder, {**earlier, "state": "running"})
     try:
         result = _run(order, spec_read(order.spec), listener, log, earlier)
     except JobFailed as error:
         result = {"state": "failed", "why": str(error), "code": error.code}
-    except Exception as error:  # so that the job does not begin again
+    except Exception as error:  # a job with a result is not started again
         result = {"state": "failed", "why": f"{type(error).__name__}: {error}", "code": 1}
     if why := result.get("why"):
         log.event(f"failed: {why}")
@@ -112,8 +117,8 @@ def run(order: RunSpec, listener: socket.socket) -> None:
 
 
 def _write(folder: JobFolder, result: Mapping[str, Any]) -> None:
-    """Write the result, and wait for room while the disk is full: without a result the job would
-    count as killed, and begin again."""
+    """Write the result. Wait for room while the disk is full: without a result the job would be
+    treated as killed, and begin again."""
     while True:
         try:
             return folder.result_write(result)
@@ -131,7 +136,7 @@ def _run(
     os.chdir(folder.path)
     path, words, secret = program_path(spec), program_words(spec)[1:], secrets.token_hex()
     with acting_as(user) if user else nullcontext():
-        if spec.folder:  # else the user may not enter where it is, and runs there all the same
+        if spec.folder:  # otherwise the current folder stays, even if the user may not enter it
             os.chdir(spec.folder)
         is_there = path.is_file()
     variables = environment.with_checkpoints(spec.environment, folder.checkpoints.absolute())
@@ -140,7 +145,7 @@ def _run(
         wanted = Program(str(Path(work_in, path)), list(words), work_in, [], variables)
         return _run_on_agents(order, spec, wanted, listener, log, earlier)
     if not is_there:
-        raise JobFailed(f"{path}: there is no such program")
+        raise JobFailed(f"{path}: the program does not exist")
     environment.give_variables(variables)
     if user:
         folder.give_checkpoints(user.pw_uid, user.pw_gid)
@@ -164,7 +169,7 @@ def _run_on_agents(
     log: Log,
     earlier: dict[str, Any],
 ) -> dict[str, Any]:
-    """With the workers where agents dial in from."""
+    """Run the job with workers on the hosts of agents."""
     environment.allow_connections()
     logs = order.job_folder.path
     with DialedEngine(("", 0), order.token, wanted, log.event, logs=logs) as dialed:
@@ -174,22 +179,22 @@ def _run_on_agents(
 
 
 def program_words(spec: JobSpec) -> Sequence[str]:
-    """The program and its arguments, without a Python in front."""
+    """Return the program and its arguments, without a leading `python`."""
     command = spec.command
     is_python = len(command) > 1 and Path(command[0]).name in ("python", "python3")
     return command[1:] if is_python else command
 
 
 def program_path(spec: JobSpec) -> Path:
-    """From the folder in which it runs, if it has one."""
+    """Return the path of the program, relative to the folder in which it runs, if it has one."""
     return Path(spec.folder or "", program_words(spec)[0])
 
 
 class Runner:
-    """One run of a job: from its start, or its newest checkpoint, to its end or a pause.
+    """A run of a job, from its start or its newest checkpoint to its end or a pause.
 
-    where     agents are to dial in, and the name of the run; {}: its slots are on this machine
-    failures  of agents, which cannot run the program
+    where     the port for agents and the name of the run; {} if its slots are on this machine
+    failures  messages of agents that cannot run the program
     """
 
     def __init__(
@@ -207,13 +212,13 @@ class Runner:
         self._pace.load(earlier.get("measured", []))
         self._log, self._threads = log, spec.threads
         self._listener = listener
-        self._begun: Coordinator | None = None  # once there is a place for a worker
+        self._begun: Coordinator | None = None  # set once there is a slot for a worker
         self._service: Channel | None = None
         self._told: dict[str, Any] = {}
         self._told_at = 0.0
-        self._number = 0  # of the last grant
-        self._leaving: dict[int, float] = {}  # when a worker was asked to leave, by member
-        self._stops = ""  # paused or cancelled, once that is asked for
+        self._number = 0  # the number of the last grant
+        self._leaving: dict[int, float] = {}  # by member: when the worker was asked to leave
+        self._stops = ""  # "paused" or "cancelled" once it was requested
         self._kill_at = float("inf")
 
     @property
@@ -222,7 +227,7 @@ class Runner:
         return self._begun
 
     def run(self) -> dict[str, Any]:
-        """The result."""
+        """Run the job, and return its result."""
         if not self._find_places():
             return {"state": self._stops}
         most = MOST if self._where else len(self._engine.slots())
@@ -241,8 +246,8 @@ class Runner:
         return {**result, **{name: told[name] for name in ("report", "measured", "logical")}}
 
     def _find_places(self) -> bool:
-        """Agents on other hosts need a while. Whether the job may begin, on some of its slots at
-        least. Raises JobFailed."""
+        """Wait for slots, since agents on other hosts need a while to connect. Return whether the
+        job may begin, perhaps with fewer slots than granted. Raises JobFailed."""
         began, some = time.monotonic(), float("inf")
         while not self._stops:
             free = sum(slot.state == "free" for slot in self._engine.slots())
@@ -254,16 +259,16 @@ class Runner:
                 raise JobFailed("; ".join(self._failures))
             if now > began + PLACES_LIMIT:
                 raise JobFailed(
-                    f"no agent has come to port {self._where['port']} within {PLACES_LIMIT:.0f} s;"
-                    " may agents connect to any port of this machine?"
+                    f"no agent has connected to port {self._where['port']} within"
+                    f" {PLACES_LIMIT:.0f} s; check that agents can reach every port of this machine"
                 )
             self._engine.events(0.05)
             self._hear()
         return not self._stops
 
     def _is_lost(self) -> bool:
-        """Return whether the job has ended since agents were lost: it can begin again. Workers that
-        left or were replaced before say nothing about the end."""
+        """Return whether the job failed because agents were lost, so that it can begin again.
+        Workers that left or were replaced earlier do not matter."""
         last = [worker for worker in self._job.last_workers() if worker.code]
         return any(worker.evidence != "told" for worker in last)
 
@@ -277,7 +282,7 @@ class Runner:
         wait_for_end(self._job)
 
     def _ends(self) -> str:
-        """Of workers that have not joined."""
+        """Describe how the workers that have not joined have ended."""
         ended = [worker for worker in self._job.workers if worker.code]
         return "; ".join(f"{worker.name} has ended: {worker.cause}" for worker in ended)
 
@@ -292,14 +297,14 @@ class Runner:
                     self._service.close()
                 self._service, self._told = Channel(connection), {}
                 if self._where:
-                    with suppress(OSError):  # about to be noticed
+                    with suppress(OSError):  # the next poll finds out
                         told = {"number": self._number, "held": self._engine.held}
                         self._service.send("listens", **self._where, **told)
                 return
             try:
                 for message in one.poll():
                     self._take(message)
-            except (EOFError, ValueError):  # the service has ended; the job goes on
+            except (EOFError, ValueError):  # the service has exited; the job continues
                 one.close()
                 self._service = None
 
@@ -312,7 +317,7 @@ class Runner:
         elif message.kind == "cancel":
             self._stop("cancelled", 0.0)
         else:
-            raise ValueError(f"a message {message.kind!r}")
+            raise ValueError(f"an unknown message {message.kind!r}")
 
     def _grant(self, number: int, slots: list[str]) -> None:
         self._number = number
@@ -346,8 +351,8 @@ class Runner:
         if now < self._told_at + TELL_EVERY and known == (self._number, self._engine.held):
             return
         told, self._told_at = self._describe(), now
-        with suppress(OSError):  # about to be noticed
-            if self._service.offer("told", **told):  # else the service does not keep up
+        with suppress(OSError):  # the next poll finds out
+            if self._service.offer("told", **told):  # fails if the service does not keep up
                 self._told = told
 
     def _measure(self, now: float) -> None:
@@ -360,7 +365,8 @@ class Runner:
     # ---- the workers ----
 
     def _steer(self) -> None:
-        """Those in slots that the job has to give back leave, and so do all when it stops."""
+        """Ask workers to leave the slots that the job must release, and all workers when the job
+        stops."""
         now = time.monotonic()
         alive = self._job.alive()
         if now >= self._kill_at:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine's slots as one job sees them: free ones only where the job may use them."""
+"""A filter around an engine: slots are free only if the job may use them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ddl_elastic.engines import AgentSpec, Engine, Event, Handle, Slot
 
 
 class SlotFilterEngine:
-    """See ddl_elastic.engines.Engine.
+    """An engine for one job, see ddl_elastic.engines.Engine.
 
-    name  of a slot of the engine
+    name  returns the name of an engine's slot
     """
 
     def __init__(
         self, engine: Engine, name: Callable[[Slot], str], granted: Collection[str]
     ) -> None:
         self._engine, self.name = engine, name
-        self.granted = frozenset(granted)  # that the job may use; may be set anew
+        self.granted = frozenset(granted)  # the slots that the job may use; may be replaced
         self._used: set[str] = set()
 
     @property
     def held(self) -> list[str]:
-        """The slots that the job may use, and those where a process of it still is."""
+        """The slots that the job may use, and the slots that still have a process of it."""
         return sorted(self.granted | self._used)
 
     def slots(self) -> list[Slot]:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts what runs the jobs of `ddl serve`: by a fork of a process that has the framework imported.
+"""The starter of the jobs of `ddl serve`: forks runners from processes that have imported
+frameworks.
 
 The service forks the starter before it has threads. For each set of frameworks that programs name,
-the starter forks one more process, which imports them once; that one forks the jobs' runners. So a
-job starts within milliseconds, and a framework never comes into another one's process, nor into
-the service's.
+the starter forks a server process that imports them once and forks the jobs' runners. So a job
+starts within milliseconds, and no framework is loaded into the service or into another framework's
+process.
 
-An order comes with the job's lock and listener, so that the job counts as running from then on,
-whoever is killed in between. An order that is lost closes them: the service sees that the job has
-ended without a result.
+The service sends the job's lock and listener with the description of the run. So the job counts as
+running from then on, whichever process is killed. If the description is lost, both are closed, and
+the service finds that the job ended without a result.
 
-What runs a job has none of the connections for orders: its workers may be another user's, and
-orders are carried out with the service's rights.
+A runner closes the connections for such descriptions. Its workers may belong to another user, and
+descriptions are carried out with the service's rights.
 """
 
 from __future__ import annotations
@@ -34,35 +35,38 @@ from ddl_scheduler.base.requests import spec_read
 from ddl_scheduler.runner import runner
 from ddl_scheduler.runner.runner import RunSpec
 
-_LARGEST = 1 << 18  # bytes of an order
-_LONGEST = 1 << 20  # characters of a program in which names of frameworks are looked for
+_LARGEST = 1 << 18  # the most bytes of a run's description
+_LONGEST = 1 << 20  # the most characters of a program that are searched for names of frameworks
 _REAP_EVERY = 1.0  # seconds
 
-_connections: list[socket.socket] = []  # for orders, of this process
+_connections: list[socket.socket] = []  # this process's connections that carry descriptions of runs
 
-# What a process does with an order that it has received with these descriptors.
+# Handles the description of a run that was received with these descriptors.
 _Take = Callable[[bytes, list[int]], None]
 
 
 class StarterLost(RuntimeError):
-    """No job can be started any more by this service."""
+    """An error: the starter has exited, so this service can start no more jobs."""
 
 
 class Starter:
-    """In the service. A context manager; what it has started stays when it is closed. To be made
-    first: jobs inherit what this process has set up until then, even what it does at its end."""
+    """The service's connection to the starter, a context manager. Started jobs outlive it.
+
+    Create it first: jobs inherit the state of this process at that time, including its exit
+    handlers.
+    """
 
     def __init__(self) -> None:
         self._connection = _fork_server(_by_frameworks)
 
     def start(self, order: RunSpec, lock: int, listener: socket.socket) -> None:
-        """Run the job. Returns at once. Raises OSError and StarterLost."""
+        """Start the job, and return at once. Raises OSError and StarterLost."""
         text = json.dumps(asdict(order)).encode()
         try:
             socket.send_fds(self._connection, [text], [lock, listener.fileno()])
         except ConnectionError as error:
             raise StarterLost(
-                "the process that starts jobs has ended: start ddl serve again; jobs that run go on"
+                "the process that starts jobs has exited: restart ddl serve; running jobs continue"
             ) from error
 
     def close(self) -> None:
@@ -77,7 +81,7 @@ class Starter:
 
 
 def _by_frameworks() -> _Take:
-    """Pass each order on to the process that has imported its program's frameworks."""
+    """Forward each description to the process that has imported the program's frameworks."""
     servers: dict[tuple[str, ...], socket.socket] = {}
 
     def take(text: bytes, files: list[int]) -> None:
@@ -88,7 +92,7 @@ def _by_frameworks() -> _Take:
             try:
                 socket.send_fds(server, [text], files)
                 return
-            except OSError:  # it has ended, as by a framework that crashes
+            except OSError:  # the server has exited; a framework may have crashed
                 _connections.remove(server)
                 server.close()
         servers[names] = _fork_server(lambda: _by_fork(path if names else None), files)
@@ -98,7 +102,7 @@ def _by_frameworks() -> _Take:
 
 
 def _read(path: Path) -> str:
-    """The program's text; "" if it is no file that can be read."""
+    """Return the program's text, or "" if it cannot be read."""
     with suppress(OSError):
         if path.is_file():
             with path.open(errors="replace") as file:
@@ -107,11 +111,11 @@ def _read(path: Path) -> str:
 
 
 def _by_fork(path: Path | None) -> _Take:
-    """Import what this program names, and run each order in a process of its own."""
+    """Import what this program names, and fork a process for each run."""
     if path:
         try:
             program.preload(None, path)
-        except Exception:  # which the job's workers raise as well
+        except Exception:  # the job's workers raise it as well
             traceback.print_exc()
 
     def take(text: bytes, files: list[int]) -> None:
@@ -122,7 +126,7 @@ def _by_fork(path: Path | None) -> _Take:
 
 
 def _program(order: dict[str, Any]) -> Path:
-    """The file; a missing one is told by who runs it."""
+    """Return the program's path. The runner reports a missing file."""
     try:
         return runner.program_path(spec_read(order["spec"]))
     except ValueError:
@@ -130,7 +134,7 @@ def _program(order: dict[str, Any]) -> Path:
 
 
 def _run(order: RunSpec, files: list[int]) -> NoReturn:
-    """The runner's process. The lock is open as long as it lives, and its children."""
+    """Run the runner's process. It and its children hold the lock."""
     try:
         _close_connections()
         os.setsid()
@@ -148,8 +152,11 @@ def _run(order: RunSpec, files: list[int]) -> NoReturn:
 
 
 def _fork_server(make: Callable[[], _Take], files: Sequence[int] = ()) -> socket.socket:
-    """Fork a process that takes orders until the other end of what is returned is closed. It does
-    not keep these files, since a job's lock is held by whoever has it open."""
+    """Fork a process that handles descriptions until the other end of the returned socket is
+    closed.
+
+    The process closes `files`, because a job's lock is held by every process that has it open.
+    """
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -196,7 +203,7 @@ def _serve(orders: socket.socket, take: _Take) -> None:
             return
         try:
             take(text, files)
-        except Exception:  # there is no process for it, or no memory
+        except Exception:  # no process can be forked, or memory is full
             traceback.print_exc()
         for each in files:
             os.close(each)

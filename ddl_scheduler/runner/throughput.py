@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a job's steps take with each number of workers, measured while it runs."""
+"""Measurements of a job's step time for each number of workers, taken while it runs."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-LEAST_STEPS = 5  # of a measurement
+LEAST_STEPS = 5  # the fewest steps and seconds of a measurement
 LEAST_SECONDS = 1.0
-KEPT = 9  # measurements of a size
+KEPT = 9  # measurements kept for each size
 
 
 @dataclass
 class _Found:
-    """Measurements with one number of workers."""
+    """The measurements with one number of workers."""
 
     steps: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
 class ThroughputEstimator:
-    """Of one job."""
+    """The measurements of one job."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, int], _Found] = {}
         self._place, self._steps, self._since = (0, 0), 0, 0.0
         self._shares, self._busy = 0, 0.0
-        self._begun = False  # a step was committed since the size changed
+        self._begun = False  # whether a step was committed since the size changed
 
     def see(
         self, now: float, steps: int, size: int, hosts: int = 1, shares: int = 0, busy: float = 0.0
     ) -> None:
-        """So many steps are committed, and so many workers train on so many hosts. The first step
-        after a change does not count.
+        """Record the progress of the job. The first step after a change of the size does not count.
 
-        shares, busy  that all workers have computed since the job began, and the seconds of that
+        steps         the number of committed steps
+        size, hosts   the number of workers that train, and of their hosts
+        shares, busy  the shares that all workers have computed so far, and the seconds for them
         """
         if (size, hosts) != self._place or steps < self._steps:
             self._place, self._steps, self._begun = (size, hosts), steps, False
@@ -55,15 +56,15 @@ class ThroughputEstimator:
         self._shares, self._busy = shares, busy
 
     def measured(self) -> list[tuple[int, int, float, float]]:
-        """Workers, hosts, and the seconds of a step and of a share with them; a share's are 0 if
-        they are not known."""
+        """Return workers, hosts, seconds of a step and seconds of a share for each size. A share's
+        seconds are 0 if unknown."""
         return [
             (*place, median(found.steps), median(found.shares) if found.shares else 0.0)
             for place, found in sorted(self._found.items())
         ]
 
     def load(self, measured: Iterable[Sequence[Any]]) -> None:
-        """What an earlier run has measured."""
+        """Load the measurements of an earlier run."""
         for size, hosts, seconds, share in measured:
             found = self._found[int(size), int(hosts)] = _Found()
             found.steps.append(float(seconds))

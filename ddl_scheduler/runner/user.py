@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user whom a tenant's jobs run as, where the service is root's."""
+"""The user that runs a tenant's jobs, if the service runs as root."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ddl_elastic.engines import agent
 
 
 def user_find(name: str) -> pwd.struct_passwd:
-    """Raises ValueError."""
+    """Return the user of this name. Raises ValueError if it does not exist or is root."""
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise ValueError(f"there is no user {name!r} on this machine") from None
+        raise ValueError(f"user {name!r} does not exist on this machine") from None
     if found.pw_uid == 0:
-        raise ValueError(f"{name} is root, whose processes can do everything")
+        raise ValueError(f"user {name} is root; choose a user without root's rights")
     return found
 
 
 @contextmanager
 def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
-    """What this process does meanwhile it does with the user's rights."""
+    """Use the user's rights in a block."""
     groups, group, own = os.getgroups(), os.getegid(), os.geteuid()
     os.initgroups(user.pw_name, user.pw_gid)
     os.setegid(user.pw_gid)
@@ -39,11 +39,11 @@ def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
 
 
 def become(user: pwd.struct_passwd) -> None:
-    """Make this process, a worker, the user's for good."""
+    """Make this process, a worker, run as the user permanently."""
     os.initgroups(user.pw_name, user.pw_gid)
     os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
     os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    agent.end_with_parent()  # which the kernel has forgotten
+    agent.end_with_parent()  # the kernel forgets it when the user changes
     os.umask(0o022)
     names = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
     environment.give_variables({**names, "SHELL": user.pw_shell})

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service behind `ddl serve`: it carries out what the policy decides."""
+"""The service behind `ddl serve`, which carries out the policy's decisions."""

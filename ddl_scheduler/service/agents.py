@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents that have dialed in to `ddl serve`: their slots are those that its jobs share.
+"""The agents that are connected to `ddl serve`, whose slots the jobs share.
 
-The service tells an agent which runs of jobs to serve. For each of them the agent has a process
-that dials in at the run, as an agent of that job alone, see pool_agent.py. So the workers depend on
-their run and on their agent, and not on the service.
+The service tells an agent which runs of jobs to serve. For each run the agent has a process that
+connects to the run as an agent of that job alone, see pool_agent.py. So the workers depend on their
+run and on their agent, but not on the service.
 
-An agent whose connection has ended may dial again: until then its slots stay as they are for a
-while. So do those that the store knows when the service starts.
+An agent whose connection was lost may connect again. Its slots stay reserved for a short time. So
+do the slots that the store knows when the service starts.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check
 from ddl_launch import frames
 from ddl_scheduler.planning.jobs import PolicySlot
 
-REDIAL_LIMIT = 3.0  # seconds for an agent whose connection has ended
-RETURN_LIMIT = 15.0  # seconds, after the service has started
+REDIAL_LIMIT = 3.0  # seconds that an agent has to connect again
+RETURN_LIMIT = 15.0  # seconds that agents have to connect after the service has started
 
 
 @dataclass(eq=False)
@@ -32,18 +32,19 @@ class _PooledAgent:
     connection: socket.socket
     channel: Channel
     slots: list[PolicySlot]
-    runs: set[str] = field(default_factory=set)  # that have processes there, as it has told
-    asked: set[str] = field(default_factory=set)  # to serve
+    # Runs that have processes on the agent, by its last report.
+    runs: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)  # runs that the agent was asked to serve
     leaves: bool = False
 
 
 class AgentPool:
-    """Of one service.
+    """The agents of one service.
 
-    token   what agents have to know
-    memory  of each slot, in bytes; 0: not known
-    known   names of slots of agents that had dialed in at an earlier service
-    show    called with a line for each event
+    token   the secret with which agents authenticate
+    memory  bytes for each slot; 0 means unknown
+    known   names of slots of agents that were connected to an earlier service
+    show    called with a line of text for each event
     """
 
     def __init__(
@@ -57,9 +58,8 @@ class AgentPool:
         self._memory, self._show = memory, show
         self._dial_in = AgentListener(address, token, self._admit, show)
         self._agents: dict[str, _PooledAgent] = {}
-        self._away: dict[
-            str, tuple[list[PolicySlot], float]
-        ] = {}  # by agent: its slots, until when
+        # By agent: its slots, and the time until which they are kept.
+        self._away: dict[str, tuple[list[PolicySlot], float]] = {}
         for name in known:
             agent = name.rpartition("/")[0]
             slots, _ = self._away.setdefault(agent, ([], time.monotonic() + RETURN_LIMIT))
@@ -71,13 +71,13 @@ class AgentPool:
         return self._dial_in.port
 
     def slots(self) -> list[PolicySlot]:
-        """Of all agents, but those that are about to leave."""
+        """Return the slots of all agents that are not about to leave."""
         here = [agent.slots for agent in self._agents.values() if not agent.leaves]
         away = [slots for slots, _ in self._away.values()]
         return [slot for slots in (*here, *away) for slot in slots]
 
     def close(self) -> None:
-        """Agents stay, and wait for the next service."""
+        """Close the connections. Agents keep running and wait for the next service."""
         self._dial_in.close()
         for agent in self._agents.values():
             agent.channel.close()
@@ -86,11 +86,11 @@ class AgentPool:
 
     @property
     def connections(self) -> list[Any]:
-        """To wait for."""
+        """The connections to poll."""
         return [*self._dial_in.connections, *(agent.channel for agent in self._agents.values())]
 
     def hear(self, one: Any) -> None:
-        """Something has come on one of these."""
+        """Handle the input on one of the connections."""
         if self._dial_in.hear(one):
             return
         for name, agent in list(self._agents.items()):
@@ -98,7 +98,7 @@ class AgentPool:
                 self._hear(name, agent)
 
     def look(self) -> None:
-        """From time to time."""
+        """Remove agents that are silent or did not reconnect in time. Called periodically."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -110,7 +110,7 @@ class AgentPool:
         for name, (_, until) in list(self._away.items()):
             if now > until:
                 del self._away[name]
-                self._show(f"agent {name} has not come back")
+                self._show(f"agent {name} did not reconnect in time; its slots are removed")
 
     def _hear(self, name: str, agent: _PooledAgent) -> None:
         try:
@@ -125,22 +125,22 @@ class AgentPool:
         if message.kind == "serves":
             runs = {str(run) for run in message.fields["runs"]}
             ended = agent.runs - runs
-            agent.asked -= ended  # and may be asked for them again
+            agent.asked -= ended  # so that the service may ask for them again
             agent.runs = runs
         elif message.kind == "unserved":
             agent.asked.discard(message.fields["run"])
             self._show(f"agent {name}: {message.fields['why']}")
         elif message.kind == "leave":
             agent.leaves = True
-            self._show(f"agent {name} was asked to end, and leaves")
+            self._show(f"agent {name} was asked to end and is leaving")
         else:
-            raise ValueError(f"a message {message.kind!r}")
+            raise ValueError(f"an unknown message {message.kind!r}")
 
     def _admit(self, connection: socket.socket, hello: Mapping[str, Any]) -> None:
         check_hello(hello, AGENT_HELLO)
         name = hello["agent"]
         if "/" in name:
-            raise ValueError(f"an agent's name {name!r}")
+            raise ValueError(f"the agent's name {name!r} contains a slash")
         if old := self._agents.pop(name, None):
             old.channel.close()
         self._away.pop(name, None)
@@ -151,19 +151,19 @@ class AgentPool:
         self._dial_in.answer(connection, hello, {"pool": True})
         connection.settimeout(None)
         self._agents[name] = _PooledAgent(connection, Channel(connection), slots)
-        self._show(f"agent {name} is there, with {len(slots)} slots")
+        self._show(f"agent {name} has connected with {len(slots)} slots")
 
     def _lose(self, name: str, why: str) -> None:
         agent = self._agents.pop(name)
         agent.channel.close()
         if not agent.leaves:
             self._away[name] = (agent.slots, time.monotonic() + REDIAL_LIMIT)
-        self._show(f"agent {name} is gone: {why}")
+        self._show(f"agent {name} is lost: {why}")
 
     # ---- what they are asked for ----
 
     def serve(self, run: str, port: int, slots: Collection[str]) -> None:
-        """Have the agents of these slots dial in at the run."""
+        """Ask the agents of these slots to connect to the run."""
         for name in {slot.rpartition("/")[0] for slot in slots}:
             agent = self._agents.get(name)
             if agent and run not in agent.asked:
@@ -171,7 +171,8 @@ class AgentPool:
                 self._send(agent, "serve", run=run, port=port)
 
     def drop_others(self, runs: Mapping[str, Collection[str]]) -> None:
-        """End what serves other runs than these, which hold those slots."""
+        """Ask agents to drop all runs but these. `runs` maps each run to the slots that it
+        holds."""
         for name, agent in self._agents.items():
             for run in agent.runs | agent.asked:
                 held = [slot for slot in runs.get(run, ()) if slot.rpartition("/")[0] == name]
@@ -180,10 +181,10 @@ class AgentPool:
                     self._send(agent, "drop", run=run)
 
     def is_stale(self, slot: str, runs: Collection[str]) -> bool:
-        """Whether its agent still has processes of other runs than these."""
+        """Return whether the slot's agent still has processes of other runs than these."""
         agent = self._agents.get(slot.rpartition("/")[0])
         return agent is not None and not agent.runs <= {*runs}
 
     def _send(self, agent: _PooledAgent, kind: str, **fields: Any) -> None:
-        with suppress(OSError):  # it is about to be lost
+        with suppress(OSError):  # the next poll removes the agent
             agent.channel.send(kind, **fields)

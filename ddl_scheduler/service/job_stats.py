@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy's job: what was submitted, and what the job has told of itself while it ran."""
+"""The policy's view of a job: its specification, and the measurements that it has reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddl_scheduler.planning.model import MemoryModel, StepModel, StepTiming, mod
 
 @dataclass(frozen=True)
 class JobStats:
-    """What a job has told."""
+    """The measurements that a job has reported."""
 
     logical: int = 0
     reports: Sequence[StepTiming] = ()
@@ -23,8 +23,8 @@ class JobStats:
 
 
 def job_of(record: JobRecord, spec: JobSpec, known: JobStats) -> PolicyJob:
-    """As the policy sees it. While the number of logical workers is not known, any size is legal
-    that the job may have."""
+    """Return the job for the policy. While the number of logical workers is unknown, every size
+    between the job's limits is legal."""
     logical = known.logical or spec.logical or spec.most
     model = model_fit(logical, known.reports) if known.reports else StepModel(logical)
     return PolicyJob(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run of a job, from its start to its end or a pause, as `ddl serve` sees it from outside."""
+"""A run of a job, from its start to its end or a pause, as `ddl serve` controls it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.planning.model import StepTiming
 from ddl_scheduler.service.job_stats import JobStats
 
-_NEW = 0.1  # relative change of a measurement from which on it is news
+_NEW = 0.1  # a smaller relative change of a measurement does not trigger a plan
 
 
 class Run:
-    """It holds slots as long as it may use them, or has processes there.
+    """A run holds a slot as long as it may use it or has processes there.
 
-    held  what it holds as far as is known before it tells
-    name  by which agents know it; "": it has none, or has not told
+    held  the slots that it is assumed to hold before its first report
+    name  the name by which agents know it; "" if it uses no agents, or has not reported
     """
 
     def __init__(self, folder: JobFolder, held: Collection[str], name: str = "") -> None:
         self.folder, self.held, self.name = folder, frozenset(held), name
-        self.port = 0  # where agents dial in, if they do
-        self.asked = ""  # to pause or cancel
+        self.port = 0  # the port for agents; 0 if there is none
+        self.asked = ""  # "pause" or "cancel" once it was requested
         self.report: dict[str, Any] = {}
         self.known = JobStats()
         self._granted, self._number = self.held, 0
         self._has_told = False
-        self.channel: Channel | None = None  # None: it has ended, or is about to
+        self.channel: Channel | None = None  # None if the run has ended, or is about to end
         self._connect()
 
     def _connect(self) -> None:
@@ -40,7 +40,7 @@ class Run:
             self._has_told = False
 
     def close(self) -> None:
-        """The run goes on."""
+        """Disconnect. The run continues."""
         if self.channel:
             self.channel.close()
             self.channel = None
@@ -48,29 +48,30 @@ class Run:
     # ---- what it is asked for ----
 
     def takes(self, slots: Collection[str]) -> bool:
-        """Whether it can be told that it may use just these, which is news to it."""
+        """Return whether the run is ready for a new set of slots, and these differ from its present
+        ones."""
         return self._has_told and not self.asked and self._granted != frozenset(slots)
 
     def grant(self, slots: Collection[str]) -> None:
-        """It may use these from now on."""
+        """Allow the run to use these slots from now on."""
         self._granted, self._number = frozenset(slots), self._number + 1
         self.held |= self._granted
         self._send("grant", number=self._number, slots=sorted(slots))
 
     def ask(self, what: str) -> None:
-        """To pause or to cancel."""
+        """Request the run to pause or to cancel."""
         self.asked = what
         self._send(what)
 
     def _send(self, kind: str, **fields: Any) -> None:
         if self.channel:
-            with suppress(OSError):  # about to be noticed
+            with suppress(OSError):  # the next poll finds out
                 self.channel.send(kind, **fields)
 
     # ---- what it tells ----
 
     def hear(self) -> bool:
-        """Take in what has come. Returns whether the plan may become another one by it."""
+        """Handle the received messages. Return whether they may change the plan."""
         before, told = self.known, self._has_told
         try:
             for message in self.channel.poll() if self.channel else []:
@@ -79,13 +80,14 @@ class Run:
                 elif message.kind == "told":
                     self._take(**message.fields)
                 else:
-                    raise ValueError(f"a message {message.kind!r}")
+                    raise ValueError(f"an unknown message {message.kind!r}")
         except (EOFError, ValueError):
             self.close()
         return not told or _is_news(before, self.known)
 
     def _listens(self, run: str, port: int, number: int, held: list[str]) -> None:
-        """It may not have begun, and wait for agents. Other slots can be granted to it already."""
+        """Record the run's port. The run may still wait for agents; it can be granted other slots
+        already."""
         self.name, self.port = run, port
         self._has_told, self._number = True, number
         self._granted = self.held = frozenset(held)
@@ -93,10 +95,10 @@ class Run:
     def _take(
         self, number: int, held: list[str], report: dict[str, Any], measured: Any, logical: int
     ) -> None:
-        if not self._has_told:  # it was started, or adopted
+        if not self._has_told:  # the run was just started or adopted
             self._has_told, self._number = True, number
             self._granted = frozenset(held)
-        # An answer to an earlier grant does not know the newest one.
+        # A reply to an earlier grant does not include the newest one.
         self.held = frozenset(held) | (self._granted if number < self._number else frozenset())
         self.report = report
         left = report["steps_total"] - report["steps"]
@@ -110,20 +112,20 @@ class Run:
         )
 
     def has_ended(self) -> bool:
-        """Whether no process of it is left."""
+        """Return whether no process of the run is left."""
         if self.channel:
             return False
-        with suppress(FileNotFoundError):  # somebody has removed its folder
+        with suppress(FileNotFoundError):  # another process has removed its folder
             lock = self.folder.lock()
             if lock is None:
-                self._connect()  # in case that it goes on
+                self._connect()  # in case the run continues
                 return False
             os.close(lock)
         return True
 
 
 def run_adopt(folder: JobFolder, held: Collection[str]) -> Run | None:
-    """The run that an earlier service has started, if it still has processes."""
+    """Return the run that an earlier service started, or None if it has no process left."""
     if not folder.path.is_dir():
         return None
     lock = folder.lock()

@@ -2,22 +2,23 @@
 """`ddl serve`: reads jobs from the store, plans, and has the plans carried out.
 
 Design notes
-- Each job runs in a process of its own, with the coordinator that `ddl elastic run` has too, and
-  not in a thread of the service. So the job outlives the service: killed and started again, it
-  finds the runs by their sockets and goes on where it was. A program that breaks its coordinator
-  breaks one job. The fork server of a job needs a process without threads in any case.
-- Nothing is remembered but what is in the store, in the jobs' folders, and in the runs. The loop
-  compares what should be with what is: the slots that the store gives to a job, and those that its
-  run holds. So after a crash at any place the next look goes on.
-- A slot comes to a run when no other run holds it any more. An intent is closed when what it wanted
-  is seen. So an intent tells which run may hold slots that the store gives to another job.
+- Each job runs in its own process, with the same coordinator as `ddl elastic run`, and not in a
+  thread of the service. So the job outlives the service: a restarted service finds the runs by
+  their sockets and continues. A program that breaks its coordinator breaks only one job. The fork
+  server of a job needs a process without threads in any case.
+- All state is in the store, in the jobs' folders and in the runs. The loop compares the slots that
+  the store allocates to a job with the slots that its run holds. So after a crash at any point the
+  next turn continues.
+- A run gets a slot when no other run holds it any more. An intent is closed when its effect has
+  been observed. So an open intent shows which run may hold slots that the store allocates to
+  another job.
 - A job never runs twice: all its processes hold one lock, see folder.py.
-- Slots are those of this machine, or those of agents, see agents.py: then the workers are where
-  the agents are, and only the run with its coordinator is here.
-- One thread uses the store. `live`, `slots`, `problem` and `wake` may be called from others.
-- While the disk is full, nothing is lost that the store and the folders do not have: each turn is
-  tried again until there is room. Jobs that run do not need the service meanwhile.
-- The policy has times of the steady clock, see store.py.
+- Slots are on this machine, or on the hosts of agents, see agents.py. With agents, the workers run
+  on the agents' hosts, and only the run with its coordinator is here.
+- One thread uses the store. Other threads may call `live`, `slots`, `problem` and `wake`.
+- While the disk is full, nothing is lost but what was not yet stored: each turn is tried again
+  until there is room. Running jobs do not need the service meanwhile.
+- The policy uses the steady clock's times, see store.py.
 """
 
 from __future__ import annotations
@@ -57,36 +58,36 @@ from ddl_scheduler.service.agents import AgentPool
 from ddl_scheduler.service.job_stats import JobStats, job_of
 from ddl_scheduler.service.runs import Run, run_adopt
 
-PLAN_EVERY = 0.5  # seconds, at most
-LOOK_EVERY = 0.5  # seconds between two looks at the store
-COUNT_EVERY = 10.0  # seconds after which slot-seconds are added up, and the plan is made again
-ENDING = 0.02  # seconds between two looks at a run that is about to end
-TROUBLE = 1.0  # seconds until what could not be written is tried again
-ARCHIVE_EVERY = 10.0  # seconds between two looks whether jobs that have ended are to be archived
-CRASHES = 3  # of a job without a step in between, until it counts as failed
+PLAN_EVERY = 0.5  # seconds between two plans, at least
+LOOK_EVERY = 0.5  # seconds between two reads of the store, at most
+COUNT_EVERY = 10.0  # seconds after which slot-seconds are added up and a plan is made
+ENDING = 0.02  # seconds between two checks of a run that is about to end
+TROUBLE = 1.0  # seconds until a failed write is tried again
+ARCHIVE_EVERY = 10.0  # seconds between two checks for finished jobs to archive
+CRASHES = 3  # a job fails after that many crashes without a step in between
 
 _log = logging.getLogger("ddl_scheduler")
 
 
 class SlotView(NamedTuple):
-    """A slot as others see it."""
+    """A slot in the answers to requests."""
 
     id: str
     host: str
     state: str  # free, starting, used, draining
-    job: int | None  # that has it, or still holds it
+    job: int | None  # the job that has it, or that still holds it
 
 
 class Service:
-    """A context manager; jobs go on when it is closed.
+    """The service's loop. Use it as a context manager; jobs continue when it is closed.
 
-    path       of the store
-    slots      that there are
+    path       the store's file
+    slots      the slots of this machine
     starter    starts runs
     on_action  called with each statement and before and after each call of a run, for tests
-    token      what agents have to know; "": there are none, but the slots of this machine
-    users      whom the jobs of each tenant run as; {}: all as the service does
-    agents     makes what they dial in to, from the names of slots that the store knows
+    token      the secret with which agents authenticate; "" if there are no agents
+    users      the user that runs the jobs of each tenant; {} if the service's user runs them all
+    agents     creates the pool of agents, from the names of the slots that the store knows
     """
 
     def __init__(
@@ -106,19 +107,20 @@ class Service:
         self._token, self._users = token, users or {}
         known = [slot for slots in self._store.slots().values() for slot in slots]
         self._agents = agents(known) if agents else None
-        self._records: dict[int, JobRecord] = {}  # of jobs that have not ended
+        self._records: dict[int, JobRecord] = {}  # unfinished jobs
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
-        self._known: dict[int, JobStats] = {}  # of jobs that have run here
-        self._crashes: dict[int, tuple[int, int]] = {}  # how many, and the steps there were then
+        self._known: dict[int, JobStats] = {}  # by job
+        # By job: the number of crashes, and the steps at the last one.
+        self._crashes: dict[int, tuple[int, int]] = {}
         self._plan = Schedule()
-        # When, by the clock that nobody sets; 0: at once.
+        # Times by the monotonic clock; 0 means at once.
         self._plan_at = self._looked = self._counted = self._archived = 0.0
-        self._problem = ""  # what hinders writing now
+        self._problem = ""  # the reason why nothing can be written now
         self._plan_again = math.inf
-        self._is_due = True  # a plan
+        self._is_due = True  # whether a plan is due
         self._view: Sequence[SlotView] = ()
-        self._changed = threading.Lock()  # of what other threads see
+        self._changed = threading.Lock()  # protects the data that other threads read
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._adopt()
@@ -142,8 +144,8 @@ class Service:
     # ---- for other threads ----
 
     def live(self, job: int) -> dict[str, Any] | None:
-        """The job's report, as Job.report has it, as far as is known; with `waiting`, the reason
-        why it has no slots, and `deadline_warning`, where it is in danger."""
+        """Return the job's last report, see Job.report. Adds `waiting`, the reason why it has no
+        slots, and `deadline_warning` if it may miss its deadline."""
         with self._changed:
             run, plan = self._runs.get(job), self._plan
             found = dict(run.report) if run else {}
@@ -155,29 +157,29 @@ class Service:
         return found or None
 
     def slots(self) -> list[SlotView]:
-        """All there are, and who has them."""
+        """Return all slots, with the jobs that have them."""
         with self._changed:
             return list(self._view)
 
     def problem(self) -> str:
-        """Return what hinders the service, such as a full disk; "" if nothing does."""
+        """Return the problem that prevents writing, such as a full disk; "" if there is none."""
         return self._problem
 
     def wake(self) -> None:
-        """Something has changed in the store: look now."""
-        with suppress(BlockingIOError):  # it is about to wake
+        """Make the loop read the store again at once."""
+        with suppress(BlockingIOError):  # a wake-up is pending already
             self._wake.send(b"w")
 
     # ---- the loop ----
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Serve until that is so; `wake` has it looked at."""
+        """Serve until `until()` returns True. `wake()` makes it check again at once."""
         while not until():
             self.turn()
 
     def turn(self) -> None:
-        """Wait for something, but not long, and do what follows. While nothing can be written, say
-        so and try again."""
+        """Wait for an event or a short time, then handle it. Log a failed write, and try it again
+        in the next turn."""
         self._wait()
         try:
             self._follow(time.time())
@@ -189,9 +191,9 @@ class Service:
         if problem != self._problem:
             _log.warning(
                 "%s",
-                f"nothing can be written: {problem}"
+                f"the service cannot write: {problem}; it tries again every second"
                 if problem
-                else "the store can be written again",
+                else "the service can write again",
             )
             self._problem = problem
         self._show()
@@ -210,7 +212,7 @@ class Service:
 
     @property
     def _next_plan(self) -> float:
-        """When it is to be made."""
+        """The time at which the next plan is due."""
         later = min(self._plan_again, self._counted + COUNT_EVERY)
         return max(self._plan_at + PLAN_EVERY, 0.0 if self._is_due else later)
 
@@ -234,7 +236,8 @@ class Service:
                 self._agents.hear(one)
 
     def _look_at_agents(self) -> None:
-        """What slots there are. Runs have agents where they hold some, and nowhere else."""
+        """Update the slots from the agents, and tell agents which runs to serve: those that hold
+        their slots."""
         if not self._agents:
             return
         self._agents.look()
@@ -246,19 +249,20 @@ class Service:
         for run in self._runs.values():
             if run.port and not run.asked:
                 self._agents.serve(run.name, run.port, run.held)
-        if all(run.name for run in self._runs.values()):  # else one that was found has not told
+        # Otherwise an adopted run has not reported its name.
+        if all(run.name for run in self._runs.values()):
             self._agents.drop_others({run.name: run.held for run in self._runs.values()})
 
     def _is_free(self, slot: str, job: int) -> bool:
-        """Whether the job may use it, as nobody else does."""
+        """Return whether no other run uses the slot."""
         if self._holder(slot) not in (None, job):
             return False
         names = [run.name for run in self._runs.values()]
         return not (self._agents and self._agents.is_stale(slot, names))
 
     def _adopt(self) -> None:
-        """The runs that an earlier service has left. One that has not told what it holds has what
-        the store gives to it, and what it was to give back."""
+        """Adopt the runs that an earlier service started. A run that has not reported is assumed to
+        hold the slots that the store allocates to it and the slots that it was to release."""
         self._given = self._store.slots()
         intents = self._store.intents()
         jobs = {record.id for record in self._store.jobs(*UNFINISHED)}
@@ -267,19 +271,19 @@ class Service:
             folder = JobFolder(self._path, job)
             if run := run_adopt(folder, [*self._given.get(job, ()), *stops]):
                 self._runs[job] = run
-                _log.info("job %d runs and goes on", job)
+                _log.info("job %d is still running; adopted its run", job)
             elif job in jobs:
                 self._settle(job, folder.result(), time.time())
 
     def _look(self) -> None:
-        """At what others have changed in the store."""
+        """Read the store, and plan if another process has changed it."""
         self._looked = time.monotonic()
         found = {r.id: r for r in self._store.jobs(*UNFINISHED)}
         if {k: (r.state, r.spec) for k, r in found.items()} != {
             k: (r.state, r.spec) for k, r in self._records.items()
         }:
             self._is_due = True
-        for job in found.keys() - self._records.keys():  # new, or a failed one that begins again
+        for job in found.keys() - self._records.keys():  # new jobs, or failed jobs that resume
             self._crashes.pop(job, None)
         self._records, self._given = found, self._store.slots()
 
@@ -299,7 +303,7 @@ class Service:
                 self._count_crash(job, run.report.get("steps", 0), now)
 
     def _settle(self, job: int, result: Mapping[str, Any], now: float) -> bool:
-        """Whether its run has come to the end of the job."""
+        """Record the end of the job if its run reported one. Return whether it did."""
         state = result.get("state")
         if state not in (JobState.DONE, JobState.FAILED):
             return False
@@ -310,7 +314,7 @@ class Service:
         count, before = self._crashes.get(job, (0, -1))
         count = count + 1 if steps <= before else 1
         self._crashes[job] = (count, max(steps, before))
-        _log.warning("job %d: its processes were killed", job)
+        _log.warning("job %d: all processes of its run were killed", job)
         if count >= CRASHES:
             why = f"its processes were killed {CRASHES} times without a step in between"
             self._move(job, JobState.FAILED, now, why)
@@ -347,7 +351,7 @@ class Service:
         try:
             self._store.plan_write(wanted, now)
         except StoreError as error:  # a job has ended or was cancelled meanwhile
-            _log.debug("planned too late: %s", error)
+            _log.debug("the plan is outdated: %s", error)
             self._is_due = True
         else:
             self._counted = clock
@@ -368,7 +372,7 @@ class Service:
         try:
             return spec_read(record.spec)
         except ValueError as error:
-            self._move(record.id, JobState.FAILED, now, f"its specification is wrong: {error}")
+            self._move(record.id, JobState.FAILED, now, f"its specification is invalid: {error}")
             return None
 
     # ---- what is carried out ----
@@ -392,7 +396,8 @@ class Service:
                 self._start(record, free, now)
 
     def _suffice(self, record: JobRecord, free: Collection[str], now: float) -> bool:
-        """Whether the job can begin before others have given back the rest of its slots."""
+        """Return whether the job can begin before other jobs have released the rest of its
+        slots."""
         spec = self._spec(record, now)
         given = self._given[record.id]
         return spec is not None and len(free) >= min(len(given), max(1, spec.least))
@@ -421,7 +426,7 @@ class Service:
         try:
             folder.make()
             lock, run = folder.lock(), ""
-            if lock is not None:  # else it runs already, or is about to end
+            if lock is not None:  # otherwise it runs already, or is about to end
                 try:
                     if self._settle(record.id, folder.result(), now):
                         return
@@ -432,7 +437,7 @@ class Service:
         except OSError as error:
             if disk_trouble(error):
                 raise
-            self._move(record.id, JobState.FAILED, now, f"it cannot be started: {error}")
+            self._move(record.id, JobState.FAILED, now, f"cannot start it: {error}")
             return
         with self._changed:
             self._runs[record.id] = Run(folder, slots, run)
@@ -440,12 +445,14 @@ class Service:
     def _order_start(
         self, record: JobRecord, slots: Sequence[str], folder: JobFolder, lock: int, run: str
     ) -> None:
-        """A kill here leaves either no run, or one that has the lock and its socket."""
+        """Start a run. A kill at any point leaves either no run, or one that has the lock and its
+        socket."""
         names = [slot.name for slot in self._slots] if not run else []
         path, token = str(self._path.absolute()), job_secret(self._token, run) if run else ""
         user = self._users.get(record.tenant, "")
         order = RunSpec(path, record.id, record.spec, names, sorted(slots), run, token, user)
-        folder.result_write({**folder.result(), "state": "starting"})  # which stays if it gets lost
+        # The state that remains if the start gets lost.
+        folder.result_write({**folder.result(), "state": "starting"})
         with folder.listen() as listener:
             self._action("start")
             self._starter.start(order, lock, listener)
@@ -455,12 +462,12 @@ class Service:
         intents = self._store.intents()
         if not intents:
             return
-        slots = self._store.slots()  # not older than the intents
+        slots = self._store.slots()  # read after the intents, so that it is not older
         for intent in intents:
             run, given = self._runs.get(intent.job), slots.get(intent.job, ())
             held = run.held if run else frozenset()
             wants = intent.kind == "start"
-            # Either it has come so, or a later plan wants the opposite.
+            # The intent has had its effect, or a later plan wants the opposite.
             if (intent.slot in held) == wants or (intent.slot in given) != wants:
                 self._store.intent_close(intent)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of scheduling beside each other, over one or several workloads."""
+"""A comparison of scheduling methods over one or several workloads."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ddl_scheduler.simulation.workloads import Submission
 
 @dataclass(frozen=True)
 class Result:
-    """What a method made of each workload. The numbers are means over the workloads."""
+    """A method's results. The numbers are means over the workloads."""
 
     method: str
     outcomes: Sequence[Outcome]
 
     @property
     def mean(self) -> float:
-        """Seconds to completion."""
+        """The mean number of seconds from arrival to completion."""
         return self._over([outcome.mean for outcome in self.outcomes])
 
     @property
     def p50(self) -> float:
-        """Seconds in which half of the jobs are completed."""
+        """The seconds within which half of the jobs are completed."""
         return self._over([outcome.percentile(0.5) for outcome in self.outcomes])
 
     @property
     def p99(self) -> float:
-        """Seconds in which nearly all jobs are completed."""
+        """The seconds within which 99 % of the jobs are completed."""
         return self._over([outcome.percentile(0.99) for outcome in self.outcomes])
 
     @property
     def makespan(self) -> float:
-        """Seconds from the first arrival to the last end."""
+        """The seconds from the first arrival to the last end."""
         return self._over([outcome.makespan for outcome in self.outcomes])
 
     @property
     def busy(self) -> float:
-        """Share of the slots' time."""
+        """The busy share of the slots' time."""
         return self._over([outcome.busy for outcome in self.outcomes])
 
     @property
     def changes(self) -> float:
-        """How often jobs that ran got another number of slots, or other ones."""
+        """The number of times that running jobs changed their slots."""
         return self._over([float(outcome.changes) for outcome in self.outcomes])
 
     @staticmethod
@@ -54,7 +54,7 @@ class Result:
 
 
 def slots_make(hosts: int, each: int) -> list[PolicySlot]:
-    """Equal hosts."""
+    """Return the slots of equal hosts."""
     return [PolicySlot(f"{h}.{s}", f"host{h}") for h in range(hosts) for s in range(each)]
 
 
@@ -63,7 +63,7 @@ def compare(
     slots: Sequence[PolicySlot],
     methods: Sequence[Method],
 ) -> list[Result]:
-    """Each method with each workload."""
+    """Simulate each method with each workload."""
     return [
         Result(method.name, [simulate(jobs, slots, method) for jobs in workloads])
         for method in methods
@@ -71,8 +71,11 @@ def compare(
 
 
 def comparison_rows(results: Sequence[Result]) -> list[list[str]]:
-    """A table for people. Times to completion are in minutes, the makespan in hours; the last
-    column has the mean as a multiple of the first method's."""
+    """Return a table for people.
+
+    Times to completion are in minutes, the makespan in hours. The last column has the mean as a
+    multiple of the first method's mean.
+    """
     head = ["method", "mean", "median", "p99", "makespan", "busy", "changes", "mean / first"]
     return [
         head,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to schedule that are compared in simulations: the policy, and those that others have."""
+"""The scheduling methods that simulations compare: our policy and methods of other schedulers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ddl_scheduler.planning.places import places_find
 from ddl_scheduler.planning.policy import plan_make
 from ddl_scheduler.simulation.simulate import Decide, Method, Running
 
-CHANGE = 0.5  # seconds in which a job that changes does nothing
-RESTART = 30.0  # the same where a change is a restart from a checkpoint
-CADENCE = 60.0  # seconds between two plans of such a scheduler
-HORIZON = 600.0  # seconds in which a restart has to pay; with less, jobs would seldom grow
+CHANGE = 0.5  # seconds in which a changing job does nothing
+RESTART = 30.0  # the same if a change is a restart from a checkpoint
+CADENCE = 60.0  # seconds between two plans of a scheduler that restarts jobs
+HORIZON = 600.0  # seconds within which a restart must pay off; with fewer, jobs would seldom grow
 
 
 def methods_all(slots: Sequence[PolicySlot]) -> list[Method]:
-    """From the simplest to the policy, and last what nobody can do: to know all sizes."""
+    """Return all methods, from the simplest to our policy. The last one knows all sizes, as no real
+    scheduler can."""
     return [
         Method("FIFO, fixed W", _fixed(slots, _by_arrival, strict=True), RESTART, restarts=True),
         Method("SRTF, fixed W, knows sizes", _fixed(slots, _by_rest), RESTART, restarts=True),
@@ -33,7 +34,7 @@ def methods_all(slots: Sequence[PolicySlot]) -> list[Method]:
 def _policy(
     slots: Sequence[PolicySlot], cost: float, horizon: float = Settings().horizon
 ) -> Decide:
-    """The policy, which knows what was measured."""
+    """Return our policy, which uses measurements only."""
     settings = Settings(horizon=horizon)
 
     def decide(active: Sequence[Running], last: Map, now: float) -> tuple[Map, float]:
@@ -73,7 +74,10 @@ def _by_rest(running: Running) -> tuple[float, ...]:
 def _fixed(
     slots: Sequence[PolicySlot], order: Callable[[Running], tuple[float, ...]], strict: bool = False
 ) -> Decide:
-    """Each job has what it asks for, or nothing. strict: none starts before an earlier one."""
+    """Return a method that gives each job the number of slots that it asked for, or none.
+
+    strict  no job starts before an earlier one
+    """
 
     def decide(active: Sequence[Running], last: Map, now: float) -> tuple[Map, float]:
         free, sizes = len(slots), {}
@@ -90,9 +94,11 @@ def _fixed(
 
 
 def _hesrpt(slots: Sequence[PolicySlot], power: float = 0.9) -> Decide:
-    """Berg et al., 2020: the least mean time there is if the sizes are known and W slots make each
-    job W**power times as fast. The i-th longest of m jobs has (i/m)**c - ((i-1)/m)**c of all slots,
-    where c = 1 / (1 - power)."""
+    """Return heSRPT (Berg et al., 2020), which has the least mean time if sizes are known.
+
+    It assumes that W slots make each job W**power times as fast. The i-th longest of m jobs gets
+    (i/m)**c - ((i-1)/m)**c of all slots, where c = 1 / (1 - power).
+    """
     exponent = 1 / (1 - power)
 
     def decide(active: Sequence[Running], last: Map, now: float) -> tuple[Map, float]:

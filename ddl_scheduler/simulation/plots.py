@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plot of a comparison: who had how many slots when, and how long jobs took. Needs matplotlib."""
+"""A plot of a comparison: the slots of each job over time, and completion times. Needs
+matplotlib."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _COLORS = [f"C{number}" for number in range(10)]
 
 
 def plot(path: Path, results: Sequence[Result], slots: int) -> None:
-    """For each method the slots by job over time, with the first workload, and the times to
-    completion. Raises CommandError."""
+    """Plot each method's slots by job over time, for the first workload, and the completion times.
+    Raises CommandError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -40,7 +41,7 @@ def plot(path: Path, results: Sequence[Result], slots: int) -> None:
 
 
 def _draw_slots(axes: Any, outcome: Outcome, slots: int) -> None:
-    """One band for each job, as high as its number of slots, the first one lowest."""
+    """Draw one band for each job, as high as its number of slots, the first job lowest."""
     stretches = outcome.stretches
     edges = sorted({t for stretch in stretches for t in (stretch.start, stretch.end)})
     at = {edge: number for number, edge in enumerate(edges)}
@@ -58,7 +59,7 @@ def _draw_slots(axes: Any, outcome: Outcome, slots: int) -> None:
 
 
 def _draw_times(axes: Any, results: Sequence[Result]) -> None:
-    """For each method, the share of the jobs that took at most so long."""
+    """Draw the share of jobs that were completed within a time, for each method."""
     for result in results:
         minutes = sorted(t / 60 for outcome in result.outcomes for t in outcome.times.values())
         shares = np.arange(1, len(minutes) + 1) / len(minutes)

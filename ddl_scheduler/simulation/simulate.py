@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many jobs over time, simulated: the same policy and the same model as a real cluster's.
+"""A simulation of many jobs over time, with the policy and the model of a real cluster.
 
-Between two events each job goes on at the speed of the slots that it has. Events are arrivals,
-ends, and what the method asks for. A method that plans with models knows only what was measured:
-after each stretch a job reports the time of its step, with an error of some percent.
+Between two events each job runs at the speed of its slots. Events are arrivals, ends, and the times
+at which the method wants to plan. A method that plans with models knows measurements only: after
+each stretch a job reports the time of its step, with an error of a few percent.
 """
 
 from __future__ import annotations
@@ -17,53 +17,54 @@ from ddl_scheduler.planning.jobs import Map, PolicySlot
 from ddl_scheduler.planning.model import StepModel, StepTiming, model_fit
 from ddl_scheduler.simulation.workloads import Submission
 
-START = 5.0  # seconds until a new process takes part: it imports and compiles
-_ERROR = 0.03  # of a report, standard deviation
+START = 5.0  # seconds until a new process takes part, as it imports and compiles
+_ERROR = 0.03  # standard deviation of a report's relative error
 _EVENTS = 1_000_000  # more than any method needs
 
 
 @dataclass
 class Running:
-    """A job in the cluster."""
+    """A job in the cluster, and its progress."""
 
     job: Submission
     left: float  # steps
-    model: StepModel  # as it is known so far
+    model: StepModel  # fitted to its reports so far
     slots: tuple[str, ...] = ()
     hosts: int = 1
     used: float = 0.0  # slot-seconds
     waited: float = 0.0
     changed: float = -math.inf
     begun: bool = False
-    frozen: float = -math.inf  # it does nothing until then
-    slower: float = -math.inf  # and has only the speed of `before` until then
+    frozen: float = -math.inf  # it does nothing until this time
+    slower: float = -math.inf  # until this time it has only the speed of `before`
     before: tuple[int, int] = (0, 1)  # ranks and hosts
     reports: dict[tuple[int, int], StepTiming] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Of its slots, the number."""
+        """The number of its slots."""
         return len(self.slots)
 
 
-# From the jobs and the time: who has which slots, and when to ask again.
+# A function of the jobs, the last plan and the time. Returns the slots of each job, and when to
+# plan again.
 Decide = Callable[[Sequence[Running], Map, float], tuple[Map, float]]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to schedule."""
+    """A scheduling method."""
 
     name: str
     decide: Decide
-    cost: float  # seconds in which a job that changes does nothing
-    period: float = 0.0  # between two plans; 0: at each event
-    restarts: bool = False  # a change stops the processes, and a checkpoint is read
+    cost: float  # seconds in which a changing job does nothing
+    period: float = 0.0  # seconds between two plans; 0 means at each event
+    restarts: bool = False  # whether a change stops the processes, which then read a checkpoint
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A job had so many slots for a time."""
+    """A time span in which a job had a fixed number of slots."""
 
     name: str
     start: float
@@ -73,27 +74,27 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a workload."""
+    """The result of a workload."""
 
     times: Mapping[str, float]  # by job: seconds from its arrival to its end
     makespan: float  # seconds from the first arrival to the last end
-    busy: float  # share of the slots' time until then that jobs had
-    changes: int  # of sizes of jobs that ran
+    busy: float  # share of the slots' time in which jobs had them
+    changes: int  # how often running jobs changed their slots
     stretches: Sequence[Stretch]
 
     @property
     def mean(self) -> float:
-        """Of the times."""
+        """The mean of the times."""
         return sum(self.times.values()) / len(self.times)
 
     def percentile(self, share: float) -> float:
-        """So many of the jobs took at most this time."""
+        """Return the time within which this share of the jobs was completed."""
         times = sorted(self.times.values())
         return times[min(len(times) - 1, int(share * len(times)))]
 
 
 def simulate(jobs: Sequence[Submission], slots: Sequence[PolicySlot], method: Method) -> Outcome:
-    """Run the jobs, which are ordered by arrival, to their end. Raises ValueError if one cannot."""
+    """Run the jobs, ordered by arrival, to their end. Raises ValueError if a job cannot end."""
     return _Simulation(jobs, slots, method).run()
 
 
@@ -107,8 +108,8 @@ class _Simulation:
         self._active: list[Running] = []
         self._now = jobs[0].arrival if jobs else 0.0
         self._first = self._now
-        self._again = math.inf  # when the next plan is made at the latest
-        self._due = False  # whether one is made at once
+        self._again = math.inf  # the latest time of the next plan
+        self._due = False  # whether a plan is made at once
         self._times: dict[str, float] = {}
         self._stretches: list[Stretch] = []
         self._busy, self._changes = 0.0, 0
@@ -123,7 +124,7 @@ class _Simulation:
             self._advance(self._next())
         else:
             names = ", ".join(running.job.name for running in self._active[:3])
-            raise ValueError(f"{self._method.name}: {names} do not end")
+            raise ValueError(f"{self._method.name}: jobs {names} do not end")
         span = self._now - self._first
         busy = self._busy / (span * len(self._slots)) if span else 0.0
         return Outcome(self._times, span, busy, self._changes, self._stretches)
@@ -135,11 +136,11 @@ class _Simulation:
             self._event()
 
     def _event(self) -> None:
-        """Something has happened that a plan depends on."""
+        """Schedule a plan after an event."""
         period = self._method.period
         if not period:
             self._due = True
-        elif self._again == math.inf:  # the first
+        elif self._again == math.inf:  # the first event
             self._again = self._now
 
     def _plan(self) -> None:
@@ -153,8 +154,8 @@ class _Simulation:
                 self._change(running, slots)
 
     def _change(self, running: Running, slots: tuple[str, ...]) -> None:
-        """The job has these slots from now on. New processes take part a little later, while
-        those that were there go on, unless all of them restart."""
+        """Give a job other slots. New processes take part a little later. Old processes continue
+        meanwhile, unless the method restarts all."""
         grows = set(slots) - set(running.slots)
         self._record(running)
         self._changes += bool(running.slots)
@@ -167,7 +168,7 @@ class _Simulation:
         running.begun = True
 
     def _next(self) -> float:
-        """The time of the next event."""
+        """Return the time of the next event."""
         times = [self._again]
         if self._todo:
             times.append(self._todo[-1].arrival)
@@ -179,7 +180,7 @@ class _Simulation:
         return min(times)
 
     def _rate(self, running: Running) -> float:
-        """Steps in a second from now to the next event."""
+        """Return the steps per second from now to the next event."""
         if not running.slots or self._now < running.frozen:
             return 0.0
         size, hosts = running.size, running.hosts
@@ -194,7 +195,7 @@ class _Simulation:
     def _advance(self, until: float) -> None:
         if until == math.inf:
             names = ", ".join(running.job.name for running in self._active[:3])
-            raise ValueError(f"{self._method.name}: {names} never start")
+            raise ValueError(f"{self._method.name}: jobs {names} never start")
         passed = until - self._now
         ended = []
         for running in self._active:
@@ -215,13 +216,13 @@ class _Simulation:
             self._event()
 
     def _record(self, running: Running) -> None:
-        """What it has had since its last change."""
+        """Record the stretch since the job's last change."""
         if running.slots and self._now > running.changed:
             name, size = running.job.name, running.size
             self._stretches.append(Stretch(name, running.changed, self._now, size))
 
     def _report(self, running: Running) -> None:
-        """The time of a step at this size is known from now on."""
+        """Report the time of a step at this size to the job's model."""
         key = (running.size, min(running.hosts, 2))
         if key in running.reports:
             return

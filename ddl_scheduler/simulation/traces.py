@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads from files: those of AdaptDL's simulator, and the trace of Philly as it has it.
+"""Workloads from files: those of AdaptDL's simulator, and the Philly trace in AdaptDL's format.
 
-AdaptDL's workloads are tables of name, time, application, num_replicas and batch_size; Philly's has
-timestamp, duration and num_gpus. Neither says how a job's speed depends on its ranks, so that is
-drawn as for generated workloads.
+AdaptDL's workloads are tables of name, time, application, num_replicas and batch_size. Philly's has
+timestamp, duration and num_gpus. Neither contains how a job's speed depends on its ranks, so this
+is drawn at random as for generated workloads.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ddl_scheduler.simulation.workloads import (
 )
 
 GENERATED = "generated"
-# Slot-hours of AdaptDL's applications. Its files have no durations; these lie within the classes
-# that its authors chose the applications for.
+# Slot-hours of AdaptDL's applications. Its files have no durations. These lie within the classes
+# that its authors assigned to the applications.
 _APPLICATIONS = {
     "ncf": 0.1,
     "cifar10": 0.5,
@@ -33,7 +33,7 @@ _APPLICATIONS = {
     "yolov3": 30.0,
     "imagenet": 150.0,
 }
-_WINDOW = 2 * 3600  # AdaptDL samples Philly's jobs of the hours from two in the night on
+_WINDOW = 2 * 3600  # AdaptDL samples the Philly jobs from two o'clock at night on
 _SHORTEST, _LARGEST = 60.0, 1000 * 3600.0  # seconds; slot-seconds
 
 Row = Mapping[str, str]
@@ -45,8 +45,11 @@ class WorkloadError(Exception):
 
 
 def workload_read(source: str, seed: int, count: int, load: float) -> list[Submission]:
-    """The jobs of a file, or generated ones, by arrival. `count`: generated, or sampled from a
-    longer trace. `load` multiplies how much each has to compute. Raises WorkloadError."""
+    """Return the jobs of a file, or generated jobs, by arrival. Raises WorkloadError.
+
+    count  the number of jobs to generate, or to sample from a longer trace
+    load   multiplies the work of each job
+    """
     if source == GENERATED:
         return workload_make(seed, count, load)
     path = Path(source)
@@ -63,12 +66,12 @@ def workload_read(source: str, seed: int, count: int, load: float) -> list[Submi
         jobs = _philly(path, rows, seed, count, load)
     else:
         raise WorkloadError(
-            f"{path}: neither a workload of AdaptDL, with columns time, application and"
-            f" num_replicas, nor Philly's trace, with timestamp, duration and num_gpus; its columns"
-            f" are: {', '.join(sorted(columns)) or 'none'}"
+            f"{path}: not a known workload. AdaptDL's has the columns time, application and"
+            " num_replicas, Philly's timestamp, duration and num_gpus; this file has"
+            f" {', '.join(sorted(columns)) or 'none'}"
         )
     if not jobs:
-        raise WorkloadError(f"{path}: there is no job in it")
+        raise WorkloadError(f"{path}: the file contains no job")
     return sorted(jobs, key=lambda job: job.arrival)
 
 
@@ -80,7 +83,7 @@ def _adaptdl(
         hours = _APPLICATIONS.get(row["application"] or "")
         if hours is None:
             raise WorkloadError(
-                f"{path}, line {line}: the application is {row['application']!r}; known are"
+                f"{path}, line {line}: the application is {row['application']!r}; must be one of"
                 f" {', '.join(_APPLICATIONS)}"
             )
         work, name = hours * 3600 * load, row.get("name") or f"job-{line}"
@@ -93,14 +96,14 @@ def _adaptdl(
 def _philly(
     path: Path, rows: Sequence[tuple[int, Row]], seed: int, count: int, load: float
 ) -> list[Submission]:
-    """A sample of the jobs that came within eight hours of some day, as if it were one day."""
+    """Sample jobs that arrived within eight hours of some day, as if it had been one day."""
     source, found = random.Random(seed), []
     for line, row in rows:
         try:
             came = datetime.fromisoformat(row["timestamp"] or "")
         except ValueError:
             raise WorkloadError(
-                f"{path}, line {line}: the timestamp is {row['timestamp']!r}; it looks like"
+                f"{path}, line {line}: the timestamp is {row['timestamp']!r}; write it as"
                 " 2017-10-22 07:24:52"
             ) from None
         second = (came.hour * 3600 + came.minute * 60 + came.second - _WINDOW) % 86400
@@ -123,6 +126,6 @@ def _number(path: Path, line: int, row: Row, column: str, least: float) -> float
         number = -1.0
     if not least <= number < float("inf"):
         raise WorkloadError(
-            f"{path}, line {line}: {column} is {row[column]!r}; it is a number from {least} on"
+            f"{path}, line {line}: {column} is {row[column]!r}; must be a number >= {least}"
         )
     return number

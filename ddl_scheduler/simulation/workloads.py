@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs to simulate, of the shape of published workloads: AdaptDL's, which samples Philly's trace.
+"""Generated workloads that resemble published ones: AdaptDL's, which samples the Philly trace.
 
-160 jobs come within eight hours, three quarters of them small. The classes are those of the Pollux
-paper (OSDI'21), by slot-hours: small below 1, medium below 10, large below 100, extra large.
+160 jobs arrive within eight hours, three quarters of them small. The classes are those of the
+Pollux paper (OSDI'21), by slot-hours: small below 1, medium below 10, large below 100, extra large.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from ddl_scheduler.planning.model import StepModel
 
 SPAN = 8 * 3600.0
-# The seeds with which the policy was tuned, and those that its goals are tested with.
+# The policy was tuned with the first seeds. Its goals are tested with the second.
 TUNING_SEEDS = (0, 1, 2, 3, 4)
 TEST_SEEDS = (101, 102, 103, 104, 105)
 
-# Share of the jobs, slot-hours from and to, logical workers, and what schedulers without elastic
-# jobs are asked for.
+# For each class: the share of the jobs, the least and most slot-hours, the logical workers, and the
+# sizes that users request from schedulers without elastic jobs.
 _CLASSES = (
     (0.72, 0.02, 1.0, 16, (1, 1, 2, 4, 8)),
     (0.20, 1.0, 10.0, 32, (1, 1, 2, 4, 8)),
     (0.065, 10.0, 60.0, 64, (8, 16, 16, 32)),
     (0.015, 60.0, 200.0, 64, (8, 16, 16, 32)),
 )
-_SHARE = 0.25  # seconds
+_SHARE = 0.25  # seconds of one share
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,23 @@ class Submission:
 
     name: str
     arrival: float
-    model: StepModel  # how fast it really is
+    model: StepModel  # its true speed
     steps: float
-    asked: int  # ranks, where their number is fixed
+    asked: int  # ranks, for methods with a fixed number
     tenant: str = "all"
     tier: int = 0
 
     @property
     def work(self) -> float:
-        """Seconds on one slot."""
+        """The job's seconds on one slot."""
         return self.steps * self.model.seconds(1)
 
 
 def submission_make(
     name: str, arrival: float, work: float, shares: int, asked: int, source: random.Random
 ) -> Submission:
-    """A job of `work` seconds on one slot, whose exchange takes 1 to 6 % of them / 8, more with
-    more ranks, and more again if they are on several hosts."""
+    """Return a job of `work` seconds on one slot. Its exchange takes 1 to 6 % of a step on eight
+    ranks, more on more ranks, and more again on several hosts."""
     alone = shares * _SHARE
     sync = alone * source.uniform(0.01, 0.06) / 8
     model = StepModel(shares, _SHARE, sync, sync / 6, sync * source.uniform(0, 0.5), measured=True)
@@ -59,13 +59,13 @@ def submission_make(
 
 
 def shares_choose(work: float, asked: int) -> int:
-    """The logical workers of a job of so much work, at least as many as ranks are asked for."""
+    """Return the number of logical workers for a job of this work, at least `asked`."""
     usual = next((kind[3] for kind in _CLASSES if work < kind[2] * 3600), _CLASSES[-1][3])
     return max(usual, 1 << (asked - 1).bit_length())
 
 
 def workload_make(seed: int, count: int = 160, load: float = 1.0) -> list[Submission]:
-    """`count` jobs by arrival; `load` multiplies how much there is to compute."""
+    """Generate `count` jobs by arrival. `load` multiplies their work."""
     source = random.Random(seed)
     jobs = []
     for number in range(count):

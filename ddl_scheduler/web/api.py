@@ -34,7 +34,7 @@ _LIMIT: Schema = {"type": "integer", "minimum": 1, "maximum": 1000}
 _KEY: Schema = {
     "type": "string",
     "pattern": "^[!-~]{1,64}$",
-    "description": "up to 64 visible characters; the same key is the same job",
+    "description": "up to 64 visible characters; the same key always names the same job",
 }
 _TENANT: Schema = {
     "type": "object",
@@ -44,19 +44,19 @@ _TENANT: Schema = {
             "type": ["integer", "null"],
             "minimum": 0,
             "maximum": 1 << 20,
-            "description": "slots of all its jobs at most; null: no limit",
+            "description": "the most slots of all its jobs; null means no limit",
         },
         "guarantee": {
             "type": "integer",
             "minimum": 0,
             "maximum": 1 << 20,
-            "description": "slots that it gets before others, if it wants them",
+            "description": "slots that its jobs get before other tenants' jobs",
         },
         "weight": {
             "type": "number",
             "minimum": 0.001,
             "maximum": 1000,
-            "description": "its share of what is contended",
+            "description": "its share of contended slots",
         },
     },
 }
@@ -64,7 +64,8 @@ _TENANT: Schema = {
 
 @operation("GET", "/v1/overview", {200: "Overview"})
 async def overview_get(call: CheckedRequest) -> Response:
-    """Slots, tenants, and jobs: those that run, the newest that wait, the last that have ended."""
+    """Return slots, tenants and jobs: running jobs, the newest waiting ones, the last that
+    ended."""
     return answer(await overview(call.service, call.caller))
 
 
@@ -77,12 +78,12 @@ async def overview_get(call: CheckedRequest) -> Response:
     {200: "Jobs"},
     query={
         "state": {"type": "string", "enum": ["active", *STATES]},
-        "before": {**AFTER, "description": "a job's number; older ones are listed"},
+        "before": {**AFTER, "description": "number of a job; only older jobs are listed"},
         "limit": _LIMIT,
     },
 )
 async def jobs_list(call: CheckedRequest) -> Response:
-    """Jobs, the newest first."""
+    """List jobs, the newest first."""
     state, limit = call.query.get("state"), call.query.get("limit", 100)
     states: tuple[JobState, ...] = UNFINISHED if state == "active" else ()
     if state and state != "active":
@@ -107,8 +108,8 @@ async def jobs_list(call: CheckedRequest) -> Response:
     headers={"idempotency-key": _KEY},
 )
 async def job_submit(call: CheckedRequest) -> Response:
-    """Submit a job of the token's tenant. With an Idempotency-Key, the same job is submitted only
-    once however often it is asked; the answer is 200 then."""
+    """Submit a job of the token's tenant. A repeated request with the same Idempotency-Key returns
+    the job that exists, with status 200."""
     spec = spec_read(call.body).fields()
     key = call.request.headers.get("idempotency-key") or secrets.token_hex(16)
     tenant = call.caller.tenant
@@ -126,7 +127,7 @@ async def job_submit(call: CheckedRequest) -> Response:
 
 @operation("GET", "/v1/jobs/{job}", {200: "Job"})
 async def job_get(call: CheckedRequest) -> Response:
-    """One job."""
+    """Return a job."""
     return answer(await _shown(call, call.path["job"]))
 
 
@@ -143,7 +144,7 @@ async def job_get(call: CheckedRequest) -> Response:
     },
 )
 async def job_scale(call: CheckedRequest) -> Response:
-    """Give a job other sizes."""
+    """Change the sizes of a job."""
     record = await _own(call)
     least, most = sizes_read(call.body, requests.MOST)
     await _change(call, lambda store: store.job_scale(record.id, least, most, time.time()))
@@ -152,7 +153,7 @@ async def job_scale(call: CheckedRequest) -> Response:
 
 @operation("POST", "/v1/jobs/{job}/cancel", {200: "Job"}, role="user")
 async def job_cancel(call: CheckedRequest) -> Response:
-    """End a job forever."""
+    """Cancel a job. It cannot be resumed."""
     return await _move(call, JobState.CANCELLED)
 
 
@@ -164,7 +165,7 @@ async def job_pause(call: CheckedRequest) -> Response:
 
 @operation("POST", "/v1/jobs/{job}/resume", {200: "Job"}, role="user")
 async def job_resume(call: CheckedRequest) -> Response:
-    """Let a paused job wait for slots again, or one that has failed begin from its checkpoint."""
+    """Let a paused job wait for slots again, or restart a failed job from its checkpoint."""
     record = await _own(call)
     if record.state not in (JobState.PAUSED, JobState.FAILED):
         raise HttpError(409, message=f"job {record.id} is {record.state}, not paused or failed")
@@ -174,28 +175,28 @@ async def job_resume(call: CheckedRequest) -> Response:
             raise HttpError(
                 409,
                 message=f"job {record.id} has failed and has no checkpoint in its folder; submit"
-                " it again: if it has one elsewhere, it goes on from there",
+                " it again: it then resumes from a checkpoint elsewhere, if there is one",
             )
-        # Else the service takes the result of the run that has failed for the job's.
+        # Otherwise the service would use the failed run's result as the job's.
         folder.result_write({**folder.result(), "state": "resumed"})
     return await _move(call, JobState.WAITING)
 
 
 async def _move(call: CheckedRequest, state: JobState) -> Response:
     record = await _own(call)
-    why = f"asked by {call.caller.tenant}"
+    why = f"requested by {call.caller.tenant}"
     await _change(call, lambda store: store.job_move(record.id, state, time.time(), why))
     return answer(await _shown(call, record.id))
 
 
 @operation("GET", "/v1/jobs/{job}/report", {200: "Report"})
 async def job_report(call: CheckedRequest) -> Response:
-    """What a job has reported: now, over time, and its events."""
+    """Return a job's last report, its reports over time, and its events."""
     return answer(await report(call))
 
 
 async def report(call: CheckedRequest) -> dict[str, Any]:
-    """See `job_report`."""
+    """Return the answer of `job_report`."""
     service, number = call.service, call.path["job"]
     shown = await _shown(call, number)
     events = await service.database.call(lambda store: store.events_last(number))
@@ -211,8 +212,7 @@ async def report(call: CheckedRequest) -> dict[str, Any]:
 
 @operation("GET", "/v1/jobs/{job}/logs", {200: "Logs"})
 async def logs_list(call: CheckedRequest) -> Response:
-    """The names of a job's logs: "job" for what happened to it, "workerN" for what a worker
-    wrote."""
+    """List the names of a job's logs: "job" for its events, "workerN" for a worker's output."""
     record = await call.service.job(call.path["job"], call.caller.sees)
     return answer({"logs": log_names(call.service.path, record.id)})
 
@@ -221,10 +221,10 @@ async def logs_list(call: CheckedRequest) -> Response:
     "GET",
     "/v1/jobs/{job}/logs/{log}",
     {200: "Log"},
-    query={"offset": {**AFTER, "description": "of the first byte"}},
+    query={"offset": {**AFTER, "description": "offset of the first byte"}},
 )
 async def log_get(call: CheckedRequest) -> Response:
-    """Some lines of a log. Control characters are escaped."""
+    """Return some lines of a log. Control characters are escaped."""
     record = await call.service.job(call.path["job"], call.caller.sees)
     ended = record.state in ENDED
     text, end = log_text(call, record.id, call.path["log"], call.query.get("offset", 0), ended)
@@ -234,7 +234,7 @@ async def log_get(call: CheckedRequest) -> Response:
 def log_text(
     call: CheckedRequest, job: int, name: str, offset: int, ended: bool
 ) -> tuple[str, int]:
-    """See log_read. Raises HttpError."""
+    """Return the lines that log_read returns. Raises HttpError."""
     try:
         return log_read(call.service.path, job, name, offset, ended)
     except OSError as error:
@@ -246,7 +246,7 @@ def log_text(
 
 @operation("GET", "/v1/slots", {200: "Slots"})
 async def slots_list(call: CheckedRequest) -> Response:
-    """The places of the cluster, and the jobs that they have."""
+    """List the slots of the cluster, and the jobs that have them."""
     sees = call.caller.sees
 
     def read(store: Store) -> set[int]:
@@ -259,7 +259,7 @@ async def slots_list(call: CheckedRequest) -> Response:
 
 @operation("GET", "/v1/tenants", {200: "Tenants"})
 async def tenants_list(call: CheckedRequest) -> Response:
-    """Quotas and use: of all tenants for an admin, else of the token's."""
+    """List quotas and use: of all tenants for an admin, else of the token's tenant."""
     service, sees = call.service, call.caller.sees
     tenants = await service.database.call(lambda store: tenants_view(store, service, sees))
     return answer({"tenants": tenants})
@@ -267,11 +267,11 @@ async def tenants_list(call: CheckedRequest) -> Response:
 
 @operation("PUT", "/v1/tenants/{tenant}", {200: "Tenants"}, role="admin", body=_TENANT)
 async def tenant_put(call: CheckedRequest) -> Response:
-    """Add a tenant, or change its quota. What is left out has its default."""
+    """Add a tenant, or change its quota. Fields that are left out get their defaults."""
     name, body = call.path["tenant"], call.body
     cap, guarantee = body.get("cap"), body.get("guarantee", 0)
     if cap is not None and guarantee > cap:
-        raise RequestError("guarantee", guarantee, f"at most cap, which is {cap}")
+        raise RequestError("guarantee", guarantee, f"at most cap={cap}")
     await _change(
         call, lambda store: store.tenant_put(name, cap, guarantee, body.get("weight", 1.0))
     )
@@ -291,11 +291,11 @@ async def tenant_put(call: CheckedRequest) -> Response:
     },
 )
 async def token_create(call: CheckedRequest) -> Response:
-    """A new token of a tenant. It is never shown again."""
+    """Create a token of a tenant, and return it; it cannot be read again."""
     tenant, role = call.path["tenant"], call.body["role"]
     names = await call.service.database.call(lambda store: [each[0] for each in store.tenants()])
     if tenant not in names:
-        raise HttpError(404, message=f"there is no tenant {tenant!r}")
+        raise HttpError(404, message=f"tenant {tenant!r} does not exist")
     token = await _change(call, lambda store: store.token_create(tenant, role))
     return answer({"token": token}, 201)
 
@@ -313,7 +313,7 @@ async def token_create(call: CheckedRequest) -> Response:
     },
 )
 async def token_revoke(call: CheckedRequest) -> Response:
-    """Make a token none. It does not matter whether it was one."""
+    """Revoke a token. It need not be a valid one."""
     await _change(call, lambda store: store.token_revoke(call.body["token"]))
     return Response(status_code=204)
 
@@ -323,18 +323,18 @@ async def token_revoke(call: CheckedRequest) -> Response:
     "/v1/events",
     {200: "Events"},
     query={
-        "after": {**AFTER, "description": "the number of an event; later ones are listed"},
+        "after": {**AFTER, "description": "number of an event; only later events are listed"},
         "job": {"type": "integer", "minimum": 1, "maximum": LARGEST},
         "limit": _LIMIT,
     },
 )
 async def events_list(call: CheckedRequest) -> Response:
-    """What has happened, in order."""
+    """List events, in order."""
     return answer({"events": await events(call, call.query.get("after", 0))})
 
 
 async def events(call: CheckedRequest, after: int) -> list[dict[str, Any]]:
-    """Those after a number that this caller sees."""
+    """Return the events after a number that this caller may see."""
     limit, job = call.query.get("limit", 100), call.query.get("job")
     sees = call.caller.sees
     found = await call.service.database.call(lambda store: store.events(after, limit, sees, job))
@@ -342,11 +342,11 @@ async def events(call: CheckedRequest, after: int) -> list[dict[str, Any]]:
 
 
 def event_view(number: int, when: float, job: int | None, text: str) -> dict[str, Any]:
-    """As JSON."""
+    """Return an event as JSON."""
     return {"id": number, "time": when, "job": job, "text": text}
 
 
-# ---- what they share ----
+# ---- shared functions ----
 
 
 async def _own(call: CheckedRequest) -> JobRecord:
@@ -360,7 +360,8 @@ async def _shown(call: CheckedRequest, number: int) -> dict[str, Any]:
 
 
 async def _change(call: CheckedRequest, write: Any) -> Any:
-    """Change the store, and tell the service. Raises HttpError where the store refuses."""
+    """Change the store, and notify the service. Raises HttpError if the store rejects the
+    change."""
     try:
         result = await call.service.database.call(write)
     except StoreError as error:

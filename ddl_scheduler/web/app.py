@@ -2,10 +2,10 @@
 """The scheduler's web app.
 
 Design notes
-- Nothing here decides: a request changes the store, and then the service is woken, which plans.
-- What comes is checked in this order: host, rate of the address, size (guard.py), token, rate of
-  the token, CSRF (sessions.py), role, parameters, body (operations.py), and what the store says.
-- Whoever may not see a job is told that there is none.
+- No code here decides anything: a request changes the store and wakes the service, which plans.
+- Requests are checked in this order: host, rate of the address, size (guard.py), token, rate of the
+  token, CSRF (sessions.py), role, parameters, body (operations.py), and the store's own checks.
+- A caller that may not see a job gets the same answer as for a job that does not exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ddl_scheduler.web.service import AppContext, Live, Slots
 from ddl_scheduler.web.sessions import Sessions
 
 SAMPLES = 1.0  # seconds between two samples of the jobs' reports
-_ = (api, metrics, openapi, pages, streams)  # they declare the operations
+_ = (api, metrics, openapi, pages, streams)  # imported because they declare operations
 
 
 def make_app(
@@ -49,16 +49,16 @@ def make_app(
     limits: Limits | None = None,
     problem: Callable[[], str] = lambda: "",
 ) -> Starlette:
-    """The app over a store, which it opens itself.
+    """Create the app for a store, which it opens itself.
 
-    live    the report of a job, as `Job.report` has it; None if there is none. It may also have
-            `waiting`, why the job has no slots, and `deadline_warning`. Called often, in
-            the server's thread: it must be quick, and thread-safe
-    slots   all there are; likewise
-    wake    called after each change of the store, in the server's thread
-    hosts   names by which this machine is reached, beside those of loopback
-    secure  whether TLS is spoken
-    problem what hinders the service, such as a full disk; likewise
+    live     returns a job's last report, see `Job.report`, or None if there is none. The report may
+             also have `waiting`, why the job has no slots, and `deadline_warning`. Called often in
+             the server's thread: it must be fast and thread-safe
+    slots    returns all slots; likewise
+    wake     called after each change of the store, in the server's thread
+    hosts    names by which clients reach this machine, in addition to the loopback names
+    secure   whether the server uses TLS
+    problem  returns the problem that prevents writing, such as a full disk; likewise
     """
     limits = limits or Limits()
     database = Database(Path(store_path))
@@ -88,7 +88,8 @@ def make_app(
 
 
 def _routes(service: AppContext) -> list[BaseRoute]:
-    """One for each path, so that another method of it is refused as such; fixed paths first."""
+    """Return one route for each path, so that a wrong method is rejected as such. Fixed paths come
+    first."""
     paths: dict[str, dict[str, RestOperation]] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation
@@ -113,15 +114,15 @@ async def _store_error(_: Request, error: Exception) -> Response:
     trouble = disk_trouble(error)
     if not trouble:
         raise error
-    message = f"the store cannot be written now: {trouble}; ask again when there is room"
+    message = f"the store cannot be written now: {trouble}; try again when the disk has room"
     return refusal(HttpError(507, message=message, headers={"retry-after": "10"}))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {
-        404: f"there is no {request.url.path}; /v1/openapi.json lists all there is",
-        405: f"{request.method} is not possible here",
+        404: f"{request.url.path} does not exist; /v1/openapi.json lists all paths",
+        405: f"the method {request.method} is not supported here",
     }
     message = messages.get(error.status_code, str(error.detail))
     return refusal(HttpError(error.status_code, message=message, headers=error.headers))

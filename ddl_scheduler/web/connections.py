@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections the server keeps, whoever opens them.
+"""Limits for the server's connections, which apply before any authentication.
 
-A connection that has not sent a whole request waits. Waiting connections have a limit in time, and
-in number: of a client's, and of all. Beyond the limit the oldest one of the client with the most is
-closed, so a new request is always served. A connection whose client does not read is closed, too.
+A connection without a complete request is waiting. Waiting connections have a time limit, and a
+limit in number for each client and for all. Beyond that limit, the oldest connection of the client
+with the most is closed, so that the server always accepts new requests. A connection whose client
+does not read is closed, too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST, EACH = 256, 128  # waiting connections of all clients, and of one address
-WAITING = 30.0  # seconds for a whole request
-STALLED = 60.0  # seconds in which a client has to read something of what was sent
+MOST, EACH = 256, 128  # the most waiting connections of all clients, and of one address
+WAITING = 30.0  # seconds for a complete request
+STALLED = 60.0  # seconds within which a client must read some of the sent data
 
 
 class _Waiting:
@@ -49,15 +50,16 @@ class _Waiting:
         oldest.transport.abort()
 
 
-_waiting = _Waiting()  # protocols are made by uvicorn, which has no place for an object of ours
+# A global, since uvicorn creates the protocols and cannot pass an object of ours.
+_waiting = _Waiting()
 
 
 class ClientConnection(H11Protocol):
-    """One with these limits."""
+    """A client's connection with these limits."""
 
     address = ""
-    _limit: asyncio.TimerHandle | None = None  # of its waiting
-    _stall: asyncio.TimerHandle | None = None  # of its client's not reading
+    _limit: asyncio.TimerHandle | None = None  # the timer of the waiting connection
+    _stall: asyncio.TimerHandle | None = None  # the timer of a client that does not read
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -89,7 +91,7 @@ class ClientConnection(H11Protocol):
             self._stall = None
 
     def _update(self) -> None:
-        """Begin or end to wait."""
+        """Start or stop the waiting state."""
         cycle = self.cycle
         waits = cycle is None or cycle.response_complete or cycle.more_body
         if not waits or self.transport.is_closing():

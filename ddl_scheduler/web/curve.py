@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one job reported over time: a bounded list of points, kept in a file, so that a service that
-is started again shows it."""
+"""The reports of one job over time: a bounded list of points, kept in a file for later services."""
 
 from __future__ import annotations
 
@@ -9,23 +8,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MOST = 1000  # points; then each second one is dropped
-BYTES = 1 << 22  # of a file that is read
+MOST = 1000  # the most points; beyond that, every second one is dropped
+BYTES = 1 << 22  # the most bytes that are read from a file
 
 
 class Curve:
-    """Points of (time, step, loss, workers, seconds a step), in order of time. What cannot be
-    written, as on a full disk, is in memory only."""
+    """The points (time, step, loss, workers, seconds a step) of a job, in order of time.
+
+    A point that cannot be written, for example on a full disk, is kept in memory only.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.points = _read(path)
-        self._each = 1  # sample that becomes a point
+        self._each = 1  # how many samples make a point
         self._skipped = 0
         self._thin()
 
     def add(self, point: dict[str, Any]) -> None:
-        """A sample. It becomes a point if others of late have not, or the workers have changed."""
+        """Add a sample. It becomes a point if enough samples were skipped, or the workers have
+        changed."""
         is_news = not self.points or self.points[-1]["workers"] != point["workers"]
         self._skipped += 1
         if not is_news and self._skipped < self._each:
@@ -34,10 +36,11 @@ class Curve:
         self.points.append(point)
         if not self._thin():
             with suppress(OSError), self._path.open("a") as file:
-                file.write("\n" + json.dumps(point))  # the line before may be torn
+                file.write("\n" + json.dumps(point))  # the previous line may be incomplete
 
     def _thin(self) -> bool:
-        """If there are too many points, drop each second one, and write the others anew."""
+        """If there are too many points, drop every second one, and rewrite the file. Return whether
+        it did."""
         if len(self.points) <= MOST:
             return False
         while len(self.points) > MOST:
@@ -51,7 +54,7 @@ class Curve:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Without a line that was not written to its end."""
+    """Return the points of a file, without incomplete lines."""
     points = []
     with suppress(OSError), path.open() as file:
         for line in file.read(BYTES).splitlines():

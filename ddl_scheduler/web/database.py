@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The app's own store. It waits for the disk, so it has a thread of its own."""
+"""The app's own store, used in its own thread because it waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Database:
-    """Opened with the first call."""
+    """The app's store. The first call opens it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class Database:
         self._store: Store | None = None
 
     async def call(self, function: Callable[[Store], T]) -> T:
-        """What this function makes of the store, one call after the other."""
+        """Return the function's result for the store. Calls run one after the other."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._run, function)
 
@@ -33,7 +33,7 @@ class Database:
         return function(self._store)
 
     def close(self) -> None:
-        """When no call is under way."""
+        """Close the store. Call this when no call is in progress."""
 
         def end() -> None:
             if self._store is not None:

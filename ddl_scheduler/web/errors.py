@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to requests that cannot be served: always JSON, which says what to change."""
+"""Error answers, always as JSON that says what to change."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NAMES = {
 
 
 class HttpError(Exception):
-    """Why a request is not served.
+    """An error answer to a request.
 
     status   400 and above
-    field    that is wrong, with what was given and what is allowed; or a message instead
+    field    the wrong field, with the given value and the allowed ones; or else a message
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class HttpError(Exception):
 
 
 def refused_by(error: RequestError, status: int = 400) -> HttpError:
-    """For a wrong value."""
+    """Return the error for a wrong value."""
     refused = HttpError(status, message=str(error))
     refused.fields = {"field": error.field, "given": error.given, "allowed": error.allowed}
     return refused
 
 
 def refusal(refused: HttpError) -> Response:
-    """As it is sent."""
+    """Return the response for an error."""
     error = {"code": _NAMES[refused.status], "message": str(refused), **refused.fields}
     return JSONResponse({"error": error}, refused.status, refused.headers)

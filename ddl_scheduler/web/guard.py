@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every request passes before anything reads it: its host, its rate, its size.
+"""Checks that every request passes first: its host, its rate and its size.
 
-Written as plain ASGI, so that streams pass through.
+Plain ASGI, so that streams pass through unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses what no handler should see, and adds the headers that browsers need."""
+    """A middleware that rejects invalid requests, and adds the headers that browsers need."""
 
     def __init__(self, app: ASGIApp, limits: Limits, hosts: tuple[str, ...], secure: bool) -> None:
         self._app, self._limits, self._hosts, self._secure = app, limits, hosts, secure
@@ -61,7 +61,7 @@ class Guard:
         async def receive_whole() -> Message:
             nonlocal came
             if came:
-                return await receive()  # the client's end, which ends a stream
+                return await receive()  # the client's disconnect, which ends a stream
             came = True
             return {"type": "http.request", "body": body, "more_body": False}
 
@@ -84,8 +84,8 @@ class Guard:
             raise self._large()
         try:
             return await asyncio.wait_for(self._read(receive), self._limits.body_seconds)
-        except asyncio.TimeoutError:  # another class until Python 3.11
-            message = f"the body did not come within {self._limits.body_seconds:.0f} s"
+        except asyncio.TimeoutError:  # another class before Python 3.11
+            message = f"the body was not received within {self._limits.body_seconds:.0f} s"
             raise HttpError(408, message=message) from None
 
     async def _read(self, receive: Receive) -> bytes:

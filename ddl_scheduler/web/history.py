@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs reported over time, and how much of their slots they used."""
+"""The jobs' reports over time, and the share of their slots' time that they used."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddl_scheduler.base.folder import JobFolder
 from ddl_scheduler.base.store import JobRecord
 from ddl_scheduler.web.curve import Curve
 
-JOBS = 500  # those seen last are in memory
-WORKING = ("running", "done")  # states of workers
+JOBS = 500  # jobs kept in memory, the last ones seen
+WORKING = ("running", "done")  # states of workers that take part in steps
 
 
 class History:
-    """folder: of a job, in which its curve is kept."""
+    """The history of all jobs. `folder` returns the folder of a job, which keeps its curve."""
 
     def __init__(self, folder: Callable[[int], JobFolder]) -> None:
         self._folder = folder
@@ -35,8 +35,8 @@ class History:
         slots: Mapping[int, Sequence[str]],
         reports: Mapping[int, Mapping[str, Any] | None],
     ) -> None:
-        """Record what the running jobs report. `now` is the wall clock's time, for what is shown,
-        and `clock` that of a clock that is never set, for durations."""
+        """Record the reports of the running jobs. `now` is the wall clock's time, for display, and
+        `clock` the monotonic clock's, for durations."""
         passed = 0.0 if self._then is None else clock - self._then
         self._then = clock
         for record in running:
@@ -59,25 +59,26 @@ class History:
         return self._curves[job]
 
     def points(self, job: int) -> list[dict[str, Any]]:
-        """In order of time, also from before this process started."""
+        """Return a job's points in order of time, including those from before this process
+        started."""
         return list(self._curve(job).points)
 
     def report(self, job: int) -> dict[str, Any] | None:
-        """The last one."""
+        """Return a job's last report, or None."""
         if job in self._reports:
             return self._reports[job]
         ended = plain(self._folder(job).result().get("report"))
         return ended if isinstance(ended, dict) else None
 
     def idle(self, tenant: str) -> float | None:
-        """The share of its slots' time, since this process started, in which no worker took part
-        in a step; None while it had none."""
+        """Return the share of the tenant's slot time in which no worker took part in a step, since
+        this process started. Return None if the tenant had no slots."""
         held = self._held.get(tenant, 0.0)
         return 1 - self._worked[tenant] / held if held else None
 
 
 def point(now: float, report: Mapping[str, Any], working: int) -> dict[str, Any]:
-    """One of a report."""
+    """Return the point of a report."""
     return {
         "time": now,
         "step": report.get("step", report.get("steps")),
@@ -88,12 +89,12 @@ def point(now: float, report: Mapping[str, Any], working: int) -> dict[str, Any]
 
 
 def workers(report: Mapping[str, Any]) -> int:
-    """How many take part."""
+    """Return the number of workers that take part in steps."""
     return sum(each.get("state") in WORKING for each in report.get("workers", {}).values())
 
 
 def plain(value: Any) -> Any:
-    """As JSON can have it: numbers that are none become null."""
+    """Convert a value to JSON. NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client may ask for."""
+"""Limits for the requests of each client."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from dataclasses import dataclass
 
 from ddl_scheduler.web.errors import HttpError
 
-CLIENTS = 4096  # those seen last are remembered
+CLIENTS = 4096  # clients that are remembered, the last ones seen
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the whole app."""
+    """The limits of the whole app."""
 
     body: int = 1 << 16  # bytes
-    body_seconds: float = 10.0  # until a body has come
+    body_seconds: float = 10.0  # seconds to receive a body
     rate: float = 100.0  # requests a second of a token
     burst: float = 200.0  # requests of a token above the rate
-    address_rate: float = 1000.0  # requests a second of an address, whatever tokens they bring
-    streams: int = 256  # open at a time, of all clients
-    tenant_streams: int = 64  # those of one tenant
-    sessions: int = 1000  # of browsers
+    address_rate: float = 1000.0  # requests a second of an address, with any tokens
+    streams: int = 256  # open streams of all clients
+    tenant_streams: int = 64  # open streams of one tenant
+    sessions: int = 1000  # browsers' sessions
     session_seconds: float = 12 * 3600.0
 
 
 class Rates:
-    """How often each client may ask."""
+    """A rate limit for each client, with a token bucket."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
-        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and when
+        # By client: its remaining requests, and the time of the last one.
+        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, client: str, now: float) -> None:
-        """One more request. Raises HttpError if it comes too early."""
+        """Count a request. Raises HttpError if it exceeds the rate."""
         left, then = self._clients.pop(client, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
         self._clients[client] = (left - (left >= 1), now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics, in Prometheus' text format."""
+"""/metrics, in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ddl_scheduler.web.views import tenants_view
 
 KIND = "text/plain; version=0.0.4"
 
-Sample = tuple[Mapping[str, object], object]  # labels and value; None: not known
+Sample = tuple[Mapping[str, object], object]  # labels and value; None means unknown
 
 
 @operation("GET", "/metrics", {200: ""}, kind="text/plain")
 async def metrics(call: CheckedRequest) -> Response:
-    """Counters and gauges for Prometheus, of what the token may see."""
+    """Return counters and gauges for Prometheus, of the jobs that the token may see."""
     service, sees = call.service, call.caller.sees
 
     def read(store: Store) -> tuple[list[JobRecord], list[dict[str, object]]]:
@@ -32,7 +32,7 @@ async def metrics(call: CheckedRequest) -> Response:
     slots = Counter(slot.state for slot in service.slots())
     text = [
         *_metric(
-            "slots", "gauge", "Places for workers.", [({"state": k}, v) for k, v in slots.items()]
+            "slots", "gauge", "Slots for workers.", [({"state": k}, v) for k, v in slots.items()]
         ),
         *_metric(
             "jobs",
@@ -47,13 +47,13 @@ async def metrics(call: CheckedRequest) -> Response:
         *_metric(
             "slot_hours_total",
             "counter",
-            "What the tenant's jobs have had.",
+            "Slot-hours used by the tenant's jobs.",
             [({"tenant": each["name"]}, each["slot_hours"]) for each in tenants],
         ),
         *_metric(
             "idle_share",
             "gauge",
-            "Of the tenant's slots' time, that in which no worker took part in a step.",
+            "Share of the tenant's slot time in which no worker took part in a step.",
             [({"tenant": each["name"]}, each["idle_share"]) for each in tenants],
         ),
     ]
@@ -68,9 +68,9 @@ async def metrics(call: CheckedRequest) -> Response:
     steps = [
         (_labels(record), report.get("step", report.get("steps"))) for record, report in reports
     ]
-    text += _metric("job_steps_total", "counter", "Steps that are committed.", steps)
+    text += _metric("job_steps_total", "counter", "Committed steps.", steps)
     working = [(_labels(record), workers(report)) for record, report in reports]
-    text += _metric("job_workers", "gauge", "Workers that take part.", working)
+    text += _metric("job_workers", "gauge", "Workers that take part in steps.", working)
     return Response("".join(text), media_type=KIND)
 
 

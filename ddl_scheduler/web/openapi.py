@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document, made of the operations."""
+"""The OpenAPI document, generated from the operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def openapi_get(_: CheckedRequest) -> Response:
 
 
 def document(operations: Iterable[RestOperation]) -> dict[str, Any]:
-    """Of these."""
+    """Return the OpenAPI document for these operations."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)

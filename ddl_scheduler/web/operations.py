@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operation of the REST interface: its description, from which its checks, its route and its
-part of the OpenAPI document are made.
-"""
+"""The operations of the REST interface. Their declarations define the checks, the routes and the
+OpenAPI document."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from ddl_scheduler.web.errors import HttpError, refused_by
 from ddl_scheduler.web.service import AppContext
 from ddl_scheduler.web.sessions import Caller, no_token
 
-LARGEST = (1 << 53) - 1  # an integer that JavaScript reads as well
+LARGEST = (1 << 53) - 1  # the largest integer that JavaScript reads exactly
 
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A request that was found to be in order."""
+    """A request that has passed all checks."""
 
     service: AppContext
     caller: Caller
@@ -39,17 +38,17 @@ Handler = Callable[[CheckedRequest], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class RestOperation:
-    """What may be asked, by whom, and what is answered."""
+    """The declaration of an operation: its request, the role that it needs, and its answers."""
 
     method: str
     path: str
-    role: str | None  # that is needed; None: nobody has to say who asks
+    role: str | None  # the role that it needs; None means that no token is needed
     summary: str
     run: Handler
-    parameters: Mapping[str, Schema]  # in the path
+    parameters: Mapping[str, Schema]  # path parameters
     query: Mapping[str, Schema]
     body: Schema | None
-    answers: Mapping[int, str]  # the names of their schemas; "": text
+    answers: Mapping[int, str]  # by status: the name of the answer's schema; "" means text
     kind: str  # media type of the answers
     headers: Mapping[str, Schema]
 
@@ -72,7 +71,7 @@ _PARAMETERS: Mapping[str, Schema] = {
 
 @dataclass(frozen=True)
 class operation:
-    """Declares the function below it."""
+    """A decorator that declares an operation."""
 
     method: str
     path: str
@@ -101,7 +100,7 @@ async def serve(operation: RestOperation, service: AppContext, request: Request)
     caller = await service.sessions.find(request)
     if operation.role is not None:
         if caller is None:
-            raise no_token("there is no token")
+            raise no_token("the request has no token")
         if not caller.may(operation.role):
             raise HttpError(
                 403,
@@ -141,7 +140,7 @@ def _query(operation: RestOperation, request: Request) -> dict[str, Any]:
 
 
 def _parsed(schema: Schema, text: str) -> object:
-    """As the type has it, if it can be read so."""
+    """Convert a parameter to the schema's type, or return it unchanged if that fails."""
     if schema["type"] == "integer" and re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     return text
@@ -158,9 +157,9 @@ async def _json(request: Request) -> object:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """As JSON."""
+    """Return a JSON response."""
     return JSONResponse(value, status, headers)

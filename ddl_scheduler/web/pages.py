@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages for a browser. Their data comes by the REST interface, with the session's cookie."""
+"""The pages for a browser. They fetch their data from the REST interface, with the session's
+cookie."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def routes(service: AppContext) -> list[BaseRoute]:
         try:
             return await service.sessions.find(request)
         except HttpError as error:
-            if error.status == 401:  # its token was revoked
+            if error.status == 401:  # the session's token was revoked
                 return None
             raise
 
@@ -60,7 +61,7 @@ def routes(service: AppContext) -> list[BaseRoute]:
         fields = parse_qs((await request.body()).decode(errors="replace"))
         token = fields.get("token", [""])[0].strip()
         if not await service.sessions.look_up(token):
-            return page("login.html", 401, error="This token is not known, or was revoked.")
+            return page("login.html", 401, error="This token is unknown or was revoked.")
         response = RedirectResponse("/", 303)
         service.sessions.begin(token, response)
         return response
@@ -85,7 +86,7 @@ def routes(service: AppContext) -> list[BaseRoute]:
 
 
 def _check_origin(request: Request) -> None:
-    """Raises HttpError if another site's page sends this form."""
+    """Check that this site's own page sent the form. Raises HttpError."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and urlsplit(origin).netloc != request.headers["host"]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the app is served: on loopback, or elsewhere with TLS."""
+"""The web server of the app: on loopback, or on other addresses with TLS."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DEFAULT_PORT = 8470
 
 
 def check_address(host: str, certificate: Path | None, key: Path | None) -> bool:
-    """Whether TLS is spoken at this address. Raises ValueError if tokens would travel over the
-    network unencrypted, or half of what TLS needs is missing."""
+    """Return whether this address uses TLS. Raises ValueError if tokens would be sent over the
+    network unencrypted, or if only one of certificate and key is given."""
     if (certificate is None) != (key is None):
         raise ValueError("TLS needs both a certificate and its key")
     if certificate is None and not is_loopback(host):
         raise ValueError(
-            f"{host} is no loopback address, and tokens may not travel over a network unencrypted;"
-            " give a certificate and a key, or listen on 127.0.0.1 and use an ssh tunnel"
+            f"{host} is not a loopback address, where tokens would be sent unencrypted; give a"
+            " certificate and a key, or listen on 127.0.0.1 and use an ssh tunnel"
         )
     return certificate is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether no other machine can send to this address or name."""
+    """Return whether no other machine can connect to this address or name."""
     if host == "localhost":
         return True
     try:
@@ -43,9 +43,11 @@ def is_loopback(host: str) -> bool:
 
 
 def host_names(host: str, given: Iterable[str] = ()) -> list[str]:
-    """What a Host header may have beside the names of loopback, where the app listens on this host:
-    the host, the names `given`, and, where others can reach it, this machine's own names. Raises
-    ValueError."""
+    """Return the names that a Host header may have in addition to the loopback names.
+
+    These are the host on which the app listens, the names `given` and, if other machines can reach
+    it, this machine's own names. Raises ValueError.
+    """
     own = [] if is_loopback(host) else [socket.gethostname(), socket.getfqdn()]
     names = [_host_name(name) for name in given]
     return list(dict.fromkeys([_bracketed(host), *own, *names]))
@@ -55,14 +57,14 @@ def _host_name(text: str) -> str:
     name = _bracketed(text)
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]", name):
         raise ValueError(
-            f"{text!r} is no name or address of a machine, as in head.example.org; give it without"
-            " https:// and without a port"
+            f"{text!r} is not a name or address of a machine, such as head.example.org; give it"
+            " without https:// and without a port"
         )
     return name
 
 
 def _bracketed(host: str) -> str:
-    """Return the address as it is in a Host header."""
+    """Return the address in the form of a Host header."""
     try:
         is_six = ipaddress.ip_address(host.strip("[]")).version == 6
     except ValueError:
@@ -82,10 +84,10 @@ def make_server(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> uvicorn.Server:
-    """To be started by `start`, and ended by `should_exit = True`. Raises ValueError, see
-    check_address, and OSError if there is no such host."""
+    """Create a server. `start` starts it, and `should_exit = True` ends it. Raises ValueError, see
+    check_address, and OSError if the host does not exist."""
     check_address(host, certificate, key)
-    if port == 0:  # each address of a name would get a port of its own
+    if port == 0:  # otherwise each address of a name would get its own port
         host = _first_address(host)
     return uvicorn.Server(
         uvicorn.Config(
@@ -97,9 +99,9 @@ def make_server(
             access_log=False,
             log_level="warning",
             server_header=False,
-            proxy_headers=False,  # nobody is believed who says to ask for somebody else
+            proxy_headers=False,  # ignore headers that claim another client's address
             timeout_keep_alive=30,
-            timeout_graceful_shutdown=1,  # streams have no end of their own
+            timeout_graceful_shutdown=1,  # streams do not end by themselves
             http=ClientConnection,
             limit_concurrency=1024,
             lifespan="on",
@@ -108,13 +110,13 @@ def make_server(
 
 
 def start(server: uvicorn.Server) -> int:
-    """Run it in a thread. The port that it listens on: what it was given, or a free one for 0.
-    Raises OSError, once uvicorn has said why it cannot."""
+    """Run the server in a thread. Return its port, which is a free one if 0 was given. Raises
+    OSError; uvicorn has then logged the reason."""
     thread = threading.Thread(target=server.run, name="ddl web", daemon=True)
     thread.start()
     while not server.started:
         if not thread.is_alive():
-            raise OSError("it could not be opened; the lines before this one say why")
+            raise OSError("the server could not listen; the lines before this one say why")
         time.sleep(0.01)
     port: int = server.servers[0].sockets[0].getsockname()[1]
     return port

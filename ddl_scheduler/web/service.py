@@ -25,7 +25,7 @@ Live = Callable[[int], Mapping[str, Any] | None]  # a job's report; thread-safe
 
 
 class Place(Protocol):
-    """A slot."""
+    """A slot with its state and its job."""
 
     @property
     def id(self) -> str: ...
@@ -34,7 +34,7 @@ class Place(Protocol):
     @property
     def state(self) -> str: ...  # free, starting, used, draining, lost
     @property
-    def job(self) -> int | None: ...  # that has it
+    def job(self) -> int | None: ...  # the job that has the slot
 
 
 Slots = Callable[[], Iterable[Place]]  # thread-safe
@@ -42,7 +42,7 @@ Slots = Callable[[], Iterable[Place]]  # thread-safe
 
 @dataclass
 class AppContext:
-    """The store, and the process that hosts the app."""
+    """The store, and the functions of the process that hosts the app."""
 
     database: Database
     live: Live
@@ -50,10 +50,10 @@ class AppContext:
     wake: Callable[[], object]  # called after each change of the store
     limits: Limits
     sessions: Sessions
-    problem: Callable[[], str] = lambda: ""  # what hinders the service; thread-safe
+    problem: Callable[[], str] = lambda: ""  # the problem that prevents writing; thread-safe
 
     def __post_init__(self) -> None:
-        self.streams: Counter[str] = Counter()  # that are open now, by tenant
+        self.streams: Counter[str] = Counter()  # the number of open streams by tenant
         self.history = History(lambda job: JobFolder(self.path, job))
 
     @property
@@ -62,15 +62,18 @@ class AppContext:
         return self.database.path
 
     async def job(self, number: int, sees: str | None) -> JobRecord:
-        """A job that this tenant sees (None: any). Raises HttpError: whoever may not see a job does
-        not learn that there is one."""
+        """Return a job that this tenant may see (None: any job).
+
+        Raises HttpError. The answer does not reveal whether a job exists that the tenant may not
+        see.
+        """
         record = await self.database.call(lambda store: store.job_find(number))
         if record is None or sees not in (None, record.tenant):
-            raise HttpError(404, message=f"there is no job {number} among those that you may see")
+            raise HttpError(404, message=f"job {number} does not exist, or you may not see it")
         return record
 
     async def sample(self, seconds: float) -> None:
-        """Record what the running jobs report, forever."""
+        """Record the reports of the running jobs at this interval, forever."""
         while True:
             with suppress(sqlite3.OperationalError, OSError):  # while the disk is full
                 running = await self.database.call(lambda store: store.jobs(JobState.RUNNING))

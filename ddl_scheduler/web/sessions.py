@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks: a bearer token, or a browser's session, which stands for a token.
+"""Authentication: by a bearer token, or by a browser's session, which stands for a token.
 
-The session's cookie holds a random number. The token itself stays here in memory, so that a
-revoked token ends its sessions too. Sessions do not survive a restart.
+A session's cookie holds a random number. The token itself stays in this process's memory, so that a
+revoked token also ends its sessions. Sessions do not survive a restart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Caller:
     tenant: str
     role: str
     token: str
-    csrf: str = ""  # of a session
+    csrf: str = ""  # the CSRF token of a session
 
     def may(self, role: str) -> bool:
         """Return True if the caller has this role or a higher one."""
@@ -42,7 +42,7 @@ class Caller:
 
     @property
     def sees(self) -> str | None:
-        """The tenant whose jobs this one sees; None: all."""
+        """The tenant whose jobs this caller may see, or None for all."""
         return None if self.role == "admin" else self.tenant
 
 
@@ -54,7 +54,7 @@ class _Session:
 
 
 class Sessions:
-    """Finds callers."""
+    """The sessions of browsers, and the lookup of callers."""
 
     def __init__(self, database: Database, limits: Limits, secure: bool) -> None:
         self._database, self._limits, self._secure = database, limits, secure
@@ -62,7 +62,8 @@ class Sessions:
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     async def find(self, request: Request) -> Caller | None:
-        """None: neither token nor session. Raises HttpError."""
+        """Return the caller of a request, or None if it has neither a token nor a session. Raises
+        HttpError if the token is invalid, the rate too high, or the CSRF token missing."""
         header = request.headers.get("authorization")
         session = self._session(request)
         if header is not None:
@@ -76,24 +77,27 @@ class Sessions:
             return None
         caller = await self.look_up(token, session.csrf if session and header is None else "")
         if caller is None:
-            raise no_token("the token is not known, or was revoked")
+            raise no_token("the token is unknown or was revoked")
         self._rates.count(hashlib.sha256(token.encode()).hexdigest(), time.monotonic())
         if caller.csrf and request.method not in SAFE:
             self.check_csrf(caller, request.headers.get(CSRF, ""))
         return caller
 
     async def look_up(self, token: str, csrf: str = "") -> Caller | None:
-        """Return the present owner of the token."""
+        """Return the present owner of the token, or None."""
         found = await self._database.call(lambda store: store.token_find(token))
         return Caller(*found, token, csrf) if found else None
 
     def check_csrf(self, caller: Caller, given: str) -> None:
-        """Raises HttpError if a change does not come from our own page."""
+        """Check that a change comes from our own page. Raises HttpError."""
         if not hmac.compare_digest(given.encode(), caller.csrf.encode()):
-            raise HttpError(403, message=f"a browser's changes need the page's {CSRF} header")
+            raise HttpError(
+                403,
+                message=f"a browser's request to change something needs the page's {CSRF} header",
+            )
 
     def begin(self, token: str, response: Response) -> None:
-        """A session of this token."""
+        """Start a session of this token."""
         number = secrets.token_urlsafe(32)
         ends = time.monotonic() + self._limits.session_seconds
         self._sessions[_hash(number)] = _Session(token, secrets.token_urlsafe(32), ends)
@@ -104,7 +108,7 @@ class Sessions:
         )
 
     def end(self, request: Request, response: Response) -> None:
-        """Nobody can use it any more."""
+        """End the session of this request."""
         self._sessions.pop(_hash(request.cookies.get(COOKIE, "")), None)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self._secure)
 
@@ -118,7 +122,7 @@ class Sessions:
 
 
 def no_token(message: str) -> HttpError:
-    """Says how to authenticate."""
+    """Return the error that says how to authenticate."""
     text = f"{message}; send the header 'Authorization: Bearer TOKEN'"
     return HttpError(401, message=text, headers={"www-authenticate": "Bearer"})
 

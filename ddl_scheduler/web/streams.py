@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-sent events: what changes, as it changes.
+"""Server-sent events: streams that send each change.
 
-A stream asks for what is new, twice a second, and sends it. It ends when the client goes, or when
-its token is revoked. A client that was cut off goes on with the Last-Event-ID header.
+A stream polls for changes twice a second, and sends them. It ends when the client disconnects, or
+when its token is revoked. A client that was disconnected continues with the Last-Event-ID header.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ddl_scheduler.web.errors import HttpError
 from ddl_scheduler.web.operations import CheckedRequest, operation
 from ddl_scheduler.web.views import overview
 
-TICK = 0.5  # seconds between two looks
-ALIVE = 10.0  # seconds between two signs of life; the token is looked up as often
+TICK = 0.5  # seconds between two polls
+ALIVE = 10.0  # seconds between two keep-alive comments, and between two checks of the token
 STREAM = "text/event-stream"
 
 Event = tuple[str, str, Any]  # kind, id ("": none), data
-Read = Callable[[], Awaitable[list[Event] | None]]  # what is new; None: nothing will come
+Read = Callable[[], Awaitable[list[Event] | None]]  # returns what is new; None ends the stream
 
 
 @operation("GET", "/v1/overview/stream", {200: ""}, kind=STREAM)
 async def overview_stream(call: CheckedRequest) -> Response:
-    """The overview, each time it has changed."""
+    """Stream the overview, each time it has changed."""
     return _changes(call, "overview", lambda: overview(call.service, call.caller))
 
 
 @operation("GET", "/v1/jobs/{job}/report/stream", {200: ""}, kind=STREAM)
 async def report_stream(call: CheckedRequest) -> Response:
-    """A job's report, each time it has changed. After the first message, `history` has the new
-    points only."""
+    """Stream a job's report, each time it has changed. After the first message, `history` has the
+    new points only."""
     await call.service.job(call.path["job"], call.caller.sees)
     seen = 0.0
 
@@ -64,7 +64,7 @@ async def report_stream(call: CheckedRequest) -> Response:
     headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,15}$"}},
 )
 async def events_stream(call: CheckedRequest) -> Response:
-    """The events from now on, or those after a number."""
+    """Stream the events from now on, or after a number."""
     last = call.request.headers.get("last-event-id")
     seen: int
     if last or "after" in call.query:
@@ -89,8 +89,8 @@ async def events_stream(call: CheckedRequest) -> Response:
     headers={"last-event-id": {"type": "string", "maxLength": 65536}},
 )
 async def logs_stream(call: CheckedRequest) -> Response:
-    """All logs of a job, from the beginning, as they grow. Each message has the name of the log and
-    some lines. "end" tells that the job has ended."""
+    """Stream all logs of a job from the beginning, as they grow. Each message has the name of the
+    log and some lines. The message "end" means that the job has ended."""
     number, sees = call.path["job"], call.caller.sees
     await call.service.job(number, sees)
     offsets = _offsets(call.request.headers.get("last-event-id", "{}"))
@@ -117,7 +117,7 @@ async def logs_stream(call: CheckedRequest) -> Response:
 
 
 def _offsets(text: str) -> dict[str, int]:
-    """By log, where a client was cut off."""
+    """Return the offsets by log at which a client was disconnected."""
     schema = {
         "type": "object",
         "additionalProperties": api.AFTER,
@@ -150,21 +150,21 @@ def _changes(
 
 
 def _stream(call: CheckedRequest, read: Read) -> Response:
-    """Count the stream from here on, before its first byte. Raises HttpError if there are many."""
+    """Start a stream and count it until it ends. Raises HttpError if too many are open."""
     streams, limits, tenant = call.service.streams, call.service.limits, call.caller.tenant
     for count, most, whose in (
         (streams.total(), limits.streams, ""),
         (streams[tenant], limits.tenant_streams, f" by tenant {tenant}"),
     ):
         if count >= most:
-            message = f"{most} streams are open already{whose}; close some"
+            message = f"{most} streams are open already{whose}; close one first"
             raise HttpError(429, message=message, headers={"retry-after": "10"})
     streams[tenant] += 1
     return _Stream(call, read)
 
 
 class _Stream(StreamingResponse):
-    """Counts until it has ended, whatever ends it."""
+    """A response that is counted as an open stream until it ends for any reason."""
 
     def __init__(self, call: CheckedRequest, read: Read) -> None:
         super().__init__(_messages(call, read), media_type=STREAM)
@@ -194,4 +194,4 @@ async def _messages(call: CheckedRequest, read: Read) -> AsyncIterator[str]:
             if not messages:
                 await asyncio.sleep(TICK)
     except HttpError:
-        return  # what it tells of is not to be seen any more
+        return  # the caller may not see it any more

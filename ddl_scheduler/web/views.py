@@ -12,17 +12,17 @@ from ddl_scheduler.web.history import plain
 from ddl_scheduler.web.service import AppContext, Place
 from ddl_scheduler.web.sessions import Caller
 
-RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: those that run, wait, have ended
+RUNNING, QUEUED, RECENT = 1000, 200, 20  # jobs on the page: running, waiting and ended ones
 
 
 def job_view(
     record: JobRecord, slots: Sequence[str], live: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A job; `live` is its report."""
+    """Return a job as JSON; `live` is its report."""
     spec, live = record.spec, live or {}
     reason = {
         JobState.WAITING: live.get("waiting") or "not planned yet",
-        JobState.PAUSED: "paused by its owner",
+        JobState.PAUSED: "paused by its tenant",
     }
     return {
         "id": record.id,
@@ -49,7 +49,7 @@ def job_view(
 
 
 def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
-    """All slots; whose job a slot has is told only of jobs that are seen."""
+    """Return all slots. The job of a slot is shown only if the caller may see it."""
     return [
         {
             "id": slot.id,
@@ -62,7 +62,7 @@ def slots_view(slots: Iterable[Place], seen: set[int]) -> list[Any]:
 
 
 def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[dict[str, Any]]:
-    """Quotas, and what was used of them."""
+    """Return the tenants' quotas and their use."""
     found = []
     held, counts = (
         Counter(tenant for _, tenant in store.slots_owners().values()),
@@ -87,7 +87,7 @@ def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[di
 
 
 async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
-    """All that the first page shows."""
+    """Return the data of the first page."""
     sees = caller.sees
 
     def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For Spack: var/spack/repos/builtin/packages/libddl/package.py. The sdist's digest is filled in
-with each release."""
+"""A recipe for Spack: var/spack/repos/builtin/packages/libddl/package.py. Each release fills in the
+digest of the sdist."""
 
 from spack.package import *
 

@@ -48,8 +48,8 @@ def test_it_measures(run_program: Run, tmp_path: Path) -> None:
 
 def test_what_it_does_not_know(run_program: Run) -> None:
     for options, said in (
-        (["--models", "resnet50"], "--models: 'resnet50' is none of psum, transformer, calls"),
-        (["--backends", "mpi"], "--backends: 'mpi' is none of ddl, gloo"),
+        (["--models", "resnet50"], "--models: 'resnet50' must be one of psum, transformer, calls"),
+        (["--backends", "mpi"], "--backends: 'mpi' must be one of ddl, gloo"),
     ):
         ended = run_program([*COMMAND, *options], cwd=ROOT)
         assert ended.code == 2 and said in ended.err, ended.err

@@ -77,7 +77,7 @@ assert "xf16>" in text
 try:
     ddl.allreduce_gradients(w, compression="f8")
 except InvalidArgument as error:
-    assert "compression: 'f8' is none of None, f16, bf16" in str(error)
+    assert "compression: 'f8' must be None, f16 or bf16" in str(error)
 else:
     raise AssertionError
 keys = ddl.allgather(jax.random.key_data(ddl.rank_key(jax.random.key(0)))[None])
@@ -122,7 +122,7 @@ def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "CXX": "nothing++"}
     command = [sys.executable, "-m", "ddl_jax", "build"]
     ended = run_program(command, cwd=tmp_path, env=env)
-    assert ended.code == 1 and "CXX is 'nothing++', which is not there" in ended.err
+    assert ended.code == 1 and "CXX is 'nothing++', not found" in ended.err
     assert "Traceback" not in ended.err
 
 

@@ -111,7 +111,7 @@ def test_communicators(ddlrun: Run, backend: str, size: int) -> None:
     env = {**QUIET, "KERAS_BACKEND": backend}
     ended = ddlrun(size, COMMUNICATORS, env=env, limit=240)
     if backend == "torch":
-        assert "ddl_keras on PyTorch has operations of all ranks only" in ended.err
+        assert "ddl_keras on PyTorch supports only operations of all ranks" in ended.err
     else:
         assert ended.expect_success().out.count("done ") == 6 * size, ended.out
 

@@ -127,7 +127,7 @@ def test_operations_without_compiler(ddlrun: Run, no_compiler: dict[str, str]) -
     ended = ddlrun(2, program, "interpreted", env=no_compiler, limit=240).expect_success()
     for rank in range(2):
         assert ended.lines(rank) == ["done eager", "done graph", "done gradients", "done"]
-    assert "RuntimeWarning: there is no C++ compiler (CXX is 'no-such-compiler'" in ended.err
+    assert "RuntimeWarning: no C++ compiler was found (CXX is 'no-such-compiler'" in ended.err
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_it_measures(run_program: Run, tmp_path: Path, model: str, millions: str
 def test_what_it_does_not_know(run_program: Run) -> None:
     ended = run_program([*COMMAND, "--models", "resnet18"], cwd=ROOT)
     assert ended.code == 2
-    assert "--models: 'resnet18' is none of resnet50, transformer, small" in ended.err
+    assert "--models: 'resnet18' must be one of resnet50, transformer, small" in ended.err
 
 
 @pytest.mark.usefixtures("torch_native")

@@ -107,14 +107,14 @@ def test_second_build_does_nothing(run_program: Run, torch_native: Path, tmp_pat
 def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": str(tmp_path / "cache"), "PATH": str(tmp_path), "CXX": ""}
     said = (
-        "there is no C++ compiler (tried c++, g++, clang++); install one (Debian: apt install g++)"
+        "no C++ compiler was found (tried c++, g++, clang++); install one (Debian: apt install g++)"
     )
     command = [sys.executable, "-m", "ddl_torch", "build"]
     ended = run_program(command, cwd=tmp_path, env=env)
     assert ended.code == 1
     assert ended.err.endswith(f"ddl_torch: {said}\n") and "Traceback" not in ended.err
     ended = run_program(command, cwd=tmp_path, env={**env, "CXX": "nothing++"})
-    assert "CXX is 'nothing++', which is not there" in ended.err
+    assert "CXX is 'nothing++', not found" in ended.err
 
 
 IN_PYTHON = {"CXX": "nothing++"}
@@ -195,7 +195,7 @@ print(tensor.item(), flush=True)
 """
     ended = ddlrun(2, text, env=env).expect_success()
     assert ended.lines(0) == ended.lines(1) == ["2.0"]
-    assert ended.err.count("native part, hence slower: the compiler ended with exit code 3:") == 2
+    assert ended.err.count("native part, hence slower: the compiler failed with exit code 3:") == 2
     assert ended.err.count("the disk is on fire") == 2
     assert not list(cache.rglob("*.so"))
 
@@ -205,7 +205,7 @@ def test_cache_that_cannot_be_written(run_program: Run, tmp_path: Path) -> None:
     env = {"DDL_CACHE": "/proc/nowhere"}
     ended = run_program([sys.executable, "-m", "ddl_torch", "build"], cwd=tmp_path, env=env)
     assert ended.code == 1
-    assert "set DDL_CACHE to a folder that can be written" in ended.err
+    assert "set DDL_CACHE to a writable folder" in ended.err
 
 
 def test_import_torch_is_not_burdened(run_program: Run, tmp_path: Path) -> None:

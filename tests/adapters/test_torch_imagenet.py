@@ -68,7 +68,7 @@ def test_resumed_as_if_never_interrupted(
     assert not list(tmp_path.glob("*.partial"))
     resumed = ddlrun(2, *train, "--steps", str(steps), "--resume", "part", limit=240)
     assert outcome(resumed).weights == ended.weights
-    assert f"going on after step {until} of part" in resumed.out
+    assert f"resuming after step {until} of part" in resumed.out
 
     refused = ddlrun(2, *train, "--resume", "part", "--bf16", limit=240)
     assert refused.code == 1
@@ -84,5 +84,5 @@ def test_bf16(ddlrun: Run, data: Path) -> None:
 def test_no_images(run_program: Run, tmp_path: Path) -> None:
     ended = run_program([sys.executable, PROGRAM, "nowhere"], cwd=tmp_path, limit=120)
     assert ended.code == 1
-    assert "there is no folder nowhere/train; --make-sample makes one" in ended.err
+    assert "the folder nowhere/train does not exist; --make-sample creates" in ended.err
     assert "Traceback" not in ended.err

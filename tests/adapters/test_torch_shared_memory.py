@@ -88,5 +88,5 @@ for choice in ("some", None):
     lines = ended.expect_success().out.splitlines()
     assert lines == [
         "shared_memory: 'some' is none of None, False, True, all",
-        'DDL_TORCH_SHARED is "yes", and not 0, 1 or all',
+        'DDL_TORCH_SHARED is "yes"; must be 0, 1 or all',
     ]

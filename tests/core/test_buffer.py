@@ -192,12 +192,14 @@ def test_read_only_bytes() -> None:
 
 @pytest.mark.parametrize("name", ["longdouble", "clongdouble", "datetime64[s]", "S4", "str_"])
 def test_unknown_dtype(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="send: dtype .* is none of bool, .*float64"):
+    with pytest.raises(InvalidArgument, match="send: dtype .* must be one of bool, .*float64"):
         as_buffer(np.zeros(4, name), "send")
 
 
 def test_unknown_dtype_by_dlpack() -> None:
-    with pytest.raises(InvalidArgument, match="send: DLPack type code 8 with 8 bits is none of"):
+    with pytest.raises(
+        InvalidArgument, match="send: DLPack type code 8 with 8 bits must be one of"
+    ):
         as_buffer(Relabelled(np.zeros(4, np.uint8), code=8), "send")
 
 

@@ -74,4 +74,7 @@ def test_help_fits_one_screen_without_former_names(run_program: Run, tmp_path: P
 def test_broken_command_of_another_package(run_program: Run, tmp_path: Path) -> None:
     env = install(tmp_path, "broken", "break = broken:add", "raise RuntimeError('not today')")
     ended = run_program([*DDL, "lab", "--help"], cwd=tmp_path, env=env).expect_success()
-    assert ended.err == "ddl: no command break (broken:add): RuntimeError: not today\n"
+    assert (
+        ended.err
+        == "ddl: the command break is not available (broken:add): RuntimeError: not today\n"
+    )

@@ -466,7 +466,7 @@ def test_host_without_the_program(one: Hosts, lab: Lab) -> None:
     finally:
         lab.run("h2", ["umount", one.folder])
     assert (process.returncode, process.stdout) == (1, "")
-    assert f"rank 1 on h2: there is no file {program}" in process.stderr
+    assert f"rank 1 on h2: the file {program} does not exist" in process.stderr
 
 
 def test_host_with_a_wrong_name_for_another(
@@ -483,7 +483,7 @@ def test_host_with_a_wrong_name_for_another(
         lab.run("h2", ["umount", "/etc/hosts"])
     assert (code, out) == (1, "")
     assert err == (
-        "ddlrun: rank 1 on h2: it takes h1 for itself (127.0.0.1); correct its /etc/hosts\n"
+        "ddlrun: rank 1 on h2: it resolves h1 to itself (127.0.0.1); correct its /etc/hosts\n"
     )
 
 
@@ -496,7 +496,7 @@ def test_interface_that_one_host_does_not_have(one: Hosts, lab: Lab) -> None:
         rename = rename.replace("set eth0", "set eth7")
         lab.run("h3", ["sh", "-c", rename.format("eth0", "eth0")])
     assert (code, out) == (1, "")
-    assert "rank 1 on h3: GLOO_SOCKET_IFNAME says eth0, but there is only lo, eth7" in err
+    assert "rank 1 on h3: GLOO_SOCKET_IFNAME is eth0, but the host has only lo, eth7" in err
 
 
 def test_connections_without_the_secret_are_dropped(one: Hosts, lab: Lab) -> None:
@@ -550,13 +550,19 @@ def test_mpi_that_cannot_start(one: Hosts) -> None:
     ("arguments", "message"),
     [
         (["-H", "h1,h9"], "unknown host h9"),
-        (["-H", "h1,h2,localhost"], "-H localhost: other hosts cannot reach it by that name"),
+        (
+            ["-H", "h1,h2,localhost"],
+            "-H localhost: other hosts cannot reach this machine by that name",
+        ),
         (["-H", "h1:2,h2:1", "-mode", "r:4"], "-mode r:4 is for 4 ranks, but there are 3"),
         (["-H", "h1,h2,h3", "-racks", "2"], "3 hosts cannot be 2 equal racks"),
         (["-H", "h1,h2", "-nodes", "4"], "gives 4 hosts, but there are 2"),
         (["-H", "h1,h2", "-s"], "-s is not supported"),
         (["-H", "h1,h2", "--launcher", "/bin/true"], "/bin/true is not Open MPI, MPICH"),
-        (["-H", "h1,h2", "--launcher", "nothing"], "--launcher nothing: there is no such program"),
+        (
+            ["-H", "h1,h2", "--launcher", "nothing"],
+            "--launcher nothing: the program does not exist",
+        ),
     ],
 )
 def test_bad_usage_is_one_clear_line(one: Hosts, arguments: list[str], message: str) -> None:

@@ -54,7 +54,9 @@ def test_builds_for_other_processors_need_no_note() -> None:
         f"h1 has libddl {own['version']} ({own['speaks']}), build {machine} {digest}, and h2 has"
         f" libddl {own['version']} ({own['speaks']}), build {machine} 123: they work together"
     )
-    assert describe_library({"version": "", "speaks": "", "build": ""}) == "no libddl beside ddlrun"
+    assert (
+        describe_library({"version": "", "speaks": "", "build": ""}) == "no libddl next to ddlrun"
+    )
     unknown = {"version": "of an unknown version", "speaks": "", "build": f"{machine} 123"}
     assert describe_library(unknown) == ("libddl of an unknown version (unknown ABI and protocol)")
 

@@ -63,7 +63,7 @@ def test_hostfile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "it lists no host"),
+        ("", "the file lists no host"),
         ("h1 slots=two", "line 1: 'h1 slots=two' is not HOST slots=N"),
         ("h1\nh2 fast", "line 2"),
         (None, "No such file"),
@@ -81,8 +81,8 @@ def test_wrong_hostfiles(text: str | None, message: str, tmp_path: Path) -> None
     ("text", "message"),
     [
         ("rank 0=h1\nrank 0=h2", "line 2: 'rank 0=h2' is not a new rank"),
-        ("rank 1=h1", "are not 0, 1, ... without a gap"),
-        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: cores are counted over the whole host"),
+        ("rank 1=h1", "must be 0, 1, ... without a gap"),
+        ("rank 0=h1 slot=0:1-3", "slot=0:1-3: write the numbers of the host's cores"),
         ("0 h1", "is not a new rank"),
         ("", "without a gap"),
     ],
@@ -566,8 +566,8 @@ _LIMITS = {"slurm": "--time=1:00:00", "lsf": "-W 60", "pbs": "-l walltime=1:00:0
     [
         (["-n", "4"], "give the number of hosts, and of ranks on each"),
         (["-nodes", "2", "-accelerators", "2", "-n", "5"], "-n 5 is not 2 hosts of 2 ranks"),
-        (["-nodes", "2", "-accelerators", "2", "-H", "a"], "the hosts come from the scheduler"),
-        (["-nodes", "2", "-accelerators", "2", "--image", "x"], "--image has no meaning"),
+        (["-nodes", "2", "-accelerators", "2", "-H", "a"], "the scheduler chooses the hosts"),
+        (["-nodes", "2", "-accelerators", "2", "--image", "x"], "--image is not supported"),
         (["-nodes", "2", "-accelerators", "2"], "qsub is not in PATH"),
     ],
 )

@@ -157,7 +157,7 @@ def test_lost_reports_name_nobody() -> None:
 
 
 def test_a_colon_is_refused() -> None:
-    with pytest.raises(LaunchError, match='the argument ":" begins another program'):
+    with pytest.raises(LaunchError, match='an argument is ":", which begins another program'):
         remote_job._wrapped(["train.py", ":", "more"])
 
 
@@ -191,7 +191,7 @@ def test_files_of_the_user_are_kept(submitted: list[str], tmp_path: Path) -> Non
     script.write_text(script.read_text() + "# changed\n")
     refused = run()
     assert refused.returncode == 2
-    assert "true.pbs is there already" in refused.stderr
+    assert "true.pbs exists and was changed" in refused.stderr
     assert script.read_text().endswith("# changed\n")
 
 

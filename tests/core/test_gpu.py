@@ -55,10 +55,10 @@ refused(InvalidArgument, r"parts\\[0\\]: in host memory, but recv is on a GPU",
         lambda: comm.allreduce_ordered(order, [host], gpu))
 refused(InvalidArgument, "dst: on a GPU, but add takes arrays in host memory",
         lambda: add(gpu, gpu, other))
-refused(InvalidArgument, "stream: it is for arrays on a GPU, and these are in host memory",
+refused(InvalidArgument, "stream: only for arrays on a GPU, but these are in host memory",
         lambda: comm.allreduce(host, stream=1))
 for wrong in ("1", -1, True, 1.5):
-    refused(InvalidArgument, "stream: .* is no CUDA stream",
+    refused(InvalidArgument, "stream: .* is not a CUDA stream",
             lambda: comm.allreduce(gpu, stream=wrong))
 refused(Unsupported, "not for named operations", lambda: comm.allreduce(gpu, name="a"))
 refused(Unsupported, "not for messages", lambda: comm.send(gpu, 0))
@@ -66,7 +66,7 @@ group = comm.group()
 group.allreduce(gpu)
 refused(InvalidArgument, "DDL_MEMORY_HOST, but the group's operations have DDL_MEMORY_CUDA",
         lambda: group.allreduce(host))
-refused(InvalidArgument, "stream: in a group, it is for submit to take",
+refused(InvalidArgument, "stream: in a group, pass it to submit",
         lambda: group.allreduce(gpu, stream=1))
 refused(Unsupported, "not for named operations", lambda: group.submit(name="a"))
 refused(InvalidArgument, "array: .* is read-only",
@@ -76,7 +76,7 @@ refused(InvalidArgument, r"array: shape \\(4,\\) with strides \\(8,\\) .* is not
 comm.broadcast(changed(strides=(4,)))
 refused(InvalidArgument, "array: dtype >f4 has foreign byte order",
         lambda: comm.broadcast(changed(typestr=">f4")))
-refused(InvalidArgument, "array: dtype .* is none of",
+refused(InvalidArgument, "array: dtype .* must be one of",
         lambda: comm.broadcast(changed(typestr="|V3")))
 refused(InvalidArgument, "array: .* has a mask", lambda: comm.broadcast(changed(mask=object())))
 one, two = Stream(), Stream()

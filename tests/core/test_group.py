@@ -85,7 +85,7 @@ def test_arguments_are_checked_at_the_call(pair: Pair) -> None:
     group, a = pair[0].group(), np.ones(4)
     with pytest.raises(InvalidArgument, match="recv: 2 elements, expected 4"):
         group.allreduce(a, np.ones(2))
-    with pytest.raises(InvalidArgument, match="timeout: in a group, it is for submit to take"):
+    with pytest.raises(InvalidArgument, match="timeout: in a group, pass it to submit"):
         group.allreduce(a, timeout=1)
     with pytest.raises(InvalidArgument, match="name: in a group"):
         group.allreduce(a, name="x")
@@ -99,7 +99,7 @@ def test_a_group_under_way_refuses_calls(pair: Pair) -> None:
     group.allreduce(a)
     work = group.submit_async()
     for call in (group.submit, group.close, lambda: group.allreduce(a)):
-        with pytest.raises(InvalidState, match="the group is under way"):
+        with pytest.raises(InvalidState, match="the group is active"):
             call()
     with pair[1].group() as other:
         other.allreduce(np.ones(4))

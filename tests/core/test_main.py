@@ -52,7 +52,7 @@ def test_info_without_the_framework(adapter: str, module: str, name: str, tmp_pa
         cwd="/",
     )
     assert ended.returncode == 1
-    line = f"{adapter}: {name} is not installed; pip install 'libddl[{module}]' brings it\n"
+    line = f"{adapter}: {name} is not installed: pip install 'libddl[{module}]'\n"
     assert (ended.stdout, ended.stderr) == ("", line)
 
 

@@ -26,7 +26,9 @@ def test_copies_are_refused(alone: Comm, copied: Callable[[Any], Any], what: str
         "Work": alone.allreduce_async(np.ones(3)),
         "Group": alone.group(),
     }
-    with pytest.raises(TypeError, match=f"a ddl_core.{what} belongs to the process that made it"):
+    with pytest.raises(
+        TypeError, match=f"a ddl_core.{what} belongs to the process that created it"
+    ):
         copied(objects[what])
     assert alone.allreduce(np.ones(3))[0] == 1
 
@@ -34,5 +36,5 @@ def test_copies_are_refused(alone: Comm, copied: Callable[[Any], Any], what: str
 def test_arguments_of_other_types_are_named(alone: Comm) -> None:
     with pytest.raises(InvalidArgument, match="timeout: 'soon' is not a number of seconds"):
         alone.allreduce_async(np.ones(3)).wait("soon")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="secret: 5 is no text"):
+    with pytest.raises(InvalidArgument, match="secret: 5 is not a str"):
         Endpoint(secret=5)  # type: ignore[arg-type]

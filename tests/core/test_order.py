@@ -161,7 +161,7 @@ def test_wrong_arguments(call: Any, error: type[Exception], message: str) -> Non
 def test_wrong_parts(alone: Comm) -> None:
     order, one, out = alone.order([0, 0]), np.ones(3, np.float32), np.empty(3, np.float32)
     for parts, recv, message in [
-        ([], out, r"parts: 0, but rank 0 has 1: \[\(0, 2\)\]"),
+        ([], out, r"parts: got 0, but rank 0 has 1: \[\(0, 2\)\]"),
         ([np.ones(2, "f")], out, r"parts\[0\]: 2 elements, expected 3"),
         ([np.ones(3)], out, "dtype float64, but a float32 recv needs float32"),
         ([one], np.empty(3, np.float16)[:2], "3 elements, expected 2"),
@@ -170,7 +170,7 @@ def test_wrong_parts(alone: Comm) -> None:
     ]:
         with pytest.raises(InvalidArgument, match=message):
             alone.allreduce_ordered(order, parts, recv)
-    with pytest.raises(InvalidArgument, match="it is for 2 ranks, but the comm has 1"):
+    with pytest.raises(InvalidArgument, match="is for 2 ranks, but the comm has 1"):
         alone.allreduce_ordered(Order([0, 1], 2), [one], out)
     with pytest.raises(Unsupported, match="op is max: ordered sums are sums and averages"):
         alone.allreduce_ordered(order, [one], out, op="max")

@@ -295,13 +295,13 @@ def test_models(name: str) -> None:
         ("", "level: is missing"),
         ("level = 3", "level: is not a list of tables"),
         ("[[level]", "cluster.toml: "),
-        (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' is neither"),
+        (WIRE.format("a", 2).replace("wire", "rope"), "level[0].kind: 'rope' must be"),
         (WIRE.format("a", 2) + HOST.format(2), "level[1].kind: only the first"),
-        (WIRE.format("a", 0), "level[0].count: 0 is not an integer from 1 on"),
+        (WIRE.format("a", 0), "level[0].count: 0 is not an integer >= 1"),
         (WIRE.format("a", "true"), "level[0].count: True is not an integer"),
         (HOST.format("[1, 2]") + WIRE.format("a", 3), "level[0].count: [1, 2] has the ranks of 2"),
         (WIRE.format("a", 2) * 4, "level: has more than 3 levels of wires"),
-        (WIRE.format("a", 5000), "level: 5000 ranks are more than 4096"),
+        (WIRE.format("a", 5000), "level: has 5000 ranks; the limit is 4096"),
         (
             WIRE.format("a", 2).replace("100 MB/s", "fast"),
             "level[0].bandwidth: 'fast' is not a rate",
@@ -331,7 +331,7 @@ def test_wrong_clusters(
         (["draw"], "draw"),
         (["plan", "nowhere.toml"], "nowhere.toml: No such file"),
         (["plan", str(LAB), "--bytes", "many"], "'many' is not a number of bytes"),
-        (["plan", str(LAB), "--bytes", "2000 GiB"], "is more than 1024 GiB"),
+        (["plan", str(LAB), "--bytes", "2000 GiB"], "is above the limit of 1024 GiB"),
         (["simulate", str(LAB), "--hosts", "x", "--model", "m"], "'x' is not a list of integers"),
         (["simulate", str(LAB), "--model", str(LAB)], "lab.toml: images: is missing"),
         (
@@ -403,7 +403,7 @@ def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["simulate", str(LAB), "--plot", str(picture), *more]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
     assert main(["simulate", str(LAB), "--plot", str(tmp_path / "no" / "a.png")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default")  # of matplotlib

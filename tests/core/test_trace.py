@@ -139,11 +139,11 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, problem in (
-        ([a, again], f"{again} is of rank 0, and so is {a}"),
+        ([a, again], f"{again} and {a} are both of rank 0"),
         ([str(tmp_path / "no")], "no: No such file"),
-        ([str(empty)], "there is no file ddl-COMM-rankN.json"),
+        ([str(empty)], "the folder has no file ddl-COMM-rankN.json"),
         ([a, "-o", str(tmp_path / "no" / "b")], "No such file"),
-        ([a, "--size", "0"], "'0' is not an integer from 1 on"),
+        ([a, "--size", "0"], "'0' is not an integer >= 1"),
     ):
         assert main(["trace", *arguments]) == 2
         assert problem in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_the_table_has_what_the_sources_read() -> None:
 
 def test_misspelt() -> None:
     assert misspelt({"DDL_INTERFACE": "eth0", "DDL_LOG": "info", "DDL_WHATEVER_MINE": "1"}) == [
-        "DDL_INTERFACE is set, which libddl does not read: did you mean DDL_INTERFACES?"
+        "DDL_INTERFACE is set, but libddl does not read it: did you mean DDL_INTERFACES?"
     ]
 
 

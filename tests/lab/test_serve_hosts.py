@@ -78,7 +78,7 @@ def test_a_job_stops_at_its_knee(
             join = ["--join", f"{address}:{PORT}", "--token-file", token, "-n", SLOTS]
             start(host, "elastic", "agent", *join)
         log = (tmp_path / "h1.log").read_text
-        wait_until(lambda: log().count("is there") == 3, log, log)
+        wait_until(lambda: log().count("has connected with") == 3, log, log)
         command = [str(PROGRAM), "--steps", "5000", "--width", str(width), "--every", "100000"]
         command += ["--share", str(share), "--go", str(tmp_path / "never")]
         spec = {"command": command, "logical": 12, "folder": str(tmp_path)}

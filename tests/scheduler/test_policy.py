@@ -293,7 +293,7 @@ def test_reasons_for_waiting() -> None:
     ]
     plan = plan_make(jobs, slots, [Tenant("b", cap=2)])
     assert plan.waiting == {
-        "many": "needs 4 slots; those before it leave 2",
+        "many": "needs 4 slots; the jobs before it leave 2 free",
         "huge": "needs 16 slots; there are 8",
         "capped": "needs 3 slots; tenant b may have 2",
         "none": "needs 20 to 4096 slots, but has 16 logical workers",

@@ -139,7 +139,7 @@ def test_a_second_service_is_refused(serving: Serving) -> None:
     order = [*DDL, "serve", "--store", serving.path, "--listen", "0"]
     done = subprocess.run(order, cwd=serving.folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert f"another ddl serve, process {serving.process.pid}, uses it" in done.stderr
+    assert f"another ddl serve uses it: process {serving.process.pid}" in done.stderr
 
 
 def test_a_connection_that_is_cut_is_made_again(serving: Serving, tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_failures_say_why(serving: Serving, tmp_path: Path) -> None:
     plain.write_text("print('done')\n")
     jobs = {
         serving.submit(command=[str(plain)], max=2): "rank 0 on .*/plain.py made no elastic job",
-        serving.submit(command=["missing.py"]): "missing.py: there is no such program",
-        serving.submit(command=[]): "its specification is wrong: command is",
+        serving.submit(command=["missing.py"]): "missing.py: the program does not exist",
+        serving.submit(command=[]): "its specification is invalid: command is",
         serving.submit(command=[str(wrong)], max=1): "rank 0 on .* OSError: no such sample",
         serving.submit(folder="/does/not/exist"): "No such file or directory",
     }
@@ -324,7 +324,7 @@ def test_service_survives_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixt
             stdout=file,
         )
     try:
-        found = wait_for(lambda: re.search(r"listens on (http://\S+)", log.read_text()))
+        found = wait_for(lambda: re.search(r"listening on (http://\S+)", log.read_text()))
         small = Path(f"/proc/{process.pid}/root{tmp_path}/small")
         token = (tmp_path / "token").read_text().strip()
 
@@ -349,14 +349,14 @@ def test_service_survives_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixt
         assert "the store cannot be written now" in statuses[-1][1]["error"]["message"]
         wait_for(lambda: ask("GET", "/v1/overview")[1]["problem"], "the problem is shown")
         print_once(ask("GET", "/v1/overview")[1])
-        assert "nothing can be written: " in capsys.readouterr().out
+        assert "the service cannot write: " in capsys.readouterr().out
         (small / "filler").unlink()
         wait_for(lambda: not ask("GET", "/v1/overview")[1]["problem"], "there is none any more")
         status, made = ask("POST", "/v1/jobs", {"command": ["missing.py"]})
         assert status == 201
         wait_for(lambda: ask("GET", f"/v1/jobs/{made['id']}")[1]["state"] == "failed")
         assert process.poll() is None
-        assert "nothing can be written" in log.read_text()
+        assert "the service cannot write: " in log.read_text()
     finally:
         process.terminate()
         assert process.wait(LIMIT) == 0, log.read_text()
@@ -369,7 +369,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
         )
         return done.returncode, done.stderr
 
-    assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots 0: at least 1 is needed\n")
+    assert run("--store", "a.db", "--slots", "0") == (2, "ddl: --slots is 0; must be at least 1\n")
     code, told = run("--store", "missing/a.db")
     assert code == 1 and "ddl: --store missing/a.db: [Errno 2] No such file" in told
 
@@ -423,4 +423,4 @@ def test_a_job_that_has_waited_long_comes_first(tmp_path: Path) -> None:
 def test_ageing_takes_time(seconds: str, tmp_path: Path) -> None:
     order = [*DDL, "serve", "--store", tmp_path / "jobs.db", f"--ageing={seconds}"]
     ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2 and "more than 0 seconds are needed" in ended.stderr
+    assert ended.returncode == 2 and "must be above 0 seconds" in ended.stderr

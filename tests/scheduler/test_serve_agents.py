@@ -163,7 +163,7 @@ def test_a_program_that_is_not_there(serving: AgentServing) -> None:
     job = serving.submit(command=["missing.py"])
     serving.wait(job, "failed")
     texts = [text for _, _, of, text in serving.store.events() if of == job]
-    assert "there is no such program" in " ".join(texts)
+    assert "the program does not exist" in " ".join(texts)
 
 
 @pytest.mark.slow
@@ -181,8 +181,8 @@ def test_jobs_share_an_agent(serving: AgentServing, alone: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--agents", "1"], "--agents: give --token-file too"),
-        (["--agents", "1", "--ray", "auto"], "--ray and --agents: give one of them"),
+        (["--agents", "1"], "--agents requires --token-file"),
+        (["--agents", "1", "--ray", "auto"], "--ray and --agents exclude each other"),
     ],
 )
 def test_wrong_usage(options: list[str], said: str, tmp_path: Path) -> None:

@@ -150,9 +150,9 @@ def test_a_tenant_without_a_user(serving: UserServing) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--user", "t=nosuchuser"], "there is no user 'nosuchuser'"),
-        (["--user", "t=root"], "root is root"),
-        (["--user", "t=nobody", "--ray", "auto"], "agents run jobs as the user"),
+        (["--user", "t=nosuchuser"], "user 'nosuchuser' does not exist"),
+        (["--user", "t=root"], "user root is root"),
+        (["--user", "t=nobody", "--ray", "auto"], "they run jobs as the user"),
     ],
 )
 def test_wrong_usage(options: list[str], said: str, tmp_path: Path) -> None:

@@ -172,13 +172,13 @@ def test_phillys_trace(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (ADAPTDL.replace("bert,6", "vgg,6"), "line 2: the application is 'vgg'; known are ncf"),
-        (ADAPTDL.replace("bert,6", "bert,0"), "line 2: num_replicas is '0'; it is a number from 1"),
-        (ADAPTDL.replace("107", "soon"), "line 3: time is 'soon'; it is a number from 0 on"),
+        (ADAPTDL.replace("bert,6", "bert,0"), "line 2: num_replicas is '0'; must be a number >= 1"),
+        (ADAPTDL.replace("107", "soon"), "line 3: time is 'soon'; must be a number >= 0"),
         (PHILLY.replace("2017-10-23 01", "monday"), "line 4: the timestamp is 'monday"),
         (PHILLY.replace("755.0,1", "nan,1"), "line 2: duration is 'nan'"),
-        ("a,b\n1,2\n", "its columns are: a, b"),
-        ("", "its columns are: none"),
-        (ADAPTDL.split("\n")[0], "there is no job in it"),
+        ("a,b\n1,2\n", "this file has a, b"),
+        ("", "this file has none"),
+        (ADAPTDL.split("\n")[0], "the file contains no job"),
         ("name,time,application,num_replicas\nncf-0,1\n", "line 2: the application is None"),
     ],
 )

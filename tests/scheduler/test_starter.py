@@ -119,7 +119,7 @@ def test_a_starter_that_has_ended(tmp_path: Path) -> None:
         made._connection.shutdown(socket.SHUT_RDWR)
         with (
             socket.socket() as any_socket,
-            pytest.raises(StarterLost, match="start ddl serve again"),
+            pytest.raises(StarterLost, match="restart ddl serve"),
         ):
             order = RunSpec(str(tmp_path / "jobs.db"), 1, {}, [], [])
             made.start(order, any_socket.fileno(), any_socket)

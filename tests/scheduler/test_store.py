@@ -112,7 +112,7 @@ def test_sizes_change_and_the_submission_stays_the_same(store: Store) -> None:
         with pytest.raises(StoreError, match="with other values"):
             store.job_submit("t", f"scaled{number}", {**spec, "min": 3, "max": 4}, 12.0)
     store.job_move(job, "cancelled", 13.0)
-    for wrong, why in ((job, "is cancelled"), (99, "there is no job 99")):
+    for wrong, why in ((job, "is cancelled"), (99, "job 99 does not exist")):
         with pytest.raises(StoreError, match=why):
             store.job_scale(wrong, 1, 2, 14.0)
 
@@ -256,7 +256,7 @@ def test_a_refused_plan_changes_nothing(store: Store) -> None:
     one, two = (store.job_submit("t", key, {}, 0.0) for key in "ab")
     store.plan_write({one: ("s1",)}, 1.0)
     before = (store.jobs(), store.slots(), store.intents(), store.events())
-    with pytest.raises(StoreError, match="slots s2 are given twice"):
+    with pytest.raises(StoreError, match="slots s2 are allocated twice"):
         store.plan_write({one: ("s2",), two: ("s2", "s3")}, 2.0)
     with pytest.raises(StoreError, match="jobs \\[99\\] have slots"):
         store.plan_write({99: ("s4",)}, 2.0)
@@ -264,13 +264,13 @@ def test_a_refused_plan_changes_nothing(store: Store) -> None:
 
 
 def test_what_does_not_exist(store: Store, path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+    with pytest.raises(StoreError, match="tenant 'x' does not exist"):
         store.job_submit("x", "a", {}, 0.0)
-    with pytest.raises(StoreError, match="there is no tenant 'x'"):
+    with pytest.raises(StoreError, match="tenant 'x' does not exist"):
         store.token_create("x", "user")
     with pytest.raises(StoreError, match="the role is 'root'; there are viewer, user, admin"):
         store.token_create("t", "root")
-    with pytest.raises(StoreError, match="there is no job 7"):
+    with pytest.raises(StoreError, match="job 7 does not exist"):
         store.job_move(7, "done", 0.0)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 9")

@@ -53,9 +53,9 @@ def test_a_job_is_submitted_scaled_paused_resumed_and_cancelled(site: Site) -> N
     assert texts == [
         "submitted",
         "scaled to 2:3",
-        "paused: asked by a",
-        "waiting: asked by a",
-        "cancelled: asked by a",
+        "paused: requested by a",
+        "waiting: requested by a",
+        "cancelled: requested by a",
     ]
 
 
@@ -219,14 +219,14 @@ REFUSED: list[tuple[int, str, str, Any, str | None, str]] = [
     (400, "PUT", "/v1/tenants/d", {"cap": 1, "guarantee": 2}, "admin", "at most cap"),
     (400, "POST", "/v1/tenants/a/tokens", {"role": "root"}, "admin", "viewer or user or admin"),
     (401, "GET", "/v1/jobs", None, None, "send the header 'Authorization: Bearer TOKEN'"),
-    (401, "GET", "/metrics", None, None, "there is no token"),
+    (401, "GET", "/metrics", None, None, "the request has no token"),
     (403, "POST", "/v1/jobs", JOB, "viewer", "needs the role user; the token's is viewer"),
     (403, "PUT", "/v1/tenants/d", {}, "user", "needs the role admin"),
     (404, "GET", "/v1/job", None, "user", "/v1/openapi.json lists"),
     (404, "GET", "/v1/jobs/1/logs/..%2f..%2fstore.db", None, "user", "/v1/openapi.json lists"),
-    (404, "GET", "/v1/jobs/999999", None, "user", "there is no job 999999"),
-    (404, "POST", "/v1/tenants/zz/tokens", {"role": "user"}, "admin", "no tenant 'zz'"),
-    (405, "DELETE", "/v1/jobs", None, "user", "DELETE is not possible here"),
+    (404, "GET", "/v1/jobs/999999", None, "user", "job 999999 does not exist"),
+    (404, "POST", "/v1/tenants/zz/tokens", {"role": "user"}, "admin", "tenant 'zz' does not exist"),
+    (405, "DELETE", "/v1/jobs", None, "user", "the method DELETE is not supported"),
     (409, "POST", "/v1/jobs/1/resume", None, "admin", "not paused"),
     (413, "POST", "/v1/jobs", {"command": ["x" * 70000]}, "user", "at most 65536 bytes"),
 ]
@@ -250,17 +250,22 @@ def test_bad_input_is_refused_and_named(
 @pytest.mark.parametrize(
     ("headers", "data", "status", "message"),
     [
-        ({"authorization": "Bearer wrong"}, None, 401, "not known, or was revoked"),
+        ({"authorization": "Bearer wrong"}, None, 401, "is unknown or was revoked"),
         ({"authorization": "Basic eDp5"}, None, 401, "not of the form"),
         ({"authorization": "Bearer "}, None, 401, "not of the form"),
-        ({"authorization": "Bearer \xff\xfe"}, None, 401, "not known"),
+        ({"authorization": "Bearer \xff\xfe"}, None, 401, "is unknown"),
         ({"content-type": "text/plain"}, b"{}", 415, "application/json"),
         ({}, b"{", 400, "the body is not JSON"),
         ({}, b"\xff\xfe\xfa", 400, "the body is not JSON"),
-        ({}, b'{"min": NaN}', 400, "NaN is no number"),
+        ({}, b'{"min": NaN}', 400, "NaN is not a JSON number"),
         ({}, b"[" * 60000, 400, "the body is not JSON"),
         ({}, b"1" * 60000, 400, "the body is not JSON"),
-        ({"idempotency-key": "a b"}, b'{"command": ["x"]}', 400, "the same key is the same job"),
+        (
+            {"idempotency-key": "a b"},
+            b'{"command": ["x"]}',
+            400,
+            "always names the same job",
+        ),
         ({"host": "evil.example"}, None, 400, "host is 'evil.example'"),
         ({"host": "127.0.0.1.evil.example"}, None, 400, "host is"),
     ],
@@ -322,7 +327,7 @@ def test_streams_are_counted_when_asked_for(tmp_path: Path) -> None:
         statuses, connections = _open_streams(site, "user", 20)
         assert (statuses.count(200), statuses.count(429)) == (4, 16)
         refused = site.ask("GET", "/v1/events/stream").text
-        assert "4 streams are open already by tenant a; close some" in refused
+        assert "4 streams are open already by tenant a; close one first" in refused
         statuses, others = _open_streams(site, "other", 4)
         assert (statuses.count(200), statuses.count(429)) == (3, 1)
         for connection in connections:
@@ -538,7 +543,7 @@ def test_tokens_do_not_travel_over_networks_unencrypted() -> None:
     for host in ("127.0.0.1", "::1", "[::1]", "localhost", "127.8.0.9"):
         assert check_address(host, None, None) is False
     for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", "node1"):
-        with pytest.raises(ValueError, match="may not travel over a network unencrypted"):
+        with pytest.raises(ValueError, match="tokens would be sent unencrypted"):
             check_address(host, None, None)
         assert check_address(host, pem, pem) is True
     with pytest.raises(ValueError, match="both a certificate and its key"):

@@ -81,7 +81,7 @@ def test_a_job_is_submitted_and_steered(site: Site, ddl: Ddl) -> None:
     lines = ddl("job", "list")[1].splitlines()
     assert lines[0].split()[:3] == ["job", "name", "state"]
     (line,) = (line for line in lines if line.split()[0] == str(job))
-    assert " ".join(line.split()[1:]) == "train.py paused a 1 0 of 3:4 paused by its owner"
+    assert " ".join(line.split()[1:]) == "train.py paused a 1 0 of 3:4 paused by its tenant"
     code, out, _ = ddl("job", "resume", str(job), "--json")
     assert (code, json.loads(out)["state"]) == (0, "waiting")
     assert ddl("job", "cancel", str(job))[0] == 0
@@ -163,14 +163,14 @@ def test_exit_codes_tell_what_was_wrong(site: Site, ddl: Ddl) -> None:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         code, _, err = ddl("job", "list", "--server", url)
-    assert code == 3 and "is `ddl serve` up?" in err
+    assert code == 3 and "is `ddl serve` running?" in err
     code, _, err = ddl("job", "list", role="wrong")
-    assert code == 4 and "not known" in err
+    assert code == 4 and "is unknown or was revoked" in err
     code, _, err = ddl("job", "submit", "x", role="viewer")
     assert code == 4 and "needs the role user" in err
     other = str(site.submit("other"))
     code, out, err = ddl("job", "pause", other, str(site.submit()))
-    assert code == 5 and "is paused" in out and f"no job {other}" in err
+    assert code == 5 and "is paused" in out and f"job {other} does not exist" in err
 
 
 def test_logs_are_printed_and_followed(site: Site, ddl: Ddl) -> None:
@@ -245,7 +245,7 @@ def test_what_is_set_counts_before_the_file(
     monkeypatch.setenv("DDL_SERVER_FILE", str(file))
     for name in ("DDL_SERVER", "DDL_TOKEN", "DDL_SERVER_CA"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(AccessError, match="there is no token: set DDL_TOKEN"):
+    with pytest.raises(AccessError, match="no token is set: set DDL_TOKEN"):
         access_read()
     written = Access("https://head:1", "abc", 'a"b\\c.pem')
     access_write(file, written)

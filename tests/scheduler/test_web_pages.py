@@ -244,7 +244,7 @@ def test_a_person_sees_and_steers_jobs(site: Site, browser: Browser) -> None:
     least.send_keys("5")
     browser.find("#scale button").click()
     browser.wait("!document.getElementById('problem').hidden")
-    assert "min is 5; allowed: at most max, which is 4" in browser.find("#problem").text
+    assert "min is 5; allowed: at most max=4" in browser.find("#problem").text
     least.clear()
     least.send_keys("3")
     browser.find("#scale button").click()

@@ -167,7 +167,7 @@ def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
     serving, log = Serving(tmp_path), tmp_path / "serve.log"
     try:
         (port,) = wait_for(
-            lambda: re.findall(r"listens on http://127\.0\.0\.1:(\d+)\n", log.read_text())
+            lambda: re.findall(r"listening on http://127\.0\.0\.1:(\d+)\n", log.read_text())
         )
         connection = HTTPConnection("127.0.0.1", int(port), timeout=60)
         connection.request("GET", "/v1/openapi.json")
@@ -177,7 +177,7 @@ def test_the_port_that_it_got_is_said(tmp_path: Path) -> None:
         ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 2, ended.stderr
         assert "address already in use" in ended.stderr.lower()
-        assert f"ddl: --listen 127.0.0.1:{port}: it could not be opened" in ended.stderr
+        assert f"ddl: --listen 127.0.0.1:{port}: the server could not listen" in ended.stderr
     finally:
         serving.close()
 
@@ -187,4 +187,4 @@ def test_what_is_no_host_name(name: str, tmp_path: Path) -> None:
     order = [*DDL, "serve", "--store", tmp_path / "jobs.db", "--listen", "0", "--host-name", name]
     ended = subprocess.run(order, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2
-    assert f"--host-name {name!r} is no name or address of a machine" in ended.stderr
+    assert f"--host-name {name!r} is not a name or address of a machine" in ended.stderr

@@ -307,7 +307,7 @@ static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
     int64_t chosen = number(frame, "comm");
     if (chosen && !(comm = part(chosen)))
         return refuse(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION,
-                      "ddl: this program has a communicator made before ddl_jax.shutdown()");
+                      "ddl: this program has a communicator created before ddl_jax.shutdown()");
     int compiled = (int)number(frame, "size"), size = ddl_comm_size(comm);
     if (compiled != size) {
         char text[MESSAGE_BYTES];

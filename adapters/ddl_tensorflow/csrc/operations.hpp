@@ -60,8 +60,8 @@ inline absl::Status wrong(const std::string &what, const std::string &text)
 inline absl::Status no_world(const std::string &what, int64_t number, const char *then)
 {
     if (number)
-        return absl::FailedPreconditionError("ddl " + what +
-                                             ": comm: was made before shutdown(); make it anew");
+        return absl::FailedPreconditionError(
+            "ddl " + what + ": comm: was created before shutdown(); create it again");
     return absl::FailedPreconditionError("ddl " + what + ": not initialized; call init() " + then);
 }
 
@@ -70,11 +70,12 @@ inline absl::Status check_rows(const std::string &what, const Numbers &rows, int
                                const World &world)
 {
     if (rows.size() != static_cast<size_t>(world.size()))
-        return wrong(what, "rows: has " + std::to_string(rows.size()) + " numbers, but there are " +
+        return wrong(what, "rows: has " + std::to_string(rows.size()) +
+                               " numbers; must have one for each of " +
                                std::to_string(world.size()) + " ranks");
     if (rows[world.rank()] != own)
         return wrong(what, "rows: is " + std::to_string(rows[world.rank()]) +
-                               " for this rank, whose tensor has " + std::to_string(own));
+                               " for this rank, but its tensor has " + std::to_string(own));
     return absl::OkStatus();
 }
 
@@ -85,23 +86,24 @@ absl::Status divide(const std::string &what, const char *argument, const Dims &d
 {
     const int64_t all = rows_of(dims), size = world.size();
     if (dims.empty())
-        return wrong(what, "tensor: is a scalar, which has no parts");
+        return wrong(what, "tensor: is a scalar, which cannot be divided");
     if (rows->empty()) {
         if (all % size)
             return wrong(what, "tensor: the first dimension of shape [" + absl::StrJoin(dims, ",") +
-                                   "] is no multiple of " + std::to_string(size));
+                                   "] is not a multiple of " + std::to_string(size));
         rows->assign(size, all / size);
     }
     if (rows->size() != static_cast<size_t>(size))
         return wrong(what, std::string(argument) + ": has " + std::to_string(rows->size()) +
-                               " numbers, but there are " + std::to_string(size) + " ranks");
+                               " numbers; must have one for each of " + std::to_string(size) +
+                               " ranks");
     for (int64_t each : *rows)
         if (each < 0)
             return wrong(what,
                          std::string(argument) + ": " + std::to_string(each) + " is negative");
     if (sum(*rows) != all)
-        return wrong(what, std::string(argument) + ": are " + std::to_string(sum(*rows)) +
-                               " in all, but the tensor has " + std::to_string(all));
+        return wrong(what, std::string(argument) + ": the sum is " + std::to_string(sum(*rows)) +
+                               ", but the tensor has " + std::to_string(all) + " rows");
     return absl::OkStatus();
 }
 

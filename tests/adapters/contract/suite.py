@@ -265,15 +265,17 @@ def check_refused_arguments(ranks: Ranks) -> None:
     """Before anything is sent: the world works on."""
     ddl, size = ranks.ddl, ranks.size
     ones = ranks.shim.array(np.ones(size + 1, np.float32))
-    refused(InvalidArgument, ["op: 'mean' is none of sum, average"], ddl.allreduce, ones, "mean")
+    refused(
+        InvalidArgument, ["op: 'mean' must be one of sum, average"], ddl.allreduce, ones, "mean"
+    )
     refused(InvalidArgument, ["op: 'mean'"], ddl.grouped_allreduce, [ones], "mean")
     refused(InvalidArgument, ["op: 'mean'"], ddl.reduce_scatter, ones, "mean")
     for root in (-1, size):
         refused(InvalidArgument, [f"root: {root} is not a rank"], ddl.broadcast, ones, root)
     for function in (ddl.reduce_scatter, ddl.alltoall):
-        refused(InvalidArgument, [f"({size + 1},) is no multiple of {size}"], function, ones)
+        refused(InvalidArgument, [f"({size + 1},) is not a multiple of {size}"], function, ones)
         scalar = ranks.shim.array(np.ones((), np.float32))
-        refused(InvalidArgument, ["() is no multiple of"], function, scalar)
+        refused(InvalidArgument, ["() is not a multiple of"], function, scalar)
     expected = np.full(size + 1, size, np.float32)
     ranks.same(ddl.allreduce(ones), expected, "after what was refused")
 

@@ -103,7 +103,7 @@ def unbuilt():
     )
     refused(
         InvalidArgument,
-        "variables here",
+        "variables on this rank",
         ddl.broadcast_model,
         keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(1) for _ in range(1 + RANK))]),
     )
@@ -337,7 +337,7 @@ def metrics():
     averaged = ddl.average_metrics({"a": tiny, "b": float(RANK)})
     assert averaged == {"a": expected, "b": (SIZE - 1) / 2}, averaged
     other = {"a": 1.0, "c" if RANK else "b": 2.0}
-    refused(InvalidArgument, "others on another rank", ddl.average_metrics, other)
+    refused(InvalidArgument, "another rank has other names", ddl.average_metrics, other)
     assert ddl.average_metrics({"a": 1.0}) == {"a": 1.0}
 
 

@@ -76,7 +76,7 @@ def check_refused() -> None:
     try:
         framework.function([x], either[rank % 2], mode=sys.argv[-1])(np.ones(2))
     except InvalidState as error:
-        said = f"rank {rank} runs operation {ours} of its graphs, where ranks run operations"
+        said = f"rank {rank} runs operation {ours} of its graphs, but the ranks run operations"
         assert f"{said} {min(ours, theirs)} to {max(ours, theirs)}" in str(error), error
     else:
         raise AssertionError("the ranks ran different operations")

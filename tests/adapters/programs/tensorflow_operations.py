@@ -111,7 +111,10 @@ ways = {
 }
 if not native:
     refused(
-        Unsupported, "allreduce: cannot be in a function with jit_compile", ways.pop("jit"), kinds
+        Unsupported,
+        "allreduce: is not supported in a function with jit_compile",
+        ways.pop("jit"),
+        kinds,
     )
     with tf.Graph().as_default():
         refused(Unsupported, "no native part: there is no C++ compiler", ddl.barrier)
@@ -214,9 +217,9 @@ ragged, sparse = tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([
 for given, said in (
     (ragged, "is a RaggedTensor, but"),
     (sparse, "is a SparseTensor, but"),
-    (None, "a NoneType that is no tensor"),
-    ([[1], [2, 3]], "a list that is no tensor"),
-    (object(), "a object that is no tensor"),
+    (None, "a NoneType cannot be converted"),
+    ([[1], [2, 3]], "a list cannot be converted"),
+    (object(), "a object cannot be converted"),
 ):
     for function in (ddl.allgather, tf.function(ddl.alltoall, autograph=False)):
         refused(ValueError, f"tensor: {said}", function, given)
@@ -225,26 +228,28 @@ refused(ValueError, "gradients[1]: is a RaggedTensor", ddl.allreduce_gradients, 
 refused(ValueError, "variables[0]: is a ndarray", ddl.broadcast_parameters, [np.ones(1)])
 assert ddl.allreduce([1, 2]).numpy().tolist() == [size, 2 * size]
 assert ddl.allreduce(np.ones(2, "f")).numpy().tolist() == [size] * 2
-refused(InvalidArgument, "op: None is none of", ddl.allreduce, one, None)
-refused(InvalidArgument, "op: ['sum'] is none of", ddl.allreduce, one, ["sum"])
+refused(InvalidArgument, "op: None must be one of", ddl.allreduce, one, None)
+refused(InvalidArgument, "op: ['sum'] must be one of", ddl.allreduce, one, ["sum"])
 refused(InvalidArgument, "root: 'all' is not a rank", ddl.broadcast, one, "all")
 refused(InvalidArgument, "root: 0.5 is not a rank", ddl.broadcast, one, 0.5)
-refused(InvalidArgument, "name: 5 is no string", ddl.allreduce, one, "sum", 5)
+refused(InvalidArgument, "name: 5 is not a str", ddl.allreduce, one, "sum", 5)
 refused(InvalidArgument, "rows: 3 is not one number for each", ddl.allgather, one, 3)
 refused(InvalidArgument, "rows: [1.5", ddl.allgather, one, [1.5] * size)
 refused(InvalidArgument, "sent_rows: is a tensor of float32", ddl.alltoall, one, tf.ones(size))
-refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, tf.ones(1), "mean")
+refused(
+    InvalidArgument, "op: 'mean' must be one of sum, average", ddl.allreduce, tf.ones(1), "mean"
+)
 refused(InvalidArgument, f"root: {size} is not a rank", ddl.broadcast, tf.ones(1), size)
 refused(InvalidArgument, "root: -1 is not a rank", ddl.broadcast, tf.ones(1), -1)
 refused(InvalidArgument, f"rows: is {rank + 1} for this rank", ddl.allgather, tf.ones(9), rows)
 refused(InvalidArgument, "is not one number for each of", ddl.allgather, tf.ones(9), [9] * 9)
-refused(InvalidArgument, "sent_rows: are", ddl.alltoall, tf.ones(5 * size), [1] * size)
+refused(InvalidArgument, "sent_rows: the sum is", ddl.alltoall, tf.ones(5 * size), [1] * size)
 if size > 1:
-    refused(InvalidArgument, "is no multiple of", ddl.reduce_scatter, tf.ones(size + 1))
+    refused(InvalidArgument, "is not a multiple of", ddl.reduce_scatter, tf.ones(size + 1))
     traced = tf.function(ddl.alltoall, autograph=False).get_concrete_function
-    refused(InvalidArgument, "is no multiple of", traced, tf.ones(size + 1))
+    refused(InvalidArgument, "is not a multiple of", traced, tf.ones(size + 1))
     unknown = tf.function(ddl.alltoall, input_signature=[tf.TensorSpec([None])], autograph=False)
-    refused(tf.errors.InvalidArgumentError, "is no multiple of", unknown, tf.ones(size + 1))
+    refused(tf.errors.InvalidArgumentError, "is not a multiple of", unknown, tf.ones(size + 1))
 
 # ---- gradients, against finite differences ----
 #

@@ -60,7 +60,7 @@ with torch.no_grad():
     assert not ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).requires_grad
 assert ddl.allreduce(parameter).shape == ()
-refused(InvalidArgument, "op: 'mean' is none of sum, average", ddl.allreduce, ones, op="mean")
+refused(InvalidArgument, "op: 'mean' must be one of sum, average", ddl.allreduce, ones, op="mean")
 refused(InvalidArgument, "out: has shape (3,)", ddl.allreduce, ones, out=torch.ones(3))
 refused(TypeError, "loat8_e4m3fnuz", ddl.allreduce, torch.ones(3).to(torch.float8_e4m3fnuz))
 
@@ -149,8 +149,8 @@ refused(
     out=torch.ones(3),
 )
 if size > 1:
-    refused(InvalidArgument, "is no multiple of", ddl.reduce_scatter, torch.ones(size + 1))
-    refused(InvalidArgument, "is no multiple of", ddl.alltoall, torch.ones(size + 1))
+    refused(InvalidArgument, "is not a multiple of", ddl.reduce_scatter, torch.ones(size + 1))
+    refused(InvalidArgument, "is not a multiple of", ddl.alltoall, torch.ones(size + 1))
 
 assert ddl.alltoall(torch.arange(size) + 10 * rank).tolist() == [
     10 * of + rank for of in range(size)
