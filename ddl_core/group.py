@@ -132,7 +132,7 @@ class Group(Operations):
 
     def _idle(self) -> GroupHandle:
         if self._work is not None and not self._work.done():
-            raise InvalidState("the group is under way: wait for its work first")
+            raise InvalidState("the group is pending: wait for its work first")
         if self._comm._handle is None:
             raise InvalidState("the comm is closed")
         if self._group.handle is None:

@@ -99,7 +99,7 @@ def test_a_group_under_way_refuses_calls(pair: Pair) -> None:
     group.allreduce(a)
     work = group.submit_async()
     for call in (group.submit, group.close, lambda: group.allreduce(a)):
-        with pytest.raises(InvalidState, match="the group is under way"):
+        with pytest.raises(InvalidState, match="the group is pending"):
             call()
     with pair[1].group() as other:
         other.allreduce(np.ones(4))

@@ -284,7 +284,7 @@ static void refusals(ddl_comm *comm, void *argument)
         if (ddl_comm_rank(comm) == 0) {
             OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, &work));
             REFUSED(ddl_allreduce(comm, NULL, &y, 1, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
-                    "\"twice\" is under way");
+                    "\"twice\" is pending");
             OK(ddl_barrier(comm, NULL, NULL));
         } else {
             OK(ddl_barrier(comm, NULL, NULL));
