@@ -142,10 +142,10 @@ static void test_refused(void)
     check_refused(good, unsealed(BYTES), "can shrink");
     check_refused(good, shrunk(), "can shrink");
     check_refused(good, ddl__memory_file_create(BYTES / 2), "is too short");
-    check_refused(good, ordinary(), "is no memory file");
-    check_refused(good, one_end(), "is no memory file");
-    check_refused(good, open("/dev/zero", O_RDWR | O_CLOEXEC), "is no memory file");
-    check_refused(good, open("/tmp", O_RDONLY | O_CLOEXEC), "is no memory file");
+    check_refused(good, ordinary(), "is not a memory file");
+    check_refused(good, one_end(), "is not a memory file");
+    check_refused(good, open("/dev/zero", O_RDWR | O_CLOEXEC), "is not a memory file");
+    check_refused(good, open("/tmp", O_RDONLY | O_CLOEXEC), "is not a memory file");
     wrong.bytes = UINT64_MAX;
     check_refused(wrong, ddl__memory_file_create(BYTES), "is too short");
     wrong.bytes = 0;

@@ -224,7 +224,7 @@ static void test_link(void)
     record[RECORD - 1] ^= 1;
     put(&l, record, sizeof record);
     link->ops->poll(link);
-    CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: what came was altered"),
+    CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: received data was altered"),
           "state %d \"%s\"", link->state, link->reason);
     link->ops->destroy(link);
     ddl__slots_destroy(slots);
