@@ -183,7 +183,9 @@ def first_host(nodes: str) -> str:
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env.get(name)
     if text is None:
-        raise InvalidArgument(f"the environment has no {name}, which belongs to the others")
+        raise InvalidArgument(
+            f"the environment has no {name}, although other variables of its launcher are set"
+        )
     if not re.fullmatch(r"[0-9]{1,10}", text):  # as many as Slurm's job ids have
         raise InvalidArgument(f'{name} is "{text}", not a number')
     return int(text)

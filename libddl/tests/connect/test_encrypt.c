@@ -359,7 +359,7 @@ static void test_misuse(void)
     OK(ddl_endpoint_create(&config, &endpoint));
     ddl_endpoint_destroy(endpoint);
     setenv("DDL_ENCRYPT", "yes", 1);
-    INVALID(ddl_endpoint_create(&config, &endpoint), "DDL_ENCRYPT=\"yes\" is neither 1 nor 0");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "DDL_ENCRYPT=\"yes\": must be 1 or 0");
     setenv("DDL_ENCRYPT", "0", 1);
     config.encrypt = 0;
     OK(ddl_endpoint_create(&config, &endpoint));
