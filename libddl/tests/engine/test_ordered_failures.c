@@ -23,7 +23,8 @@ static void check_orders(void)
     ddl_order *order = NULL;
     REFUSED(ddl_order_create(NULL, 1, 1, &order), DDL_EINVAL, "owners is NULL");
     REFUSED(ddl_order_create(&one, 1, 2, NULL), DDL_EINVAL, "order is NULL");
-    REFUSED(ddl_order_create(&one, 0, 2, &order), DDL_EINVAL, "workers is 0: from 1 to 4096");
+    REFUSED(ddl_order_create(&one, 0, 2, &order), DDL_EINVAL,
+            "workers is 0; must be from 1 to 4096");
     REFUSED(ddl_order_create(&one, 4097, 2, &order), DDL_EINVAL, "workers is 4097");
     REFUSED(ddl_order_create(&one, 1, 0, &order), DDL_EINVAL, "ranks is 0");
     REFUSED(ddl_order_create(wrong, 2, 3, &order), DDL_EINVAL, "owners[1] is 3, ranks is 3");
