@@ -72,7 +72,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return get_uuid(__func__, uuid, device);
 }
 
-/* Those without a value here are 0. */
+/* Return the value of an attribute; 0 if it has no value here. */
 static int attribute_value(int attribute, CUdevice device)
 {
     const settings *set = standin_settings();
@@ -173,7 +173,7 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* Replaces the top of the stack. NULL removes it. */
+/* Replace the top of the stack. NULL removes it. */
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
     CUresult result = standin_enter(__func__);

@@ -35,7 +35,7 @@ static const error errors[] = {
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "it is not supported (CUDA stand-in)"},
 };
 
-/* Constant, so without the lock, and in every process. */
+/* Constant, so usable without the lock and in every process. */
 static const error *find_error(CUresult value)
 {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)

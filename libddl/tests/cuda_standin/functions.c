@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the stand-in's functions by name, as programs do that do not use dlsym. */
+/* Finds the stand-in's functions by name, for programs that do not use dlsym. */
 #include <string.h>
 
 #include "standin.h"

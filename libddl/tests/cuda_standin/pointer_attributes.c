@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a pointer. */
+/* The attributes of pointers. */
 #include "standin.h"
 
-enum { NO_DEVICE = -2 }; /* the ordinal of memory that no device knows */
+enum { NO_DEVICE = -2 }; /* the ordinal of memory that belongs to no device */
 
 static bool is_host(const range *r)
 {
     return r->kind == HOST_ALLOCATED || r->kind == HOST_REGISTERED;
 }
 
-/* Store the attribute; false if this memory has none, or it is unknown here. Without a range, the
- * attribute is that of memory CUDA does not know. */
+/* Store the attribute. Return false if this memory does not have it, or if it is unknown here.
+ * Without a range, use the attribute of memory that CUDA does not know. */
 static bool write_attribute(void *data, CUpointer_attribute attribute, const range *r,
                             CUdeviceptr pointer)
 {
@@ -48,7 +48,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* Unlike the function above, it accepts pointers that CUDA does not know. An attribute that this
+/* Unlike the function above, this accepts pointers that CUDA does not know. An attribute that this
  * memory does not have becomes NULL. */
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr pointer)

@@ -24,7 +24,7 @@ static bool is_reached(unsigned found, unsigned value, unsigned condition)
     }
 }
 
-/* The load that finds the value acquires what the program released with it. */
+/* Wait for a word. The load that finds the value acquires what the program released with it. */
 static void run_wait_value(work *w)
 {
     const struct timespec pause = {0, POLL_NS};
@@ -89,8 +89,9 @@ CUresult cuStreamWriteValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_
 
 static unsigned long long host_functions;
 
-/* One at a time in a context, since the real driver may run them so. A host function that waits for
- * one of another stream therefore waits forever. The lock is hidden, and orders nothing. */
+/* Run a host function. Only one runs at a time in a context, because the real driver may run them
+ * so. A host function that waits for one of another stream therefore waits forever. The lock is
+ * hidden, and orders nothing. */
 static void run_host(work *w)
 {
     standin_hide();

@@ -55,7 +55,7 @@ static void mappings(void)
     CU(cu.cuMemsetD8Async(base + UNIT / 2, 1, UNIT, NULL));
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuMemsetD8Async(base + UNIT + UNIT / 2, 1, UNIT, NULL));
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuMemFree_v2(base));
-    /* The memory stays until its last mapping and its handle are gone. */
+    /* The memory stays until its last mapping and its handle are released. */
     CU(cu.cuMemRelease(first));
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuMemRelease(first));
     CU_IS(CUDA_ERROR_INVALID_VALUE, cu.cuMemAddressFree(base, 3 * UNIT));
@@ -89,7 +89,7 @@ static void access_of_devices(void)
     check_device_words(base, 5, "the second device's memory");
 }
 
-/* An item uses memory that is gone when it runs; the message goes to the descriptor. */
+/* Use memory that is freed when the item runs; the message goes to the descriptor. */
 static void use_freed(int messages)
 {
     CHECK(dup2(messages, STDERR_FILENO) >= 0, "dup2: %m");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the stand-in for libcuda.so.1, which it opens as libddl will. Without arguments: all cases;
- * else those whose names are given. */
+/* Tests the stand-in for libcuda.so.1, which it opens as libddl does. Without arguments: all cases;
+ * else the named ones. */
 #include <dlfcn.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The virtual memory functions: addresses and memory apart. A mapping is a range of the kind
- * MAPPED. Reserved addresses without a mapping belong to no range. */
+/* The virtual memory functions, in which addresses and memory are separate. A mapping is a range of
+ * the kind MAPPED. Reserved addresses without a mapping belong to no range. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -49,7 +49,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
     return standin_leave(result);
 }
 
-/* A handle is the address of the memory, and one of its references. */
+/* A handle is the address of the memory object, and holds one reference. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
@@ -149,7 +149,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* Whether whole mappings fill these addresses. */
+/* Return true if whole mappings fill these addresses. */
 static bool are_mapped(uintptr_t start, size_t bytes)
 {
     if (!is_granular(start, bytes) || bytes > UINTPTR_MAX - start)
