@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation x dtype x op x ranks x counts x in place or not x blocking or not, on the link
- * kind named by the argument (inproc, shm, tcp, mixed, hosts, interleaved); values small enough
- * that every dtype is exact. */
+ * kind named by the argument (inproc, shm, tcp, mixed, hosts, interleaved), with values small
+ * enough that every dtype is exact. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,13 +16,13 @@ static const ddl_dtype dtypes[] = {DDL_BOOL, DDL_I8,      DDL_U8,      DDL_I16, 
 static const ddl_op ops[] = {DDL_SUM,         DDL_AVERAGE,   DDL_MIN,    DDL_MAX,
                              DDL_PRODUCT,     DDL_BIT_AND,   DDL_BIT_OR, DDL_BIT_XOR,
                              DDL_LOGICAL_AND, DDL_LOGICAL_OR};
-/* One of each size and way of reducing: those that run where all would take too long. */
+/* One dtype of each size and way of reducing, for runs in which all would take too long. */
 static const ddl_dtype some_dtypes[] = {DDL_U8, DDL_BF16, DDL_F32, DDL_F64, DDL_C128, DDL_F8_E4M3};
 enum { SOME_DTYPES = sizeof some_dtypes / sizeof *some_dtypes };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes, OPS = sizeof ops / sizeof *ops };
 
-/* Elements come in three classes, and rank r's element is 1 to 3, by its class. As bools are true
- * or false, and fp8 has 8 as the greatest sum of which all parts are exact, they have fewer. */
+/* Elements have three classes, and rank r's element is 1 to 3, by its class. Bools have fewer
+ * values, and fp8 has fewer because 8 is its greatest sum with exact parts. */
 static int class_of(int64_t i)
 {
     return (int)((i * 7 + i / 64) % 3);
@@ -57,7 +57,7 @@ static uint16_t bf16_bits(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Small floats of few digits, rounded to nearest even as on the way from f32. */
+/* Convert to small floats of few digits, rounded to nearest even as from f32. */
 static uint8_t f8_bits(float f, int fraction, int bias)
 {
     uint32_t u, drop = (uint32_t)(23 - fraction);
@@ -105,7 +105,7 @@ static bool defined(ddl_dtype dtype, ddl_op op)
                                                    : true;
 }
 
-/* What all ranks' elements of a class come to; wrapped as i8 and u8 wrap. */
+/* Return the reduction of all ranks' elements of a class, wrapped as i8 and u8 wrap. */
 static double reduced(int size, int class, ddl_dtype dtype, ddl_op op)
 {
     int64_t sum = 0, product = 1, low = 9, high = 0, all = ~0, any = 0, odd = 0;
@@ -151,7 +151,7 @@ static unsigned char *buffer(int64_t n, ddl_dtype dtype)
 {
     unsigned char *at = malloc((size_t)n * ddl_dtype_size(dtype) + 64);
     CHECK(at, "no memory");
-    return at + 1; /* unaligned on purpose */
+    return at + 1; /* deliberately unaligned */
 }
 
 static void done(ddl_status status, ddl_work **at)
@@ -162,7 +162,7 @@ static void done(ddl_status status, ddl_work **at)
     if (!work)
         return;
     OK(ddl_work_wait(work, -1));
-    OK(ddl_work_wait(work, -1)); /* waiting again gives the same */
+    OK(ddl_work_wait(work, -1)); /* waiting again gives the same result */
     ddl_work_destroy(work);
 }
 
@@ -178,7 +178,8 @@ static void expect(const void *got, const void *want, int64_t n, const job *j, c
               j->dtype, j->op, (long long)j->count, j->variant, i / element);
 }
 
-/* Elements first, first + 1, ... of rank `rank`, or (-1) of the reduction over `size` ranks. */
+/* Fill in elements first, first + 1, ... of rank `rank`, or if it is -1, of the reduction over
+ * `size` ranks. */
 static void fill_from(unsigned char *at, const job *j, int rank, int size, int64_t first, int64_t n)
 {
     _Alignas(16) unsigned char classes[3][16];
@@ -189,7 +190,7 @@ static void fill_from(unsigned char *at, const job *j, int rank, int size, int64
     int64_t known = n < CLASSES_PERIOD ? n : CLASSES_PERIOD;
     for (int64_t i = 0; i < known; i++)
         memcpy(at + (size_t)i * element, classes[class_of(first + i)], element);
-    for (int64_t more; known < n; known += more) { /* whole periods but for the last */
+    for (int64_t more; known < n; known += more) { /* whole periods except the last */
         more = n - known < known ? n - known : known;
         memcpy(at + (size_t)known * element, at, (size_t)more * element);
     }
@@ -244,7 +245,7 @@ static void reductions(ddl_comm *comm, const job *j)
     free(kept - 1);
 }
 
-/* To each root in turn; the others' recv buffers stay as they were. */
+/* Reduce to each root in turn; the other ranks' recv buffers must not change. */
 static void reductions_to_root(ddl_comm *comm, const job *j)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -277,7 +278,7 @@ static void reductions_to_root(ddl_comm *comm, const job *j)
     free(kept - 1);
 }
 
-/* Elements that rank a sends to rank b: a's, beginning at b. */
+/* Fill in the elements that rank a sends to rank b: a's elements, starting at b. */
 static void fill_pair(unsigned char *at, const job *j, int a, int b)
 {
     fill(at, j, a, b, j->count);
@@ -397,11 +398,12 @@ static void movements(ddl_comm *comm, const job *j)
 typedef struct sweep {
     const int64_t *counts;
     int n_counts;
-    bool has_hosts; /* of several ranks */
+    bool has_hosts; /* hosts of several ranks */
     bool all;       /* each op and dtype in each variant */
 } sweep;
 
-/* Over hosts some ranks have passed on what was others', which takes memory that the comm keeps. */
+/* Over hosts some ranks have forwarded other ranks' data, which takes memory that the comm
+ * keeps. */
 static void check_scratch(ddl_comm *comm, bool has_hosts)
 {
     enum { ROOM = 1 << 16 };
@@ -454,14 +456,14 @@ int main(int argc, char **argv)
                      : !strcmp(kind, "interleaved") ? LINKS_INTERLEAVED
                                                     : DDL_LINK_TCP;
     bool has_hosts = links == LINKS_HOSTS || links == LINKS_INTERLEAVED;
-    /* In memory all runs quickly. Elsewhere, and under a sanitizer, each op takes one variant,
-     * rotating: how ranks meet does not depend on what they add. `make test-matrix` runs the rest.
-     * A large count is for 2 to 4 ranks. */
+    /* Over shared memory everything runs quickly. Otherwise, and under a sanitizer, each op takes
+     * one variant, rotating: the exchange between ranks does not depend on the op. `make
+     * test-matrix` runs the rest. A large count is for 2 to 4 ranks. */
     bool all = !SANITIZED && (links == DDL_LINK_INPROC || links == DDL_LINK_SHM);
     sweep s = {few, 4, has_hosts, all}, l = {many, 1, false, false};
     for (unsigned i = large; i < sizeof sizes / sizeof *sizes - large; i++) {
         run_ranks(sizes[i], links, matrix, large ? &l : &s);
-        /* Small segments: many waves in little data. */
+        /* Small segments: many waves with little data. */
         if (!large)
             run_ranks_with(sizes[i], (ddl_comm_config){.links = links, .segment_bytes = 128},
                            matrix, &s);

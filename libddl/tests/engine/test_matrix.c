@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
- * asynchronous or grouped, against a reference of its own.
+ * asynchronous or grouped, against an independent reference.
  *
  *     test_matrix inproc|shm|tcp|shared|mixed [full|pairwise|sample] [shard=I/N]
  *                 [PARAMETER=VALUE ...]
@@ -8,7 +8,7 @@
  * shared: as shm, with buffers of ddl_alloc; mixed: some of the buffers.
  * full: all; pairwise: a covering array, in which each pair of values of two parameters occurs;
  * sample (the default): pairwise, and each 199th of all. shard: each N-th of these from the I-th
- * on. A failing case is told as the command that runs it alone. */
+ * on. A failing case is reported as the command that runs it alone. */
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "matrix_cases.h"
@@ -83,11 +83,11 @@ static ddl_status barrier(ddl_comm *comm, const call *c, const ddl_options *o, d
 
 typedef enum who { NOBODY, EVERYBODY, ROOT } who;
 
-/* What block q of the result is. */
+/* The content of block q of the result. */
 typedef enum content {
-    REDUCED, /* of the reduction */
-    OTHERS,  /* of rank q's elements */
-    ROOTS    /* of the root's elements */
+    REDUCED, /* the reduction */
+    OTHERS,  /* rank q's elements */
+    ROOTS    /* the root's elements */
 } content;
 
 typedef struct operation {
@@ -96,7 +96,7 @@ typedef struct operation {
     who gives, gets;
     bool gives_all, gets_all; /* a block for each rank, not only one */
     content content;
-    bool own_share; /* what comes are the elements from rank * count on */
+    bool own_share; /* the result is the elements from rank * count on */
     values kind;
 } operation;
 
@@ -121,7 +121,7 @@ static bool sensible(const combination *c)
     ddl_op op = (ddl_op)c->v[OP];
     if (o->run == barrier)
         return !op && !c->v[COUNT] && !c->v[DTYPE] && !c->v[PLACE];
-    if (o->run == broadcast && !c->v[PLACE]) /* it has one buffer */
+    if (o->run == broadcast && !c->v[PLACE]) /* broadcast has only one buffer */
         return false;
     if (o->kind == ANY)
         return !op;
@@ -133,7 +133,7 @@ static bool sensible(const combination *c)
 
 /* ---- one rank in one case ---- */
 
-/* All ranks of one run; the results are compared between the two barriers. */
+/* The state that all ranks of one run share; results are compared between the two barriers. */
 typedef struct shared {
     const char *link; /* or kind of buffers */
     const cases *cases;
@@ -178,7 +178,7 @@ static void must(const member *m, ddl_status status)
         failed(m, "%s: %s", ddl_strerror(status), ddl_last_error());
 }
 
-/* Elements first to first + n of a pattern. */
+/* Fill in elements first to first + n of a pattern. */
 static void fill(const member *m, unsigned char *at, const unsigned char *pattern, int64_t first,
                  int64_t n)
 {
@@ -190,7 +190,8 @@ static void fill(const member *m, unsigned char *at, const unsigned char *patter
     }
 }
 
-/* Whether `got` is near enough: one rounding per addition, and sums may cancel each other out. */
+/* Return true if `got` is near enough: one rounding per addition, and sums may cancel each
+ * other. */
 static bool near(const member *m, const unsigned char *got, const unsigned char *want)
 {
     number a = loaded(m->t, got), b = loaded(m->t, want);
@@ -225,8 +226,8 @@ static void expect_untouched(const member *m, const char *what, const unsigned c
             failed(m, "%s: byte %zu of %zu is 0x%02x, was 0x%02x", what, i, n, at[i], UNTOUCHED);
 }
 
-/* A buffer of n elements close to the end of its space, which a sanitizer guards; half of them
- * unaligned. */
+/* Return a buffer of n elements close to the end of its space, which a sanitizer guards; half of
+ * the buffers are unaligned. */
 static unsigned char *place(const member *m, unsigned char *space, int64_t n)
 {
     const unsigned char *v = m->c->v;
@@ -255,7 +256,7 @@ static void expect_result(const member *m, const unsigned char *at)
     }
 }
 
-/* What was reduced with rounding must have the same bits everywhere. */
+/* Results that are rounded must have the same bits on all ranks. */
 static void compare_ranks(const member *m)
 {
     m->all->results[m->rank] = m->recv;
@@ -265,7 +266,7 @@ static void compare_ranks(const member *m)
     pthread_barrier_wait(&m->all->barrier);
 }
 
-/* Between two small operations, with which it may be fused. */
+/* Run between two small operations, with which it may be fused. */
 static void run_grouped(const member *m, const call *main_call)
 {
     ddl_group *group;
@@ -305,11 +306,11 @@ static void run_in_place(member *m, call c, int64_t given, int64_t got)
     const unsigned char *own = m->patterns.of[m->rank];
     size_t size = m->t->size;
     int64_t n = given > got ? given : got, share = m->rank * m->n;
-    int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* of what is given */
+    int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* offset in the send buffer */
     m->recv = place(m, m->space[0], n);
     fill(m, m->recv + (size_t)at * size, own, 0, given);
     c.send = c.recv = m->recv;
-    if (m->c->v[OP] % 2 == 0 && m->o->run == scatter) /* in place can be said in two ways */
+    if (m->c->v[OP] % 2 == 0 && m->o->run == scatter) /* there are two ways to request in place */
         c.recv = NULL;
     else if (m->c->v[OP] % 2 == 0)
         c.send = NULL;
@@ -356,7 +357,7 @@ static void run_case(member *m, const combination *chosen)
     int64_t given = gives ? (m->o->gives_all ? m->size : 1) * m->n : 0;
     int64_t got = gets ? (m->o->gets_all ? m->size : 1) * m->n : 0;
     call c = {.count = m->n, .dtype = m->t->dtype, .op = (ddl_op)chosen->v[OP], .root = m->root};
-    /* Where a rank only gives or only gets, just broadcast and reduce know "in place". */
+    /* If a rank only sends or only receives, only broadcast and reduce support in place. */
     bool in_place =
         chosen->v[PLACE] && ((gives && gets) || m->o->run == broadcast || m->o->run == reduce);
     if (in_place)
@@ -383,8 +384,8 @@ static void *space(size_t n)
     return at;
 }
 
-/* Whether space i of this rank is of ddl_alloc. Among three ranks, the mixed ones have none, the
- * first and both. */
+/* Return true if space i of this rank is from ddl_alloc. Of three ranks, the mixed ones have none,
+ * the first and both. */
 static bool is_shared(const member *m, int i)
 {
     return !strcmp(m->all->link, "shared") || (!strcmp(m->all->link, "mixed") && m->rank % 3 > i);
@@ -452,7 +453,8 @@ static uint32_t link_named(const char *name)
                : 0;
 }
 
-/* The filters hold for all sets, so that a failing case of any is found in "full". */
+/* Choose the cases. The filters apply to all sets, so that a failing case of any set is found in
+ * "full". */
 static void choose(cases *all, int argc, char **argv)
 {
     const char *set = argc > 2 && !strchr(argv[2], '=') ? argv[2] : "sample";
@@ -482,7 +484,8 @@ int main(int argc, char **argv)
         value_names[DTYPE][i] = types[i].name;
     cases all = every_case();
     choose(&all, argc, argv);
-    /* Short segments make many waves; those of ddl_alloc's buffers are lent from 16 KiB on. */
+    /* Short segments make many waves; with ddl_alloc's buffers, segments of at least 16 KiB are
+     * zero-copy. */
     bool lends = links == DDL_LINK_SHM && strcmp(argv[1], "shm") != 0;
     ddl_comm_config config = {.links = links,
                               .segment_bytes = lends ? LENT_BYTES : SEGMENT_BYTES,
@@ -501,5 +504,5 @@ int main(int argc, char **argv)
     }
     printf("%-6s %zu of %zu cases passed  %.1f s\n", argv[1], run.done, all.n, seconds() - start);
     free(all.all);
-    return run.done == 0; /* nothing chosen is a mistake in the choice */
+    return run.done == 0; /* choosing nothing is an error */
 }

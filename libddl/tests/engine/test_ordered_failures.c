@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ordered_failures.c - ordered sums that are refused, that differ between ranks, and in whose
- * middle a rank dies: its parts can be brought again, to the survivors' comm. */
+/* test_ordered_failures.c - ordered sums that are rejected, that differ between ranks, and during
+ * which a rank dies: its parts can be passed again, to the survivors' comm. */
 #include <stdbool.h>
 
 #include "processes.h"
@@ -66,7 +66,7 @@ static void check_add(void)
     CHECK(a[0] == 2 && a[3] == 5, "%g %g", a[0], a[3]);
 }
 
-/* Every call below is refused on all ranks, and the comm works afterwards. */
+/* Every call below is rejected on all ranks, and the comm works afterwards. */
 static int refused(ddl_comm *comm)
 {
     const void *parts[] = {values[0], values[1]};
@@ -115,7 +115,7 @@ static int refused(ddl_comm *comm)
     return 0;
 }
 
-/* The most parts that there can be, of the longest elements. */
+/* The most possible parts, with the longest elements. */
 static int most_parts(ddl_comm *comm)
 {
     enum { MANY = 4096, COUNT = 3 };
@@ -142,7 +142,7 @@ static int most_parts(ddl_comm *comm)
     return 0;
 }
 
-/* One rank has other owners: the first operation tells. */
+/* One rank has other owners: the first operation detects it. */
 static int other_owners(ddl_comm *comm)
 {
     int own[WORKERS], rank = ddl_comm_rank(comm);
@@ -164,7 +164,7 @@ static int other_owners(ddl_comm *comm)
     return 0;
 }
 
-/* An all-reduce is no ordered one. */
+/* An all-reduce does not match an ordered one. */
 static int other_operation(ddl_comm *comm)
 {
     const void *parts[] = {values[0], values[1]};
@@ -184,7 +184,7 @@ static int other_operation(ddl_comm *comm)
     return 0;
 }
 
-/* What worker v contributes. */
+/* Compute what worker v contributes. */
 static void compute(int v)
 {
     for (int i = 0; i < LARGE; i++)
@@ -211,7 +211,8 @@ static void bring(const ddl_order *order, int rank, const void **parts)
     }
 }
 
-/* One dies among many sums. The survivors bring the same memory again, and what it had owned. */
+/* One rank dies among many sums. The survivors pass the same memory again, and the dead rank's
+ * parts. */
 static int killed(ddl_comm *comm)
 {
     static const int adopted[] = {0, 1, 0, 0, 0, 1}; /* by the survivors' new ranks */
