@@ -29,7 +29,7 @@ enum {
     DDL__CUDA_POINTER_DEVICE_ORDINAL = 9,
     DDL__CUDA_MEMORY_DEVICE = 2,
 
-    DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister alike */
+    DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister */
     DDL__CUDA_HOST_DEVICEMAP = 2,
     DDL__CUDA_STREAM_NON_BLOCKING = 1,
     DDL__CUDA_STREAM_PER_THREAD = 2, /* the highest handle of a default stream */

@@ -31,9 +31,9 @@ enum {
     DDL__SPINS = 2000,  /* some tens of microseconds */
     DDL__YIELDS = 2000, /* about a millisecond if no other thread wants the core */
     DDL__OVERSUBSCRIBED_YIELDS =
-        200,             /* ... at least 100 microseconds, more when others run meanwhile */
+        200,             /* at least 100 microseconds, more if other threads run meanwhile */
     DDL__LATE_NS = 4000, /* a yield that takes longer may have let another thread run */
-    /* at least 100 microseconds, more if other threads run meanwhile */
+    /* a yield that takes longer let a thread compute until it was preempted */
     DDL__TAKEN_NS = 1000000,
     DDL__OVERSUBSCRIBED_WAITS = 4, /* length of the first backoff */
     /* the same; the thread may have been a peer on its way to the same call */
