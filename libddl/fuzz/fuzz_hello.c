@@ -51,8 +51,7 @@ static fixture *open_fixture(void)
     return &h;
 }
 
-/* Return true if all fields are valid: the hello must be challenged, and admitted with a valid
- * proof. */
+/* True if all fields are valid: the hello must be challenged, and admitted with a valid proof. */
 static bool fits(const fixture *h, const ddl__hello *hello, bool local)
 {
     ddl__hello right = right_hello(h->endpoint, h->comm, hello->kind);

@@ -47,8 +47,7 @@ static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const vo
     return (uintptr_t)buffer + (size_t)start * ddl__dtype_size(call->dtype);
 }
 
-/* Return true if one buffer is this rank's block in the other. Other libraries also call that in
- * place. */
+/* True if one buffer is this rank's block in the other. Other libraries also call that in place. */
 static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
                                   const ddl__buffers *b)
 {

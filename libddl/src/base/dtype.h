@@ -28,8 +28,7 @@ const char *ddl__dtype_name(unsigned dtype);
 /* Return a name such as "sum"; "?" for an unknown op. */
 const char *ddl__op_name(unsigned op);
 
-/* Return true if the op is defined for the type; false if it is not, or if one of them is
- * unknown. */
+/* True if the op is defined for the type; false if it is not, or if one of them is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 
 #endif

@@ -70,7 +70,7 @@ static inline void ddl__fp_write(ddl__fp_mode mode)
 
 #endif
 
-/* Set the calling thread's control bits to those of `mode`; the flags do not change. */
+/* Set the calling thread's control bits as in `mode`; the flags do not change. */
 static inline void ddl__fp_set(ddl__fp_mode mode)
 {
     ddl__fp_write((ddl__fp_read() & ~(ddl__fp_mode)DDL__FP_CONTROL) |

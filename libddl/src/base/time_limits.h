@@ -30,7 +30,7 @@
 /* ---- creating a comm ---- */
 
 #define DDL__CREATION_LIMIT  (300 * DDL__S)  /* the default; a user's timeout_ms replaces it */
-#define DDL__OPERATION_LIMIT (1800 * DDL__S) /* the default, as above */
+#define DDL__OPERATION_LIMIT (1800 * DDL__S) /* the default; operation_timeout_ms replaces it */
 #define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
 /* of a path, before the next one is tried in parallel */

@@ -33,8 +33,7 @@ typedef struct ddl__engine_config {
     void *context;
 } ddl__engine_config;
 
-/* Takes ownership of the links in any case. Return NULL if a resource is unavailable (message
- * set). */
+/* Takes ownership of the links in any case. NULL if a resource is unavailable (message set). */
 ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 
 /* Close all links with a leave message, complete all works with DDL_EABORTED, and free the

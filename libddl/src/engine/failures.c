@@ -219,8 +219,7 @@ static void check_creation(ddl__engine *engine)
 }
 
 /* Receive the last spans of a peer before its end is handled: they may have arrived together with
- * it after the last poll. Advance until no further link ends. Return true if there were such
- * spans. */
+ * it after the last poll. Advance until no further link ends. True if there were such spans. */
 static bool advance_last_spans(ddl__engine *engine)
 {
     for (unsigned ended = ddl__links_ended(engine), before = 0; ended != before;) {

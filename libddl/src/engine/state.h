@@ -156,8 +156,7 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 /* Waits of fewer turns are not measured. */
 enum { DDL__SHORT_WAIT_TURNS = 64 };
 
-/* Make one pass over everything pending. Return false if all of it is blocked or there is
- * nothing. */
+/* Make one pass over everything pending. False if all of it is blocked or there is nothing. */
 bool ddl__advance(ddl__engine *engine);
 
 /* Complete messages that have ended. A failed message ends the comm. */

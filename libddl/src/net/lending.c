@@ -211,9 +211,8 @@ bool ddl__lending_receive(const ddl__arena *own, ddl__offer *offer, int *file, b
     return false;
 }
 
-/* Check an offer. A missing descriptor was dropped by the kernel, because this process has too
- * many. A region that replaces another one is valid only if all spans of the old one are
- * released. */
+/* Check an offer. A missing descriptor was dropped by the kernel, since this process has too many.
+ * A region that replaces another one is valid only if all spans of the old one are released. */
 static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer, int file,
                                bool several, uint64_t released)
 {

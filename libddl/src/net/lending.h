@@ -65,7 +65,7 @@ typedef struct ddl__lending {
         uint64_t last; /* position + 1 of the last span that was found there */
     } * borrowed;      /* the peer's regions that are mapped here, by number; or NULL */
     uint64_t wanted;   /* position + 1 of the span whose result is to be returned */
-    unsigned looked;   /* offers of the peer that were checked */
+    unsigned looked;   /* number of the peer's offers that were checked */
 } ddl__lending;
 
 /* Return true if the reader maps this region. Otherwise offer it once, to the owner of arena

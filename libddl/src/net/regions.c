@@ -60,9 +60,8 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. Return NULL if
- * refused. The kernel refuses what it would refuse to malloc; it does not check that for a memory
- * file. */
+/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. NULL if refused.
+ * The kernel refuses what it would refuse to malloc; it does not check that for a memory file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)
@@ -195,7 +194,7 @@ void ddl__memory_free(void *memory)
     else if (h.generation == ddl__generation())
         free_region(&h);
     else
-        munmap(h.mapping, h.mapped); /* includes a forked child's copy */
+        munmap(h.mapping, h.mapped); /* also unmaps a forked child's copy */
 }
 
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory)

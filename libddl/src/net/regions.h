@@ -68,7 +68,7 @@ void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *
  * detached. It stays valid at least until the memory is freed. */
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory);
 
-/* Return true if the region's memory is still that of its file. */
+/* Return true if the region's memory is still its file's. */
 static inline bool ddl__region_is_attached(const ddl__region *region)
 {
     return !atomic_load_explicit(region->detached, memory_order_acquire);

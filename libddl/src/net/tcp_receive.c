@@ -114,8 +114,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     return STOP;
 }
 
-/* Receive the rest of a frame over the first connection. Return false if the socket is
- * exhausted. */
+/* Receive the rest of a frame over the first connection. False if the socket is exhausted. */
 static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
@@ -222,7 +221,7 @@ void ddl__tcp_look(ddl__link *link)
         span_receive(l, NULL, 0, NULL);
 }
 
-/* While the state is open, a received header is that of a span. */
+/* While the state is open, a received header belongs to a span. */
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);

@@ -18,7 +18,7 @@ static int first_half(int n)
     return half;
 }
 
-/* Return the member that passes all workers of a sum, or NOBODY or SEVERAL. */
+/* Return the member that passes all workers of a sum, or one of NOBODY and SEVERAL. */
 static int member_of(const ddl__order *order, int first, int size)
 {
     int member = order->members[first];

@@ -163,8 +163,7 @@ const char *ddl__algorithm_name(ddl__algorithm by);
 /* Return the algorithm of that name, or DDL__ALGORITHM_NONE. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* Return true if the algorithm supports the request; return its predicted seconds, 0 if it does
- * not. */
+/* True if the algorithm supports the request; return its predicted seconds, 0 if it does not. */
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 

@@ -50,8 +50,7 @@ static inline bool ddl__request_has_levels(const ddl__request *request)
            (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
-/* Return true if wires connect several hosts, some with several ranks, not only by a mode
- * string. */
+/* True if wires connect several hosts, some with several ranks, not only by a mode string. */
 static inline bool ddl__request_has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

@@ -119,8 +119,7 @@ static double quantity(const char **at)
     return value;
 }
 
-/* Parse the wires after the "@" of a description, if it has one. Return false if they are
- * malformed. */
+/* Parse the wires after the "@" of a description, if it has one. False if they are malformed. */
 static bool read_wires(ddl__topology *t, const char *text)
 {
     const char *at = strchr(text, '@');

@@ -42,8 +42,7 @@ static void *publish(void *unused)
     }
 }
 
-/* Run one round of the thread that sets the flag rarely. Return true if both missed the other's
- * store. */
+/* Run one round of the thread that sets the flag rarely. True if both missed the other's store. */
 static bool is_missed(unsigned round, bool heavy)
 {
     atomic_store_explicit(&begun, round, memory_order_release);

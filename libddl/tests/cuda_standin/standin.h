@@ -37,8 +37,7 @@ typedef struct settings {
 /* Return the settings. Reads the environment in the first call. */
 const settings *standin_settings(void);
 
-/* Return true if DDL_STANDIN_FAIL requests a failure of this call of the function. Counts the
- * call. */
+/* True if DDL_STANDIN_FAIL requests a failure of this call of the function. Counts the call. */
 bool standin_fails(const char *function);
 
 /* Print a line to stderr that names the stand-in; standin_die also aborts. The lock may be held. */
@@ -130,8 +129,7 @@ typedef struct range {
  * none. */
 uintptr_t standin_reserve(size_t bytes, size_t alignment, uintptr_t hint);
 
-/* Add a range; it takes one reference to the memory, even on failure. Return NULL if out of
- * memory. */
+/* Add a range; it takes one reference to the memory, even on failure. NULL if out of memory. */
 range *standin_range_add(range_kind kind, uintptr_t start, size_t bytes, memory *m, context *owner);
 /* Remove the range. The addresses of device memory are released, except those of MAPPED. */
 void standin_range_remove(range *r);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of ranks with one GPU each, on the stand-ins for libcuda.so.1 and libnccl.so.2: they
  * have the right results, between the caller's previous and later work in the stream; also if NCCL
- * cannot be used, or hangs. Ranks are processes. Hosts are those of a mode string. */
+ * cannot be used, or hangs. Ranks are processes. A mode string declares the hosts. */
 #include "device_calls.h"
 
 enum { WORDS = 100000, LIMIT = 20, SAMPLE = SANITIZED ? 7 : 1 };

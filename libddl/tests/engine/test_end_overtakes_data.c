@@ -27,8 +27,7 @@ static void await(atomic_int *counter, int n)
         usleep(100);
 }
 
-/* Return true if the link may show its data. The first poll comes just before everything
- * arrives. */
+/* True if the link may show its data. The first poll comes just before everything arrives. */
 static bool may_show(void)
 {
     if (atomic_load(&hidden))

@@ -190,8 +190,7 @@ static void fill(const member *m, unsigned char *at, const unsigned char *patter
     }
 }
 
-/* Return true if `got` is near enough: one rounding per addition, and sums may cancel each
- * other. */
+/* True if `got` is near enough: one rounding per addition, and sums may cancel each other. */
 static bool near(const member *m, const unsigned char *got, const unsigned char *want)
 {
     number a = loaded(m->t, got), b = loaded(m->t, want);

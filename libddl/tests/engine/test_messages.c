@@ -157,7 +157,7 @@ static void any_source(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Of matching receives the oldest is served first, whether or not it names its source; of messages
+/* Of matching receives the oldest gets the message, whether or not it names its source; of messages
  * the oldest is taken. */
 static void order(ddl_comm *comm, void *argument)
 {

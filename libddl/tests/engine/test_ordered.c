@@ -174,7 +174,7 @@ static void all_cases(ddl_comm *comm, void *unused)
             for (int c = 0; c < COUNTS; c++)
                 for (ddl_op op = DDL_SUM; op <= DDL_AVERAGE; op++, turn++) {
                     int owners[WORKERS];
-                    /* Only some of the long ones; all are compared with those of one rank. */
+                    /* Only some of the long ones; all are compared with one rank's results. */
                     if (c == COUNTS - 1 && ddl_comm_size(comm) > 1 && turn % 3)
                         continue;
                     choose_owners(owners, workers_of[number], ddl_comm_size(comm), turn / 2 + turn);

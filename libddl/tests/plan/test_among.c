@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-reduces among some of the ranks: the plan equals that of a comm of only these ranks, with
+/* All-reduces among some of the ranks: the plan equals the plan of a comm of only these ranks, with
  * their ranks in the whole comm. */
 #include "check.h"
 #include "plan/plan.h"

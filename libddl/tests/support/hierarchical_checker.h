@@ -314,8 +314,7 @@ static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
     return NULL;
 }
 
-/* Execute the plans. Return NULL if all is right. Ranks take turns of random or of maximal
- * length. */
+/* Execute the plans. NULL if all is right. Ranks take turns of random or of maximal length. */
 static const char *execute(machine *m, bool at_random, const ddl__hierarchy *hierarchy)
 {
     uint32_t size = (uint32_t)m->request.size;

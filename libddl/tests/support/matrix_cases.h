@@ -38,8 +38,7 @@ typedef struct cases {
     size_t n;
 } cases;
 
-/* Return true if a combination that fits the table of operations exists; defined by
- * test_matrix.c. */
+/* True if a combination that fits the table of operations exists; defined by test_matrix.c. */
 static bool sensible(const combination *c);
 
 static int ranks_of(const combination *c)

@@ -68,7 +68,7 @@ static bool on_one_host(const world *w, uint32_t from, uint32_t to)
                     ddl__topology_group(t, DDL__HOSTS, (int)to);
 }
 
-/* Return true if this rank's memory is read by all ranks, or by those of its host. */
+/* Return true if this rank's memory is read by all ranks, or by the ranks of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
     return has_one_outlet(w) || on_one_host(w, from, to);

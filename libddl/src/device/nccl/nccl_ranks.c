@@ -329,7 +329,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     char why[DDL__MESSAGE_MAX] = "";
     ddl__device_nccl *n = d->nccl;
     bool is_possible = false;
-    n->use = DDL__NCCL_UNUSED; /* even if the check fails: the comm then ends */
+    n->use = DDL__NCCL_UNUSED; /* stays so if the check fails, which ends the comm */
     ddl_status status = begin_all(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;

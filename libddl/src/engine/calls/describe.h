@@ -21,7 +21,7 @@ static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t s
 /* The signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);
 
-/* Turn the signature into that of the spans of one block of an operation on uneven blocks. Its
+/* Make it the signature of the spans of one block of an operation on uneven blocks. Its
  * count is the block's, because two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 

@@ -22,7 +22,7 @@ struct ddl_order {
 /* Return NULL if out of memory. Owners must be below `ranks`. */
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks);
 
-/* Return the additions of all ranks' parts. The parts are the operands; span i has those of rank i.
+/* Return the additions of all ranks' parts. The parts are the operands; span i has rank i's parts.
  * Returns NULL if out of memory. The caller frees it with free. */
 ddl__fold *ddl__order_additions(const ddl_order *order);
 

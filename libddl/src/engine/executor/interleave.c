@@ -202,7 +202,8 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
     }
     for (step_cursor *s = cursors; s < cursors + n; s++)
         cursor_advance_partly(runner, s, bytes, element);
-    runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0); /* only for its fence */
+    /* a copy of 0 bytes, only for the fence */
+    runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0);
 }
 
 /* Complete the step. Return false if its result may be wrong; it then sends nothing more. */

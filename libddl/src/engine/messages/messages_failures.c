@@ -39,8 +39,7 @@ static void fail_by_leaving(ddl__messages *m, const char *who, const ddl_work *w
                        text);
 }
 
-/* Return true if a span has arrived. A span of the named stream counts, because a message may
- * follow it. */
+/* True if a span has arrived. A span of the named stream counts, since a message may follow it. */
 static bool peer_has_spans(const ddl__message_peer *p)
 {
     ddl__signature signature;

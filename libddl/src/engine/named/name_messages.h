@@ -10,7 +10,7 @@
 typedef struct ddl__name_message {
     struct ddl__name_message *next;
     int from;      /* rank */
-    unsigned kind; /* ddl__frame_kind */
+    unsigned kind; /* a ddl__frame_kind */
     size_t bytes;
     unsigned char payload[];
 } ddl__name_message;

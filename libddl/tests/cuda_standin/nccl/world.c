@@ -137,8 +137,7 @@ bool world_has_kind(world *w, int rank, unsigned kind)
     return all;
 }
 
-/* Return true if the process lives. A process that has exited and was not waited for has no
- * memory. */
+/* True if the process lives. A process that has exited and was not waited for has no memory. */
 static bool lives(int process)
 {
     char path[64], text[32] = "";
