@@ -65,13 +65,13 @@ PHRASES = {
 
 # As above, but so frequent today that they may only become fewer: at most that often in the tree.
 FEWER = {
-    r"\bso many\b": ("N, up to N, that many", 145),
-    r"\banew\b": ("again; a new one", 38),
-    r"\bthose who\b": ("the ranks that", 39),
-    r"\bone's own\b": ("your own", 13),
-    r"\b(?:is|are|not) served\b": ("is supported", 45),
+    r"\bso many\b": ("N, up to N, that many", 88),
+    r"\banew\b": ("again; a new one", 32),
+    r"\bthose who\b": ("the ranks that", 34),
+    r"\bone's own\b": ("your own", 11),
+    r"\b(?:is|are|not) served\b": ("is supported", 43),
     r"\bwhich is said\b": ("is logged, is printed", 4),
-    r"\bis none of\b": ("the value, and what it must be", 39),
+    r"\bis none of\b": ("the value, and what it must be", 38),
 }
 
 # First words of docstrings that leave out the subject or the verb ("Of these."), and how many

@@ -41,7 +41,7 @@ def test_an_unknown_message_is_noticed() -> None:
 
 def test_values_are_left_out() -> None:
     texts = [m.text for m in messages.messages()]
-    assert 'DDL_EINVAL: DDL_ENCRYPT="%s" is neither 1 nor 0' in texts
+    assert 'DDL_EINVAL: DDL_ENCRYPT="%s": must be 1 or 0' in texts
     assert not [t for t in texts if t.startswith("DDL_") and re.search("%[dul]", t)]
 
 

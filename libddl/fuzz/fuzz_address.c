@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the decoding of an address: bytes are decoded or refused, and a decoded address is encoded
- * to the same bytes. */
+/* Fuzzes the decoding of an address: bytes must be decoded or rejected, and a decoded address must
+ * be encoded to the same bytes. */
 #include <arpa/inet.h>
 
 #include "connect/address.h"

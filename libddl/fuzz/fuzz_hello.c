@@ -19,7 +19,7 @@ typedef struct fixture {
     ddl__digest comm; /* the slot's comm */
 } fixture;
 
-/* Wait for connections of a comm that no client names: meanwhile the rate limit does not apply. */
+/* Wait for connections of a comm that no client names: the rate limit does not apply meanwhile. */
 static void *keep_open(void *argument)
 {
     const fixture *h = argument;
@@ -65,8 +65,8 @@ static bool fits(const fixture *h, const ddl__hello *hello, bool local)
                          hello->kind == DDL__CONN_PAIR || hello->kind == DDL__CONN_FIRST_USE));
 }
 
-/* Send in pieces, with descriptors. False if one came with a piece that ends before byte `end`: the
- * endpoint closes such a connection. */
+/* Send in pieces, with descriptors. Return false if a descriptor came with a piece that ends before
+ * byte `end`: the endpoint closes such a connection. */
 static bool send_pieces(const fixture *h, int fd, const void *bytes, size_t n, bool local,
                         size_t end, input *in)
 {
@@ -87,7 +87,7 @@ static bool send_pieces(const fixture *h, int fd, const void *bytes, size_t n, b
     return timely;
 }
 
-/* Answer a challenge, perhaps wrongly. True if the client must be admitted. */
+/* Answer a challenge, perhaps wrongly. Return true if the client must be admitted. */
 static bool answer_challenge(const fixture *h, int fd, const ddl__hello *hello,
                              const ddl__hello *challenge, bool local, input *in)
 {
@@ -113,8 +113,8 @@ static bool answer_challenge(const fixture *h, int fd, const ddl__hello *hello,
     return admitted_now;
 }
 
-/* Connect with any bytes; the first ones are the hello. True if the endpoint keeps the connection
- * although the client has closed it, since its last message may be in it. */
+/* Connect with any bytes; the first ones are the hello. Return true if the endpoint keeps the
+ * connection although the client has closed it, because its last message may be in it. */
 static bool inbound(const fixture *h, input *in)
 {
     unsigned how = input_byte(in);
@@ -133,7 +133,7 @@ static bool inbound(const fixture *h, input *in)
     if (how & 8)
         n = input_length(in, sizeof said);
     bool whole = n >= sizeof said.hello, pointer = whole && said.hello.kind == DDL__CONN_INPROC;
-    /* An endpoint accepts a pointer from its own process only, which is this one. */
+    /* An endpoint accepts a pointer only from its own process, which is this one. */
     if (pointer)
         said.hello.arena = (uintptr_t)ddl__arena_share(h->arena);
 

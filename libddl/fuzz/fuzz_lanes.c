@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link of three sockets and a peer that deals long spans to its lanes, as it should or with
- * headers altered, bytes of any kind between them, and ends at any moment. A span is whole when all
- * its chunks have come, and not before; a peer that is wrong ends the link, and nothing else. */
+/* Fuzzes a link of three sockets. The peer sends chunks of long spans over its lanes, valid or with
+ * altered headers, with any bytes between them, and closes at any moment. A span must be complete
+ * when all its chunks have arrived, and not before; an invalid peer ends the link, and nothing
+ * else. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,14 +16,15 @@ typedef struct scene {
     input in;
     ddl__slots *slots;
     ddl__link *link;
-    int fds[1 + LANES]; /* the peer's ends, bare */
+    int fds[1 + LANES]; /* the peer's ends, raw */
     ddl__link_state before;
 
-    uint64_t announced, dealt, taken; /* long spans: in how far */
-    size_t offset;                    /* of what is dealt next, in span `dealt` */
-    bool right;                       /* so far */
-    bool blocked;                     /* a socket is full: nothing more is said */
-    bool begun, by_take; /* the link was asked for a span, and may only be asked again */
+    uint64_t announced, dealt, taken; /* numbers of long spans */
+    size_t offset;                    /* offset of the next chunk in span `dealt` */
+    bool right;                       /* valid so far */
+    bool blocked;                     /* a socket is full: nothing more is sent */
+    /* the link was asked for a span, and may only be asked for the same again */
+    bool begun, by_take;
 } scene;
 
 static size_t size_of(uint64_t number)
@@ -58,7 +60,7 @@ static void announce(scene *s)
     s->announced += !s->blocked;
 }
 
-/* The next chunk, or an altered one. */
+/* Send the next chunk, or an altered one. */
 static void deal(scene *s, bool alter)
 {
     static unsigned char bytes[sizeof(ddl__tcp_header) + CHUNK_MAX];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends and receives, and a peer that says anything over a real message link: any frames in any
- * order, about works that are there or not, with too much or too little behind them. No byte goes
- * where it does not belong (buffers are as large as their messages, for sanitizers to see), a
- * receive that succeeds has all its bytes, and what makes no sense ends the comm in words. */
+/* Fuzzes sends and receives. The peer sends anything over a real message link: any frames in any
+ * order, about existing works or not, with too much or too little data behind them. No byte may be
+ * written outside a buffer (buffers are as large as their messages, for sanitizers to see), a
+ * receive that succeeds must have all its bytes, and invalid input must end the comm with a
+ * message. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -27,24 +28,24 @@ enum {
     STEPS_MAX = 200
 };
 
-/* Whatever anybody sends; no byte is 0, and what receives wait in is. */
+/* The bytes that all sends use; no byte is 0, while receive buffers start as 0. */
 static unsigned char sent[BYTES_MAX];
 
 typedef struct scene {
     input in;
     ddl__arena *own, *theirs;
     ddl__slots *slots;
-    ddl__link *first, *their_first; /* ours and the peer's .. */
-    ddl__link *link, *other;        /* .. and those for messages */
+    ddl__link *first, *their_first; /* this rank's and the peer's link */
+    ddl__link *link, *other;        /* the same for messages */
     ddl__messages *messages;
     ddl_work works[WORKS];
     unsigned n_works;
-    uint32_t offered, accepted; /* our last numbers, as the peer has heard them */
+    uint32_t offered, accepted; /* this rank's last numbers, as received by the peer */
     bool dead;
 } scene;
 
 static char *const names[] = {"rank 0", "rank 1"};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* not contended */
 static atomic_uint names_unsent;
 
 /* ------------------------------------------------------------------------------------ both ends */
@@ -83,7 +84,7 @@ static void close_links(scene *s)
 
 /* ------------------------------------------------------------------------------------- the peer */
 
-/* A number that was heard, or any. */
+/* Return a number that was received, or any other. */
 static uint32_t some_id(scene *s)
 {
     unsigned how = input_byte(&s->in);
@@ -95,7 +96,7 @@ static uint32_t some_id(scene *s)
     }
 }
 
-/* One frame, perhaps often; the count is that of the bytes, or any. */
+/* Send one frame, perhaps repeatedly; its count is that of the bytes, or any other. */
 static void peer_send(scene *s)
 {
     unsigned how = input_byte(&s->in);
@@ -117,7 +118,7 @@ static void peer_send(scene *s)
     s->other->ops->flush(s->other);
 }
 
-/* Our own frames must make sense to a peer. */
+/* Check that this rank's frames are valid. */
 static void peer_receive(scene *s)
 {
     ddl__signature signature;
@@ -138,7 +139,7 @@ static void peer_receive(scene *s)
     }
 }
 
-/* ------------------------------------------------------------------------------------- our side */
+/* --------------------------------------------------------------------------------- this rank */
 
 static size_t bytes_of(const ddl_work *work)
 {
@@ -172,7 +173,7 @@ static void post(scene *s, ddl__kind kind)
     ddl__messages_post(s->messages, work);
 }
 
-/* As the driver does. */
+/* Run as the driver does. */
 static void run(scene *s)
 {
     const char *text;

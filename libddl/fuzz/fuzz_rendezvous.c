@@ -38,7 +38,7 @@ static void check_refused(const ddl__rendezvous_record *record)
     REQUIRE(memchr(record->text, 0, sizeof record->text), "a text without an end");
 }
 
-/* A list of addresses that somebody has altered is read within its bounds. */
+/* Check that an altered list of addresses is read within its bounds. */
 static void read_list(input *in)
 {
     unsigned char list[600];
@@ -54,7 +54,7 @@ static void read_list(input *in)
     REQUIRE(sum <= sizeof list, "%zu bytes", sum);
 }
 
-/* As the ranks handle records with the right magic. */
+/* Handle the records as the ranks handle records with the right magic. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     input in = {bytes, n};

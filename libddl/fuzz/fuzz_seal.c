@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An encrypted stream of which anything is made on its way: altered, cut, repeated, with anything
- * in between. What comes out is what was sent, in order, up to where the first byte was altered. */
+/* Fuzzes an encrypted stream that is modified on its way: altered, truncated, repeated, with bytes
+ * inserted. The output must be what was sent, in order, up to the first altered byte. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ static ddl__seal *make(int out, int in)
     return seal;
 }
 
-/* Records of some of the bytes, as they are on the wire; returns how much that is. */
+/* Write records of some of the bytes as they are on the wire. Return their length. */
 static size_t record(ddl__seal *from, const int fds[2], const unsigned char *bytes, size_t *sent,
                      unsigned char wire[WIRE], input *in)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer's memory file with anything in it, and the peer's scribbling in ours, between any calls of
- * the verbs of a link and of the one beside it: nothing outside the mapped memory is touched, and a
- * span is what was asked for.
- * Mappings lie between guard pages, since sanitizers know nothing of shared memory. */
+/* Fuzzes links over shared memory. The peer's memory file has any content, and the peer overwrites
+ * parts of ours, between any calls of the operations of a first and a second link. Memory outside
+ * the mappings must not be touched, and a span must be the requested one. Mappings lie between
+ * guard pages, because sanitizers do not know shared memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -20,11 +20,11 @@ enum { PAGE = 4096, GUARD = 16 * PAGE, SPANS = 4 * PAGE, PRIVATE = 2 * PAGE, STE
 /* In the order of mapping: our outlets, first and private, then the peer's. */
 enum { OWN, OWN_PRIVATE, PEER, PEER_PRIVATE, MAPPINGS };
 
-/* As in the arena, written down a second time: header, then the readers' rings. */
+/* The layout of an arena, defined independently of the library: header, then the readers' rings. */
 enum {
     LANES = 128,
-    ENTRIES = 512, /* in a ring, and each of */
-    ENTRY = 640,   /* bytes */
+    ENTRIES = 512, /* entries in a ring */
+    ENTRY = 640,   /* bytes of an entry */
     LOANS = 256 * 4 + 128,
     LANE = ENTRIES + 64 * ENTRY + LOANS,
     OFFSET = 24,
@@ -64,7 +64,7 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off
     return inside;
 }
 
-/* What lay between them is unmapped already, and may belong to somebody else by now. */
+/* The memory between the guards is already unmapped, and may belong to another mapping by now. */
 static void unmap_guards(void)
 {
     while (n_mappings) {
@@ -85,8 +85,8 @@ static bool is_inside(unsigned mapping, const void *at, size_t bytes)
 
 typedef struct side {
     ddl__link *link;
-    unsigned own, peer;                       /* mappings */
-    off_t own_outlet, peer_outlet, peer_lane; /* in the files */
+    unsigned own, peer;                       /* indices of mappings */
+    off_t own_outlet, peer_outlet, peer_lane; /* offsets in the files */
     uint64_t position;
     ddl__link_state before;
 } side;
@@ -94,7 +94,7 @@ typedef struct side {
 typedef struct scene {
     input in;
     ddl__arena *own;
-    side sides[2]; /* the link and the one beside it */
+    side sides[2]; /* the first and the second link */
     int own_file, peer_file;
 } scene;
 
@@ -111,7 +111,7 @@ static void scribble(scene *s, int file, off_t outlet)
     REQUIRE(pwrite(file, memory, (size_t)n, outlet) == n, "%s", strerror(errno));
 }
 
-/* The right arena's header in a file of any size, sealed or not. */
+/* Return a file of any size with a valid arena's header, sealed or not. */
 static int make_file(scene *s, const ddl__arena *right)
 {
     static const size_t sizes[] = {
@@ -135,7 +135,7 @@ static int make_file(scene *s, const ddl__arena *right)
     return fd;
 }
 
-/* Publish as a peer would, but say any place and length. */
+/* Publish as a peer would, but with any position and length. */
 static void publish(scene *s, const side *d)
 {
     uint64_t position = d->position + input_byte(&s->in) % 2;
@@ -155,7 +155,7 @@ static void publish(scene *s, const side *d)
     pwrite(s->peer_file, &stamp, sizeof stamp, entry);
 }
 
-/* Ring, and offer anything, with the right secret or not. */
+/* Ring, and offer any memory, with a valid secret or not. */
 static void ring(scene *s)
 {
     struct sockaddr_un name;
@@ -174,7 +174,7 @@ static void ring(scene *s)
 
 /* ------------------------------------------------------------------------------------- the link */
 
-/* What the next entry says, so that the span asked for is mostly the one that is there. */
+/* Return the length in the next entry, so that mostly the existing span is requested. */
 static size_t wanted(scene *s, const side *d)
 {
     uint32_t bytes = 0;
@@ -207,7 +207,8 @@ static void link_receive(scene *s, side *d, bool take)
     d->position++;
 }
 
-/* What is said to come next is what comes, or the peer's memory is corrupt. */
+/* Check that the next span that the link reports is delivered, or that the peer's memory is
+ * corrupt. */
 static void link_check_next(const side *d)
 {
     ddl__signature signature;
@@ -300,7 +301,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     ddl__arena *right = NULL;
     s.own = ddl__arena_create(1, SPANS, PRIVATE);
     n_mappings = MAPPINGS;
-    right = ddl__arena_create(1, SPANS, PRIVATE); /* without guards: it is not looked at */
+    /* without guards, because the link does not read it */
+    right = ddl__arena_create(1, SPANS, PRIVATE);
     n_mappings = PEER;
     REQUIRE(s.own && right, "%s", ddl__message());
     s.own_file = ddl__arena_fd(s.own);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link over a stream socket whose peer sends any bytes in any pieces, between any calls of the
- * link's verbs. What the link says it received must be what the wire brought. */
+/* Fuzzes a link over a stream socket. The peer sends any bytes in any pieces, between any calls of
+ * the link's operations. What the link receives must be what was sent. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 
 enum { SLOT = 4096, SLOTS = 2, WIRE_MAX = 1 << 14, SPAN_MAX = 600, STEPS_MAX = 200 };
 
-/* The wire format, written down a second time. */
+/* The wire format, defined independently of the library. */
 typedef struct frame {
     uint32_t type, bytes;
     ddl__signature signature;
@@ -24,20 +24,20 @@ typedef struct scene {
     input in;
     ddl__slots *slots;
     ddl__link *link;
-    int fd; /* the peer's end, bare */
+    int fd; /* the peer's end, raw */
     ddl__link_state before;
 
-    unsigned char wire[WIRE_MAX]; /* all that the peer says, .. */
-    size_t written, delivered;    /* .. and how much of it has come */
-    size_t at;                    /* where the next frame begins */
-    uint64_t spans;               /* written */
+    unsigned char wire[WIRE_MAX]; /* all bytes that the peer sends */
+    size_t written, delivered;    /* bytes of `wire` that are filled, and bytes that are sent */
+    size_t at;                    /* start of the next frame */
+    uint64_t spans;               /* number of written spans */
 
     frame heard; /* the last header that the link sent */
     size_t n_heard, payload;
     bool farewell;
 
-    bool wanting; /* the link was asked for this span, and may only be asked the same again */
-    bool taking;  /* .. by take */
+    bool wanting; /* the link was asked for this span, and may only be asked for the same again */
+    bool taking;  /* asked by take */
     size_t want_bytes;
     ddl__signature want;
     bool held; /* peeked at */
@@ -81,7 +81,7 @@ static void deliver(scene *s, size_t n)
         s->delivered += (size_t)k;
 }
 
-/* Follow what the link sends: whole frames, and nothing behind a farewell. */
+/* Check what the link sends: whole frames, and nothing after a farewell. */
 static void peer_receive_byte(scene *s, unsigned char byte)
 {
     REQUIRE(!s->farewell || s->payload, "something behind a farewell");
@@ -110,7 +110,7 @@ static void peer_receive(scene *s)
 
 /* ------------------------------------------------------------------------------------- the link */
 
-/* The frame at `at`, if its header has come. */
+/* Return the frame at `at`, if its header has arrived. */
 static bool next_frame(const scene *s, frame *head, const unsigned char **payload)
 {
     if (s->delivered - s->at < sizeof *head)
@@ -120,7 +120,7 @@ static bool next_frame(const scene *s, frame *head, const unsigned char **payloa
     return true;
 }
 
-/* Mostly the span that comes next, as a peer's program would. */
+/* Choose a span to request: mostly the next one, as a peer's program would. */
 static void want(scene *s)
 {
     if (s->wanting)
@@ -148,7 +148,7 @@ static void want(scene *s)
     REQUIRE(s->dst, "no memory");
 }
 
-/* The span that was given is the one that was wanted, and the one that came. */
+/* Check that the received span is the requested one, and the one that was sent. */
 static void check_span(const scene *s, const void *memory)
 {
     frame head;
@@ -184,7 +184,7 @@ static void take(scene *s)
     span_done(s);
 }
 
-/* A state once left open stays, and is what the next frame says. */
+/* Check the state: once not open, it must not change, and it must follow from the next frame. */
 static void check_state(scene *s)
 {
     const ddl__link *link = s->link;
@@ -228,7 +228,8 @@ static void link_receive(scene *s)
         peek(s);
 }
 
-/* What is said to come next is what the wire has brought, with or without its end. */
+/* Check that the next span that the link reports is the one on the wire, with or without its
+ * end. */
 static void link_check_next(scene *s)
 {
     frame head;
@@ -303,7 +304,7 @@ static void step(scene *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-    static scene s; /* large, and valgrind and the stack like it so */
+    static scene s; /* static because it is large for valgrind and the stack */
     memset(&s, 0, sizeof s);
     s.in = (input){bytes, n};
     int fds[2];
@@ -312,7 +313,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     s.slots = ddl__slots_create(SLOT, SLOTS);
     s.link = ddl__tcp_link_create(s.slots, fds[0], "", NULL);
     REQUIRE(s.slots && s.link, "%s", ddl__message());
-    /* As small as it gets, so that spans wait. */
+    /* The smallest buffer, so that spans wait. */
     REQUIRE(!setsockopt(s.link->fd, SOL_SOCKET, SO_SNDBUF, &(int){1}, sizeof(int)), "%s",
             strerror(errno));
     for (unsigned i = 0; s.in.left && i < STEPS_MAX; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the wireup of a comm of two ranks, one of which is this fuzzer. As rank 0 the library is
- * dialed by an intruder and by the valid member, which must get its place unless the intruder could
- * take it; over TCP with a second connection, for messages. As rank 1 the library dials, and gets
+ * dialed by an intruder and by the valid member, which must get its place unless the intruder was
+ * valid; over TCP with a second connection, for messages. As rank 1 the library dials, and gets
  * altered answers and altered memory. */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -21,9 +21,9 @@ typedef struct stage {
     ddl__comm_slot *slot;
     ddl__digest comm;
     ddl__arena *own;    /* two readers, as in a comm of two */
-    ddl__arena *theirs; /* the memory that a valid peer passes */
+    ddl__arena *theirs; /* memory that a valid peer passes */
     ddl__slots *slots;
-    ddl__address peer; /* of our other self, which only listens */
+    ddl__address peer; /* of the fuzzer's own endpoint, which only listens */
     int tcp, local;
 } stage;
 
@@ -55,7 +55,7 @@ static stage *open_fixture(void)
     return &s;
 }
 
-/* The valid arena, one with an altered header, or none: -1. */
+/* Return the valid arena, an arena with an altered header, or -1 for none. */
 static int make_memory(const stage *s, input *in)
 {
     unsigned how = input_byte(in) % 4;
@@ -74,13 +74,13 @@ static int make_memory(const stage *s, input *in)
     return fd;
 }
 
-/* By rank; only those to the other rank are ever created. */
+/* Links by rank; only those to the other rank are created. */
 typedef struct pair_links {
     ddl__link *links[2], *messages[2];
     ddl__control_dial *controls;
 } pair_links;
 
-/* Let a link receive any bytes, sent from the other end of its connection if we have that. */
+/* Let a link receive any bytes, sent from the other end of its connection if we have that end. */
 static void use_link(ddl__link *link, int fd, input *in)
 {
     unsigned char bytes[MORE];
@@ -147,15 +147,17 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
     return status == DDL_OK;
 }
 
-/* -------------------------------------------------------------------------------- we are dialed */
+/* ---------------------------------------------------------------- the library is dialed */
 
-/* The valid member. Over TCP it dials again when it has been answered. If the intruder has its
- * place, it completes the intruder's wireup. */
+/* The valid member. Over TCP it dials again after it was answered. If the intruder has its place,
+ * it completes the intruder's wireup. */
 typedef struct member {
     const stage *stage;
     int fd, second;
-    bool in;      /* with the first connection */
-    bool by_lane; /* the intruder's connection may be a lane of it; the second then has one, too */
+    bool in; /* the first connection was admitted */
+    /* the intruder's connection may be a lane of this member's link; the second connection then has
+     * one, too */
+    bool by_lane;
     int lane;
 } member;
 
@@ -177,7 +179,7 @@ static void *dial_second(void *argument)
     return NULL;
 }
 
-/* Over TCP the wireup lasts until the second connection is there. */
+/* Over TCP the wireup lasts until the second connection is admitted. */
 static void connect_both(const stage *s, bool local, member *m, pair_links *made)
 {
     ddl__hello answer;
@@ -201,11 +203,11 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     ddl__hello right = hello;
     input_alter(in, &hello, sizeof hello);
     if (hello.kind == DDL__CONN_INPROC)
-        hello.kind = DDL__CONN_SHM; /* pointers of this process are valid */
+        hello.kind = DDL__CONN_SHM; /* pointers of this process would be valid */
     if (hello.kind == DDL__CONN_CREATE_FAILURE)
-        hello.kind = right.kind; /* a notice with a right proof ends the creation */
+        hello.kind = right.kind; /* a notice with a valid proof would end the creation */
     int memory = local ? make_memory(s, in) : -1, whole = dup(ddl__arena_fd(s->theirs));
-    int fds[2]; /* the endpoint chooses which one it handles first */
+    int fds[2]; /* the endpoint chooses which connection it handles first */
     unsigned late = input_byte(in) % 2;
     for (unsigned i = 0; i < 2; i++) {
         fds[i] = dial(s->endpoint, local);
@@ -218,7 +220,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
     int intruder = fds[late];
     member m = {.stage = s, .fd = fds[!late], .second = -1, .by_lane = hello.lane == 1, .lane = -1};
     connect_both(s, local, &m, &made);
-    /* Over TCP each of the two may have either connection; the intruder has at most one. */
+    /* Over TCP the links may use either connection; the intruder has at most one. */
     use_links(&made, 1, m.in ? m.fd : intruder, m.second, in);
     drop_links(&made, 1);
     close(intruder);
@@ -234,7 +236,7 @@ static void run_dialed(const stage *s, input *in, unsigned before)
         take_parked(s->endpoint, s->slot, before);
 }
 
-/* -------------------------------------------------------------------------------------- we dial */
+/* ---------------------------------------------------------------- the library dials */
 
 enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 
@@ -242,7 +244,7 @@ enum { ADMISSION, MEMBER, ANSWERS, SCRIPT = 40 };
 typedef struct reply {
     unsigned char script[SCRIPT];
     bool early;
-    size_t bytes; /* of all answers, that are sent */
+    size_t bytes; /* bytes of all answers to send */
     int memory;
 } reply;
 
@@ -260,7 +262,7 @@ static void alter(const reply *c, ddl__hello answers[ANSWERS])
     input_alter(&script, answers, ANSWERS * sizeof *answers);
 }
 
-/* Send an answer after alterations; false if no more answers follow. */
+/* Send an answer after alterations. Return false if no more answers follow. */
 static bool send_answer(const reply *c, int fd, const ddl__hello answers[ANSWERS], int which,
                         ddl__hello *as)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* input.h - the fuzzer's bytes, read as what a target asks for: numbers, runs, alterations of a
- * right message. An input that is used up gives zeros, so every input is a whole one. */
+/* input.h - the fuzzer's bytes as values for a target: numbers, runs, alterations of a valid
+ * message. An input that is used up returns zeros, so every input is complete. */
 #ifndef DDL_FUZZ_INPUT_H
 #define DDL_FUZZ_INPUT_H
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What must hold for every input; the fuzzer keeps the input for which it does not. */
+/* A condition that must hold for every input; the fuzzer keeps inputs for which it does not. */
 #define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -56,14 +56,14 @@ static inline uint32_t input_word(input *in)
     return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
 }
 
-/* Two bytes. */
+/* Read a length of two bytes. */
 static inline size_t input_length(input *in, size_t limit)
 {
     unsigned low = input_byte(in);
     return (low | input_byte(in) << 8) % limit;
 }
 
-/* Overwrite a few short runs of a right message: their number, then place, length and bytes of
+/* Overwrite a few short runs of a valid message: their number, then position, length and bytes of
  * each. */
 static inline void input_alter(input *in, void *memory, size_t n)
 {

@@ -26,7 +26,7 @@ static inline unsigned count_fds(void)
     return n;
 }
 
-/* The fuzzer opens files of its own between two inputs. */
+/* Check that no descriptor is left open. The fuzzer itself opens files between two inputs. */
 static inline void check_clean(unsigned before)
 {
     int64_t deadline = ddl__now() + LIMIT_NS;
@@ -51,8 +51,8 @@ static inline void take_accepted(ddl_endpoint *endpoint, ddl__comm_slot *slot)
     await_accepted(endpoint, slot, ddl__now());
 }
 
-/* Take the connections that were admitted: an endpoint keeps a control connection even if its peer
- * has closed it, since its last message may be in it. */
+/* Take the admitted connections: an endpoint keeps a control connection even if its peer has closed
+ * it, because its last message may be in it. */
 static inline void take_parked(ddl_endpoint *endpoint, ddl__comm_slot *slot, unsigned before)
 {
     for (int64_t end = ddl__now() + LIMIT_NS; count_fds() > before; usleep(20)) {
@@ -61,7 +61,7 @@ static inline void take_parked(ddl_endpoint *endpoint, ddl__comm_slot *slot, uns
     }
 }
 
-/* A valid hello of rank 1 to rank 0, in a comm of two. */
+/* Return a valid hello of rank 1 to rank 0, in a comm of two. */
 static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest comm, uint8_t kind)
 {
     ddl__hello hello = ddl__hello_begin(ddl__endpoint_job(endpoint), kind, 1, 0, 2);
@@ -70,7 +70,7 @@ static inline ddl__hello right_hello(const ddl_endpoint *endpoint, ddl__digest c
     return hello;
 }
 
-/* Connect to the endpoint, which listens at one IP. */
+/* Connect to the endpoint, which listens at one IP address. */
 static inline int dial(const ddl_endpoint *endpoint, bool local)
 {
     const ddl__address *address = ddl__endpoint_address(endpoint);
@@ -82,7 +82,7 @@ static inline int dial(const ddl_endpoint *endpoint, bool local)
     return fd;
 }
 
-/* Send bytes with descriptors; false if the endpoint has closed the connection. */
+/* Send bytes with descriptors. Return false if the endpoint has closed the connection. */
 static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, unsigned times)
 {
     union {
@@ -107,7 +107,7 @@ static inline bool send_piece(int fd, const void *bytes, size_t n, int passed, u
     return k >= 0;
 }
 
-/* The next answer. */
+/* Receive the next answer. */
 static inline ddl__hello receive_answer(int fd)
 {
     ddl__hello answer;
@@ -122,8 +122,8 @@ static inline ddl__hello receive_answer(int fd)
     return answer;
 }
 
-/* Send a hello and its proof, with memory. True if the client is admitted. A numbered hello is not
- * challenged, and may have been sent before. */
+/* Send a hello and its proof, with memory. Return true if the client is admitted. A numbered hello
+ * is not challenged, and may have been sent before. */
 static inline bool initiate(const ddl_endpoint *endpoint, int fd, const ddl__hello *hello,
                             int memory)
 {

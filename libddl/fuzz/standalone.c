@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a target on the files named, and on those in the folders named: the corpus as a test, for
- * compilers without libFuzzer. */
+/* Runs a target on the named files, and on the files in the named folders: the corpus as a test,
+ * for compilers without libFuzzer. */
 #include <dirent.h>
 #include <errno.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@ static unsigned run_file(const char *path)
     size_t n = fread(bytes, 1, INPUT_MAX, file);
     fclose(file);
     fprintf(stderr, "%s: %zu bytes\n", path, n);
-    /* No byte more than there is: sanitizers see what reads on. */
+    /* Allocate the exact size, so that sanitizers detect reads beyond it. */
     uint8_t *exact = malloc(n ? n : 1);
     REQUIRE(exact, "no memory");
     memcpy(exact, bytes, n);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests/chaos/run.py needs beside its ranks.
+/* Loads for tests/chaos/run.py.
  *
- *     chaos_load probe                          how late this machine wakes who sleeps
- *     chaos_load garbage SECONDS HOST PORT...   garbage from 50 connections
- *     chaos_load discard                        a port for it that reads and drops everything
+ *     chaos_load probe                          measure how late this machine wakes a sleeper
+ *     chaos_load garbage SECONDS HOST PORT...   send garbage over 50 connections
+ *     chaos_load discard                        read and drop everything at a port
  *
- * Lines on stdout: probe: NANOSECONDS DELAY, when it was late; discard: PORT; garbage: BYTES. */
+ * Lines on stdout: probe: NANOSECONDS DELAY, if it was late; discard: PORT; garbage: BYTES. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -46,7 +46,8 @@ static uint64_t draw(void)
     return state;
 }
 
-/* Of several kinds: noise, zeros, another protocol, and what begins like a hello. */
+/* Fill a piece with one of several kinds: noise, zeros, another protocol, or the start of a
+ * hello. */
 static void fill(unsigned char *piece, unsigned kind)
 {
     static const char request[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -75,8 +76,9 @@ static int open_to(const struct sockaddr_in *to)
     return fd;
 }
 
-/* Each connection sends a piece every hundredth of a second, and is another one after ten of them,
- * however it is received: so the load is the same for who hangs up and for who listens. */
+/* Send garbage. Each connection sends a piece every hundredth of a second, and is replaced after
+ * ten pieces however they are received: so the load is the same for peers that hang up and peers
+ * that read. */
 static int garbage(double limit, const char *host, char **ports, int n_ports)
 {
     enum { PIECES = 10 };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank for tests/chaos/run.py: it repeats an operation until that fails, reports when and how,
- * and goes on with the survivors.
+ * and continues with the survivors.
  *
  *     chaos_rank URL RANK SIZE LINKS OPERATION [SETTING=NUMBER...]
  *
  * Settings: pause_ms before the rendezvous; workers, forked processes that stay; linger_ms of work
  * after a failure; count_ms, the interval at which rank 0 reports its progress; step, the
  * operation's step at which to die; times, after which the rank leaves without a leave message;
- * cycles of a member that is killed and replaced.
+ * cycles in which a member is killed and replaced.
  *
  * Lines on stdout: NANOSECONDS WORD [MORE], by the monotonic clock, which all processes share. */
 #include <fcntl.h>
@@ -90,7 +90,7 @@ static void fill(int32_t *values)
         values[i] = 1;
 }
 
-/* Buffers that peers read: they are only read, whoever dies. */
+/* Use buffers that peers read: they are only read, whichever rank dies. */
 static ddl_status lent_apart(ddl_comm *comm)
 {
     fill(lent[0]);
@@ -101,7 +101,7 @@ static ddl_status lent_apart(ddl_comm *comm)
     return status;
 }
 
-/* A buffer that peers read and store the result in. */
+/* Use a buffer that peers read and in which they store the result. */
 static ddl_status lent_in_place(ddl_comm *comm)
 {
     fill(lent[0]);
@@ -113,7 +113,7 @@ static ddl_status lent_in_place(ddl_comm *comm)
 
 enum { WORKERS = 6, ORDERED = LARGE / 16 };
 
-/* Element i of the sum over `n` logical workers from `first` on, as ddl.h orders it. */
+/* Return element i of the sum over `n` logical workers from `first` on, in the order of ddl.h. */
 static float tree_sum(int first, int n, int64_t i)
 {
     int half = 1;
@@ -225,14 +225,15 @@ static ddl_status asynchronous(ddl_comm *comm)
     return status == DDL_OK ? DDL_OK : ddl_comm_status(comm);
 }
 
-/* No operation is pending. */
+/* Wait without a pending operation. */
 static ddl_status idle(ddl_comm *comm)
 {
     usleep(1000);
     return ddl_comm_status(comm);
 }
 
-/* Two ranks wait for each other, the others for nothing: no rank waits for the one that dies. */
+/* Let two ranks wait for each other, and the others for nothing: no rank waits for the one that
+ * dies. */
 static ddl_status elsewhere(ddl_comm *comm)
 {
     int own = ddl_comm_rank(comm);
@@ -266,7 +267,7 @@ static const operation operations[] = {{"small", small},
 
 /* -------------------------------------------------------------------- dying within an operation */
 
-/* The real functions of the victim's links, and the number of steps before its death. */
+/* The original functions of the victim's links, and the number of steps before its death. */
 static const ddl__link_ops *real;
 static ddl__link_ops counted;
 static int steps_left, steps_made;
@@ -358,7 +359,7 @@ static ddl_comm *connect_ranks(ddl_endpoint *endpoint, int own)
     exit(0);
 }
 
-/* Shrink the comm; NULL: this rank is not a survivor. */
+/* Shrink the comm. Return NULL if this rank is not a survivor. */
 static ddl_comm *go_on(ddl_comm *comm)
 {
     ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
@@ -402,13 +403,13 @@ static int fail_and_go_on(ddl_comm *comm, const operation *op, int linger_ms, in
 /* The victim dies at one of the operation's steps; if it has fewer steps, no rank dies. */
 static int die_within(ddl_comm *comm, const operation *op, int number)
 {
-    ddl_status status = op->run(comm); /* peers map what is lent at its first use */
+    ddl_status status = op->run(comm); /* peers map zero-copy buffers at their first use */
     if (status == DDL_OK)
         status = barrier(comm);
     bool victim = rank == size - 1;
     if (victim)
         die_at(comm, number);
-    say("began"); /* or is still in the barrier when the victim has passed it and died */
+    say("began"); /* it may still be in the barrier when the victim has left it and died */
     if (status == DDL_OK)
         status = op->run(comm);
     if (status == DDL_OK && victim && steps_left > 0) {
@@ -427,9 +428,8 @@ static int die_within(ddl_comm *comm, const operation *op, int number)
     return 0;
 }
 
-/* The last rank leaves right after its last operation, alternately without and with a leave
- * message.
- */
+/* Let the last rank leave right after its last operation, alternately without and with a leave
+ * message. */
 static int leave_after(ddl_comm *comm, const operation *op, int times)
 {
     for (int i = 0; i < 3; i++)
@@ -442,7 +442,7 @@ static int leave_after(ddl_comm *comm, const operation *op, int times)
 
 /* -------------------------------------------------------------------------------- many failures */
 
-/* In KiB. */
+/* Return the memory use in KiB. */
 static long memory(void)
 {
     long all, resident;
@@ -466,7 +466,7 @@ static pid_t start_victim(char **argv)
     _exit(1);
 }
 
-/* The last rank is killed and replaced again and again. */
+/* Kill and replace the last rank again and again. */
 static int cycle(ddl_endpoint *endpoint, const operation *op, int cycles, char **argv)
 {
     for (int i = 0; i < cycles; i++) {
@@ -502,7 +502,8 @@ static int setting(int argc, char **argv, const char *name)
     return 0;
 }
 
-/* Like data loader workers: they outlive the process that started them, and inherit its files. */
+/* Start processes that, like data loader workers, outlive the process that started them and inherit
+ * its files. */
 static void start_workers(int n)
 {
     for (int i = 0; i < n; i++) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* count_instructions.c - the paths whose instructions are counted (instructions.py), one after the
- * other: each first without being counted, so that plans are made and pages there, then once within
- * `counted`, at whose end callgrind writes down what it saw.
+/* count_instructions.c - the code paths whose instructions are counted (instructions.py), one after
+ * the other. Each runs first without counting, so that plans are made and pages exist, then once
+ * within `counted`, at whose end callgrind writes its counts.
  *
- * Two ranks in one process, driven by this thread alone: rank 1 submits first, so rank 0 finds all
- * that it needs and never waits. Prints the name of each path.
- */
+ * Two ranks in one process are driven by this thread alone: rank 1 submits first, so rank 0 finds
+ * everything it needs and never waits. Prints the name of each path. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,12 +16,13 @@ enum { KERNEL_BYTES = 64 << 10, OPERANDS = 4 };
 static ddl_comm *comms[2];
 static pthread_barrier_t joined, finished;
 
-/* What callgrind looks for by name. */
+/* callgrind finds this function by name. */
 __attribute__((noinline)) void counted(void (*path)(const void *), const void *argument);
 void counted(void (*path)(const void *), const void *argument)
 {
     path(argument);
-    __asm__ volatile("" ::: "memory"); /* no tail call: leaving this function ends the count */
+    /* prevents a tail call: leaving this function ends the count */
+    __asm__ volatile("" ::: "memory");
 }
 
 /* ----------------------------------------------------------------------------------- kernels */
@@ -32,7 +32,7 @@ typedef struct kernel_case {
     ddl_dtype dtype;
     ddl_op op;
     size_t operands;
-    bool copied; /* the result goes to a second place in the same pass */
+    bool copied; /* the result is also copied to a second buffer in the same pass */
 } kernel_case;
 
 static const kernel_case kernel_cases[] = {
@@ -92,7 +92,7 @@ typedef enum call_way { BLOCKING, WAITED } call_way;
 
 typedef struct call_case {
     const char *name;
-    int64_t count; /* of f32 */
+    int64_t count; /* elements of f32 */
     call_way way;
 } call_case;
 
@@ -104,7 +104,7 @@ static const call_case call_cases[] = {
 
 static float data[2][256];
 
-/* Rank 0's part, with rank 1's already there. */
+/* Run rank 0's part; rank 1's part is already there. */
 static void run_call(const void *argument)
 {
     const call_case *c = argument;
@@ -132,7 +132,7 @@ static void count_call(const call_case *c)
     }
 }
 
-/* Rank 0's thread counts, with both comms; rank 1's only joined. */
+/* Rank 0's thread counts, with both comms; rank 1's thread has only joined. */
 static void be_rank(ddl_comm *comm, void *unused)
 {
     (void)unused;

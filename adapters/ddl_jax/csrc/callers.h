@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* callers.h - counts the threads that use a comm, which may be destroyed only when none does.
+/* callers.h - counts the threads that use a comm, which may be destroyed only when no thread does.
  *
- * XLA dispatches programs asynchronously, they outlive comms, and nothing tells that the last one
- * has run. So each call enters, unless the comm was closed, and leaves.
- */
+ * XLA dispatches programs asynchronously, they outlive comms, and nothing reports that the last one
+ * has run. So each call enters, unless the comm was closed, and leaves. */
 #ifndef DDL_JAX_CALLERS_H
 #define DDL_JAX_CALLERS_H
 
@@ -17,9 +16,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t idle; /* uses the monotonic clock, once `opened` */
 static bool opened;         /* guarded by lock, as are the next two */
 static ddl_comm *world;
-static int inside; /* calls that use it, or comms made of it */
+static int inside; /* calls that use `world`, or comms made from it */
 
-/* By the monotonic clock: the time of day may be set during a wait. */
+/* Use the monotonic clock: the time of day may be set during a wait. */
 static inline void prepare(void)
 {
     pthread_condattr_t monotonic;
@@ -30,7 +29,7 @@ static inline void prepare(void)
     opened = true;
 }
 
-/* Let calls use the comm, which stays the caller's. */
+/* Let calls use the comm, which the caller keeps. */
 static inline void open_world(ddl_comm *comm)
 {
     pthread_mutex_lock(&lock);
@@ -40,7 +39,7 @@ static inline void open_world(ddl_comm *comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* The world's comm; NULL: it is closed, or none was opened. */
+/* Return the world's comm, or NULL if it is closed or none was opened. */
 static inline ddl_comm *enter(void)
 {
     pthread_mutex_lock(&lock);
@@ -51,7 +50,7 @@ static inline ddl_comm *enter(void)
     return comm;
 }
 
-/* With the lock held. */
+/* Leave with the lock held. */
 static inline void leave_locked(void)
 {
     if (--inside == 0)
@@ -65,7 +64,7 @@ static inline void leave(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held: wait for the calls inside to leave, and return whether they have. */
+/* Wait for the calls to leave, with the lock held. Return whether they have. */
 static inline bool all_left(void)
 {
     struct timespec end;
@@ -76,8 +75,8 @@ static inline bool all_left(void)
     return !inside;
 }
 
-/* Refuse further calls and wait for those inside. After the grace period `abort_all` aborts them,
- * with the lock held. Returns whether all have left. */
+/* Refuse further calls and wait for the current ones. After the grace period `abort_all` aborts
+ * them, with the lock held. Return whether all have left. */
 static inline bool close_world(void (*abort_all)(ddl_comm *comm, const char *reason))
 {
     pthread_mutex_lock(&lock);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* handler.c - what XLA calls for an operation of ddl_jax in a compiled program.
+/* handler.c - the function that XLA calls for an operation of ddl_jax in a compiled program.
  *
  * Design notes
- *   One handler serves all operations; an attribute of the call tells which. Each call takes a
- *   token that the previous one returned, so XLA runs them in the order of the program, which is
- *   the same on all ranks, as libddl requires.
- *   On a GPU the operation has its place in the stream of the program. The handler still waits
- * until it is complete, so that the program which has the operation reports a failure. The handler
- * blocks a thread of XLA's. Compiled programs outlive comms, so they do not hold the comm: it is
- * kept here, and ddl_jax_close waits for the calls inside (callers.h).
- */
+ *   One handler serves all operations; an attribute of the call selects the operation. Each call
+ *   takes a token that the previous one returned, so XLA runs them in the order of the program,
+ *   which is the same on all ranks, as libddl requires.
+ *   On a GPU the operation runs in the stream of the program. The handler still waits until it is
+ *   complete, so that the program that contains the operation reports a failure. The handler blocks
+ *   a thread of XLA. Compiled programs outlive comms, so they do not contain the comm: it is stored
+ *   here, and ddl_jax_close waits for the calls that use it (callers.h). */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,10 +24,10 @@ enum { MESSAGE_BYTES = 256, PARTS_MAX = 256 };
 
 /* ---- the comm ---- */
 
-/* Comms of some ranks; guarded by lock. Those who entered may use them. Their numbers begin with 1
- * and are not used again, since programs that have one outlive it. */
+/* Comms of some ranks; guarded by lock. Calls that have entered may use them. Their numbers start
+ * at 1 and are not reused, because programs that contain a number outlive the comm. */
 static ddl_comm *parts[PARTS_MAX];
-static int parts_count, parts_before; /* those of earlier worlds */
+static int parts_count, parts_before; /* parts_before: comms of earlier worlds */
 
 DDL_API void ddl_jax_open(ddl_comm *comm)
 {
@@ -39,8 +38,8 @@ DDL_API void ddl_jax_open(ddl_comm *comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* Let calls use a comm of some ranks, which stays the caller's and lives longer than ddl_jax_close.
- * Returns its number; 0: there are too many. */
+/* Let calls use a comm of some ranks, which the caller keeps until after ddl_jax_close. Return its
+ * number, or 0 if there are too many. */
 DDL_API int ddl_jax_add(ddl_comm *comm)
 {
     pthread_mutex_lock(&lock);
@@ -53,7 +52,7 @@ DDL_API int ddl_jax_add(ddl_comm *comm)
     return number;
 }
 
-/* The comm of a call, which has entered; NULL: there is none of this number. */
+/* Return the comm with this number for a call that has entered, or NULL. */
 static ddl_comm *part(int64_t number)
 {
     pthread_mutex_lock(&lock);
@@ -70,7 +69,7 @@ static void abort_all(ddl_comm *comm, const char *reason)
         ddl_comm_abort(parts[i], reason);
 }
 
-/* Returns whether the comm may be destroyed. */
+/* Return whether the comm may be destroyed. */
 DDL_API int ddl_jax_close(void)
 {
     return close_world(abort_all);
@@ -110,7 +109,7 @@ static const XLA_FFI_Buffer *result(const XLA_FFI_CallFrame *frame, int64_t i)
     return frame->rets.rets[i];
 }
 
-/* The number of arrays given; a token may follow them. */
+/* Return the number of array operands; a token may follow them. */
 static int64_t arrays(const XLA_FFI_CallFrame *frame)
 {
     int64_t last = frame->args.size - 1;
@@ -186,8 +185,8 @@ static ddl_status broadcast(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
     return ddl_broadcast(comm, recv->data, count, type_of(send), root, options, NULL);
 }
 
-/* The sum on the root, zeros elsewhere: what the transpose of a broadcast is. On a GPU the result
- * has zeros before (primitives.py). */
+/* The sum on the root, zeros elsewhere: the transpose of a broadcast. On a GPU the result is zero
+ * from the start (primitives.py). */
 static ddl_status reduce(ddl_comm *comm, const XLA_FFI_CallFrame *frame, const ddl_options *options)
 {
     const XLA_FFI_Buffer *send = given(frame, 0), *recv = result(frame, 0);
@@ -224,7 +223,7 @@ static ddl_status exchange(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
                         elements(recv), source, recv_tag, type_of(send), options, NULL);
 }
 
-/* Results that are not in place have memory that was never touched. */
+/* Prepare results that are not in place: their memory was never touched. */
 static void expect_results(const XLA_FFI_CallFrame *frame)
 {
     for (int64_t i = 0; i < frame->rets.size; i++) {
@@ -292,7 +291,8 @@ static XLA_FFI_Error_Code code_of(ddl_status status)
     return XLA_FFI_Error_Code_INTERNAL;
 }
 
-/* On a GPU some results have the memory of an operand: primitives.py. */
+/* Return true if XLA has prepared the results. On a GPU some results have the memory of an operand:
+ * primitives.py. */
 static bool has_prepared_results(const XLA_FFI_CallFrame *frame)
 {
     bool reduces = kind_is(frame, "reduce");
@@ -326,7 +326,7 @@ static XLA_FFI_Error *call(ddl_comm *comm, const XLA_FFI_CallFrame *frame,
     return status == DDL_OK ? NULL : refuse(frame, code_of(status), ddl_last_error());
 }
 
-/* Before the first call XLA asks for the version that this was compiled with. */
+/* Return the version that this was compiled with, which XLA requests before the first call. */
 static bool answers_metadata(const XLA_FFI_CallFrame *frame)
 {
     XLA_FFI_Extension_Base *extension = frame->extension_start;
@@ -360,7 +360,7 @@ DDL_API XLA_FFI_Error *ddl_jax_call(XLA_FFI_CallFrame *frame)
     return executes(frame) ? enter_and_call(frame, &options) : NULL;
 }
 
-/* The same on an NVIDIA GPU. */
+/* The entry point on an NVIDIA GPU. */
 DDL_API XLA_FFI_Error *ddl_jax_call_cuda(XLA_FFI_CallFrame *frame)
 {
     if (!executes(frame))

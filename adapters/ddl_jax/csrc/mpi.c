@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi.c - an MPI for jaxlib, so that jax's own collectives go over libddl.
+/* mpi.c - an MPI for jaxlib, so that jax's own collectives use libddl.
  *
  * Design notes
  *   With jax_cpu_collectives_implementation="mpi" jaxlib calls MPI through MPItrampoline, which
  *   loads $MPITRAMPOLINE_LIB and looks up all of MPI there, under its own names. The few functions
- *   that XLA needs are here; every other one fails with its name.
- *   MPI_COMM_WORLD is the comm that ddl_jax.initialize() gives. Handles are integers, as
+ *   that XLA needs are implemented here; every other one fails with its name.
+ *   MPI_COMM_WORLD is the comm that ddl_jax.initialize() sets. Handles are integers, as
  *   MPItrampoline requires: a ddl_dtype for a type, a ddl_op for an op, pointers for further comms
  *   and for requests. A failed call keeps its message for MPI_Error_string, which XLA calls next on
  *   the same thread.
- *   A comm, also one that XLA frees, is destroyed only when no call is inside (callers.h). A thread
- *   between MPI_Isend and MPI_Wait is inside none. Works outlive their comms and are complete by
- *   then, so MPI_Wait tests before it waits.
- */
+ *   A comm, even one that XLA frees, is destroyed only when no call uses it (callers.h). A thread
+ *   between MPI_Isend and MPI_Wait is in no call. Works outlive their comms and are then complete,
+ *   so MPI_Wait tests before it waits. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +27,7 @@ typedef uintptr_t handle;
 
 enum { SUCCESS = 0, FAILED = 15, WORLD = 1, COLOR_UNDEFINED = -32766, MESSAGE_BYTES = 256 };
 
-/* ---- what MPItrampoline looks for ---- */
+/* ---- symbols for which MPItrampoline looks ---- */
 
 DDL_API int mpiwrapper_version_major = 2;
 DDL_API int mpiwrapper_version_minor = 11;
@@ -90,8 +89,8 @@ IS(BXOR, DDL_BIT_XOR)
 IS(LAND, DDL_LOGICAL_AND)
 IS(LOR, DDL_LOGICAL_OR)
 
-/* All others have the value of no type, op or comm. (Not by IS: stdio.h has macros of such names.)
- */
+/* All other constants have a value that is no type, op or comm. (IS is not used: stdio.h has macros
+ * with such names.) */
 #define CONSTANT(name) DDL_API handle MPIABI_##name = (handle)-32765;
 #include "mpi_names.h"
 #undef CONSTANT
@@ -130,31 +129,31 @@ static int refused(const char *name)
 
 /* ---- the world ---- */
 
-/* Make this file, at `path`, the MPI: MPItrampoline reads the environment while jaxlib is loaded.
- */
+/* Select this file, at `path`, as the MPI: MPItrampoline reads the environment while jaxlib is
+ * loaded. */
 DDL_API void ddl_jax_mpi_announce(const char *path)
 {
     setenv("MPITRAMPOLINE_LIB", path, 1);
     setenv("MPITRAMPOLINE_DLOPEN_MODE", "dlopen", 1); /* this libddl, not a second one */
 }
 
-/* Set MPI_COMM_WORLD, which stays the caller's, before jaxlib's first call. */
+/* Set MPI_COMM_WORLD, before jaxlib's first call. The caller keeps the comm. */
 DDL_API void ddl_jax_mpi_open(ddl_comm *comm)
 {
     open_world(comm);
 }
 
-/* The comms that XLA has split off. They must not outlive the world's endpoint, so those not freed
- * by then are destroyed here; freeing them later does nothing. */
+/* A comm that XLA has split off. It must not outlive the world's endpoint, so if XLA has not freed
+ * it by then, it is destroyed here; freeing it later does nothing. */
 typedef struct part {
     ddl_comm *comm;
-    bool freed; /* no new call may use it; destroyed when no call is inside */
+    bool freed; /* no new call may use it; destroyed when no call uses it */
     struct part *next;
 } part;
 
 static part *parts; /* guarded by lock */
 
-/* Take over the comm. Returns whether there was memory for it. */
+/* Take ownership of the comm. Return false if out of memory. */
 static bool remember(ddl_comm *comm)
 {
     part *made = malloc(sizeof *made);
@@ -167,7 +166,7 @@ static bool remember(ddl_comm *comm)
     return true;
 }
 
-/* With the lock held and no call inside: destroy the comms that were freed, or all. */
+/* Destroy the freed comms, or all. With the lock held, and while no call uses them. */
 static void destroy_parts(bool all)
 {
     for (part **link = &parts, *each; (each = *link);) {
@@ -198,7 +197,7 @@ static void abort_all(ddl_comm *comm, const char *reason)
         ddl_comm_abort(each->comm, reason);
 }
 
-/* Take the world back. Returns whether it may be destroyed; if not, the comms that were split off
+/* Take the world back. Return whether it may be destroyed; if not, the comms that were split off
  * stay as well. */
 DDL_API int ddl_jax_mpi_close(void)
 {
@@ -210,8 +209,8 @@ DDL_API int ddl_jax_mpi_close(void)
     return 1;
 }
 
-/* The comm of a handle; the call ends with leave_comm(). NULL, with a message: the handle is
- * unknown, or the world is closed. */
+/* Return the comm of a handle; end the call with leave_comm(). Return NULL, with a message, if the
+ * handle is unknown or the world is closed. */
 static ddl_comm *enter_comm(handle comm)
 {
     ddl_comm *all = enter(), *found = comm == WORLD ? all : NULL;
@@ -239,14 +238,14 @@ static int told_leaving(ddl_status status)
     return code;
 }
 
-/* The memory that gets a collective's result: `count` elements of each of `blocks` ranks. */
+/* Prepare the memory of a collective's result: `count` elements for each of `blocks` ranks. */
 static void expect_result(const void *send, void *recv, int count, int blocks, handle type)
 {
     if (send != recv)
         expect_large_pages(recv, (size_t)count * (size_t)blocks * ddl_dtype_size((ddl_dtype)type));
 }
 
-/* ---- what XLA calls ---- */
+/* ---- functions that XLA calls ---- */
 
 DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int *provided)
 {
@@ -258,7 +257,7 @@ DDL_API int MPIABI_Init_thread(int *count, char ***arguments, int required, int 
     return SUCCESS;
 }
 
-/* libddl has no main thread. */
+/* Return true for every thread: libddl has no main thread. */
 DDL_API int MPIABI_Is_thread_main(int *flag)
 {
     *flag = 1;
@@ -390,7 +389,7 @@ DDL_API int MPIABI_Irecv(void *buffer, int count, handle type, int source, int t
                                  (ddl_work **)request));
 }
 
-/* The work's result, when it is complete. */
+/* Return the work's result when it is complete. */
 static ddl_status finish(ddl_work *work)
 {
     for (;;) {
@@ -402,13 +401,14 @@ static ddl_status finish(ddl_work *work)
             leave_comm();
         if (status != DDL_INPROGRESS)
             return status;
-        /* Closed, and the comm is about to end, which completes its works; or it was aborted. */
+        /* Either the world is closed, and the comm is about to be destroyed, which completes its
+         * works; or it was aborted. */
         struct timespec moment = {.tv_nsec = 1000000};
         nanosleep(&moment, NULL);
     }
 }
 
-/* XLA gives MPI_STATUS_IGNORE, so statuses are not set. */
+/* XLA passes MPI_STATUS_IGNORE, so statuses are not set. */
 DDL_API int MPIABI_Wait(handle *request, void *status)
 {
     (void)status;

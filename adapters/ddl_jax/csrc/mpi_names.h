@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_names.h - the names that jaxlib looks up in its MPI, which MPItrampoline loads, and that
- * mpi.c has no use for. Lists for macros: CONSTANT(name) and REFUSED(name). */
+/* mpi_names.h - the MPI names that jaxlib looks up through MPItrampoline and that mpi.c does not
+ * use. Lists for macros: CONSTANT(name) and REFUSED(name). */
 /* clang-format off */
 #ifdef CONSTANT
 CONSTANT(2DOUBLE_PRECISION) CONSTANT(2INT) CONSTANT(2INTEGER) CONSTANT(2REAL) CONSTANT(AINT)

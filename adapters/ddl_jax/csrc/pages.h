@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pages.h - the memory of large results.
  *
- * XLA allocates results anew for every call. The first touch of small pages costs more than the
+ * XLA allocates new results for every call. The first touch of small pages costs more than the
  * collective that fills them, so large pages are requested, as NumPy does for its arrays. This is
- * advice: memory that has its pages already stays as it is.
- */
+ * advice: memory that already has pages does not change. */
 #ifndef DDL_JAX_PAGES_H
 #define DDL_JAX_PAGES_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's element types as libddl's.
+// Conversion of TensorFlow's element types to libddl's.
 #pragma once
 
 #include "ddl/ddl.h"
@@ -8,7 +8,7 @@
 namespace ddl_tensorflow
 {
 
-// 0 for types that the operations are not registered for.
+// Return the libddl type; 0 for types for which the operations are not registered.
 inline ddl_dtype dtype_of(tensorflow::DataType type)
 {
     switch (static_cast<int>(type)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's names that kernels use.
+// The names of TensorFlow that kernels use.
 #pragma once
 
 #include "dtypes.hpp"

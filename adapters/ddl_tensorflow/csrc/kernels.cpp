@@ -42,8 +42,8 @@ Numbers numbers(const Tensor &vector)
     return {flat.data(), flat.data() + flat.size()};
 }
 
-// Base of the operations: finds the world and makes the name. Iterations of a loop may run one node
-// several times at once, so the name includes the iteration.
+// The base of the operations: finds the world and makes the name. Iterations of a loop may run one
+// node several times at once, so the name includes the iteration.
 class Kernel : public AsyncOpKernel
 {
   public:
@@ -304,7 +304,8 @@ REGISTER_KERNEL_BUILDER(Name("DdlReduceScatter").Device(DEVICE_CPU), ReduceScatt
 REGISTER_KERNEL_BUILDER(Name("DdlAlltoall").Device(DEVICE_CPU), Alltoall);
 REGISTER_KERNEL_BUILDER(Name("DdlBarrier").Device(DEVICE_CPU), Barrier);
 
-/* On all other devices. TensorFlow copies the tensors to host memory, and the results back. */
+/* Kernels for all other devices. TensorFlow copies the tensors to host memory, and the results
+ * back. */
 REGISTER_KERNEL_BUILDER(
     Name("DdlAllreduce").Device(DEVICE_DEFAULT).HostMemory("tensor").HostMemory("result"),
     Allreduce);

@@ -24,7 +24,7 @@ struct Part {
 
 using Numbers = std::vector<int64_t>;
 
-// Rows of a tensor of these dimensions, and elements of one; a scalar is one row.
+// Return the number of rows of a tensor of these dimensions; a scalar is one row.
 template <class Dims> int64_t rows_of(const Dims &dims)
 {
     return dims.empty() ? 1 : dims[0];
@@ -50,13 +50,13 @@ inline int64_t sum(const Numbers &numbers)
     return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
 }
 
-// What is wrong with an argument of the operation `what`.
+// Return the error of an invalid argument of the operation `what`.
 inline absl::Status wrong(const std::string &what, const std::string &text)
 {
     return absl::InvalidArgumentError("ddl " + what + ": " + text);
 }
 
-// There is no world of this number. `then` follows "call init()".
+// Return the error of a missing world. `then` is the text after "call init()".
 inline absl::Status no_world(const std::string &what, int64_t number, const char *then)
 {
     if (number)
@@ -65,7 +65,7 @@ inline absl::Status no_world(const std::string &what, int64_t number, const char
     return absl::FailedPreconditionError("ddl " + what + ": not initialized; call init() " + then);
 }
 
-// Check that `rows` has a number for each rank, and this rank's own.
+// Check that `rows` has a number for each rank, and this rank's own number.
 inline absl::Status check_rows(const std::string &what, const Numbers &rows, int64_t own,
                                const World &world)
 {
@@ -79,7 +79,8 @@ inline absl::Status check_rows(const std::string &what, const Numbers &rows, int
     return absl::OkStatus();
 }
 
-// Each rank's rows of a tensor of these dimensions: those in `rows`, or equal parts if it is empty.
+// Set each rank's rows of a tensor of these dimensions: those in `rows`, or equal parts if it is
+// empty.
 template <class Dims>
 absl::Status divide(const std::string &what, const char *argument, const Dims &dims,
                     const World &world, Numbers *rows)
@@ -107,7 +108,7 @@ absl::Status divide(const std::string &what, const char *argument, const Dims &d
     return absl::OkStatus();
 }
 
-// "reduce_scatter" of "DdlReduceScatter", the type of a node.
+// Return "reduce_scatter" for "DdlReduceScatter", the type of a node.
 inline std::string what_of(const std::string &type)
 {
     std::string what;
@@ -144,7 +145,7 @@ inline Submit allreduce(const Part &part, ddl_op op)
 
 inline Submit grouped_allreduce(std::vector<Part> parts, ddl_op op)
 {
-    // The group must live until the work is complete; the operation lives as long.
+    // The group must exist until the work is complete; the operation exists as long.
     struct Group {
         ddl_group *handle = nullptr;
         ~Group()
@@ -202,8 +203,8 @@ inline Submit alltoall(const void *send, std::vector<int64_t> sent, void *recv,
     };
 }
 
-// One number of each rank to all ranks; number i of each rank to rank i. `all` has one element for
-// each rank.
+// allgather_number sends one number of each rank to all ranks; alltoall_numbers sends number i of
+// each rank to rank i. `all` has one element for each rank.
 inline Submit allgather_number(const int64_t *own, int64_t *all)
 {
     return [=](ddl_comm *comm, const ddl_options *options, ddl_work **work) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations as TensorFlow's graphs know them: names, types, shapes.
+// The operations in TensorFlow's graphs: names, types, shapes.
 //
 // All are stateful, so that TensorFlow neither evaluates them while it optimises a graph nor merges
-// two of them. All are communication, so that it reports an unavailable peer as such. Operations of
-// different ranks are matched by `tensor_name`; "": by the order of their calls. `comm` is the
-// number of the world that has them.
+// two of them. All are communication, so that TensorFlow reports an unavailable peer as such.
+// Operations of different ranks are matched by `tensor_name`, or if it is "", by the order of their
+// calls. `comm` is the number of the operation's world.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -19,7 +19,7 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 using tensorflow::shape_inference::UnchangedShape;
 
-// Any, because TensorFlow cannot list float8; Python and the kernels refuse what cannot be moved.
+// Any type, because TensorFlow cannot list float8; Python and the kernels reject unsupported types.
 constexpr char kType[] = "T: type";
 constexpr char kTypes[] = "T: list(type)";
 constexpr char kOp[] = "op: {'sum', 'average', 'min', 'max', 'product', 'bit_and', 'bit_or', "
@@ -32,7 +32,7 @@ absl::Status each_unchanged(InferenceContext *c)
     return absl::OkStatus();
 }
 
-// The input's shape except for the first dimension; a scalar counts as a vector of one.
+// Return the input's shape without the first dimension; a scalar counts as a vector of one element.
 absl::Status rows_unknown(InferenceContext *c, ShapeHandle *result)
 {
     ShapeHandle input = c->input(0);
@@ -121,7 +121,7 @@ OPERATION("DdlAlltoall")
 
 OPERATION("DdlBarrier").SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
-// Performed by the function of Python that has the number `call`: see python.cpp.
+// Performed by the Python function with the number `call`: see python.cpp.
 OPERATION("DdlPython")
     .Attr("call: int")
     .Attr("Tin: list(type) >= 0")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation that Python performs. It holds no thread of TensorFlow while it waits: Python gets a
-// request, keeps it as long as it needs, and finishes it on any thread.
+// An operation that Python performs. It does not hold a thread of TensorFlow while it waits: Python
+// gets a request, keeps it as long as it needs, and finishes it on any thread.
 #include <atomic>
 #include <string>
 #include <utility>
@@ -15,13 +15,13 @@ namespace ddl_tensorflow
 namespace
 {
 
-// One run of the operation. Its inputs and outputs live until it is finished.
+// One run of the operation. Its inputs and outputs are valid until it is finished.
 struct Request {
     OpKernelContext *context;
     AsyncOpKernel::DoneCallback done;
 };
 
-// Python's function. It returns soon, and does not raise.
+// The type of Python's function. It returns soon, and does not raise.
 using Begin = void (*)(Request *request, int64_t call, const char *name, int inputs);
 std::atomic<Begin> python{nullptr};
 
@@ -64,7 +64,8 @@ EXPORT void ddl_tensorflow_set_python(Begin function)
     python.store(function);
 }
 
-// The memory of an input, with its type and its dimensions, of which there are at most 254.
+// Return the memory of an input, and set its type and its dimensions, of which there are at most
+// 254.
 EXPORT const void *ddl_tensorflow_input(Request *request, int index, int *type, int *dims,
                                         int64_t *sizes)
 {
@@ -76,8 +77,8 @@ EXPORT const void *ddl_tensorflow_input(Request *request, int index, int *type, 
     return tensor.tensor_data().data();
 }
 
-// The memory of a new output of the type that the graph expects. NULL if there is none: the request
-// then fails with the reason.
+// Return the memory of a new output of the type that the graph expects. Returns NULL if there is
+// none; the request then fails with the reason.
 EXPORT void *ddl_tensorflow_output(Request *request, int index, int dims, const int64_t *sizes)
 {
     Tensor *tensor = nullptr;
@@ -90,7 +91,7 @@ EXPORT void *ddl_tensorflow_output(Request *request, int index, int dims, const 
     return const_cast<char *>(tensor->tensor_data().data());
 }
 
-// End the request: with an error if code is not 0. It must not be used afterwards.
+// End the request, with an error if code is not 0. It must not be used afterwards.
 EXPORT void ddl_tensorflow_finish(Request *request, int code, const char *message)
 {
     if (code)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ddl_status as TensorFlow's.
+// Conversion of a ddl_status to TensorFlow's status.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ inline absl::StatusCode code_of(ddl_status status)
     switch (status) {
     case DDL_OK: return absl::StatusCode::kOk;
     case DDL_EINVAL: return absl::StatusCode::kInvalidArgument;
-    case DDL_EMISMATCH: /* as Horovod's users catch it */
+    case DDL_EMISMATCH: /* the code that Horovod users catch */
     case DDL_ESTATE: return absl::StatusCode::kFailedPrecondition;
     case DDL_EUNSUPPORTED: return absl::StatusCode::kUnimplemented;
     case DDL_INPROGRESS:
@@ -33,7 +33,7 @@ inline absl::StatusCode code_of(ddl_status status)
     return absl::StatusCode::kInternal;
 }
 
-// What this thread's last ddl_ call returned, with its message. `what` names the operation.
+// Return the status of this thread's last ddl_ call, with its message. `what` names the operation.
 inline absl::Status to_status(ddl_status status, const std::string &what)
 {
     if (status == DDL_OK)

@@ -27,7 +27,7 @@ struct World::Call {
     Submit submit;
     Done done;
     ddl_work *work = nullptr;
-    std::atomic<int> pending{2}; // to be submitted, and to be taken from the queue
+    std::atomic<int> pending{2}; // the submission, and the taking from the queue
 };
 
 std::shared_ptr<World> World::find(int64_t number)
@@ -124,7 +124,7 @@ void World::submit(Call *call)
         settle(call);
 }
 
-// The call's work has ended, and no other thread uses it.
+// Finish a call whose work has ended and is used by no other thread.
 void World::settle(Call *call)
 {
     const absl::Status status = to_status(ddl_work_wait(call->work, 0), call->what);
@@ -172,7 +172,7 @@ void World::run()
         int taken = 0;
         const ddl_status status = ddl_comm_completed(comm_, works, users, kMax, -1, &taken);
         if (status != DDL_OK) {
-            std::this_thread::yield(); // the one that is counted is about to be submitted
+            std::this_thread::yield(); // a counted operation is about to be submitted
             taken = 0;
         }
         lock.lock();

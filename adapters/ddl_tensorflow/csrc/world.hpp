@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The comm of all ranks, or one of some of them, and the operations under way on it.
+// The comm of all ranks, or of some of them, and its pending operations.
 #pragma once
 
 #include <atomic>
@@ -26,25 +26,25 @@ using Done = std::function<void(const absl::Status &)>;
 // Design notes.
 //
 // TensorFlow starts the operations of a graph in a different order on each rank. So these have
-// names, by which libddl matches them. Operations that are called eagerly have none and are matched
-// by their order. libddl refuses a second pending operation of the same name (a loop, two functions
-// at once), so those wait here, in the order in which they came.
+// names, by which libddl matches them. Operations that are called eagerly have no names and are
+// matched by their order. libddl rejects a second pending operation of the same name (a loop, two
+// functions at once), so those wait here, in the order of their calls.
 //
-// No thread of TensorFlow is blocked: the one that starts an operation goes on. The world's own
-// thread takes finished works from the comm's queue and calls `done`, which may run what TensorFlow
-// does next and start further operations. A work may be taken from the queue before the call that
-// submitted it has returned; the later of the two settles it.
+// No thread of TensorFlow is blocked: the thread that starts an operation continues. The world's
+// own thread takes finished works from the comm's queue and calls `done`, which may run
+// TensorFlow's next steps and start further operations. A work may be taken from the queue before
+// the call that submitted it has returned; the later of the two settles it.
 //
 // `mutex_` guards names, counts and flags. It is never held while libddl or `done` is called.
 class World
 {
   public:
-    // The comm stays the caller's, who destroys it after close().
+    // The caller keeps the comm and destroys it after close().
     explicit World(ddl_comm *comm);
     ~World();
 
-    // The one of this number: 0 has all ranks, others have some. Null before it is opened, and
-    // after all were closed.
+    // Return the world with this number: 0 has all ranks, others have some. Null before it is
+    // opened, and after all worlds were closed.
     static std::shared_ptr<World> find(int64_t number);
     static void open(int64_t number, ddl_comm *comm);
     static void close_all();
@@ -52,7 +52,7 @@ class World
     int rank() const;
     int size() const;
 
-    // Start an operation. `what` names it in messages; with a name "" it is matched by order.
+    // Start an operation. `what` names it in messages. If the name is "", it is matched by order.
     // `done` is called exactly once, possibly before this returns.
     void start(std::string what, std::string name, Submit submit, Done done);
 
@@ -70,12 +70,12 @@ class World
     ddl_comm *const comm_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    int started_ = 0;   // calls that are not done, including those that wait for their name
-    int submitted_ = 0; // those that libddl has
+    int started_ = 0;   // calls that are not done, including calls that wait for their name
+    int submitted_ = 0; // calls that are submitted to libddl
     bool closing_ = false;
     bool stopping_ = false;
     std::unordered_map<std::string, std::deque<Call *>>
-        names_; // pending, and the calls that wait for each
+        names_; // pending names, and the calls that wait for each
     std::thread thread_;
 };
 

@@ -2,13 +2,13 @@
 // The operations in functions that XLA compiles (jit_compile=True): each becomes a custom call.
 //
 // Shapes are fixed at compile time. So an all-gather assumes that each rank has as many rows as
-// this one, or as `rows` says, and an all-to-all has equal parts.
+// this one, or as many as `rows` says, and an all-to-all has equal parts.
 //
 // Each call takes a result of the previous one as an operand, which it ignores. So the calls of a
 // program run in the order of the graph, which is the same on all ranks.
 //
-// The call's handler starts the operation and gives XLA a future, so no thread of XLA waits. The
-// world's thread completes the future and may then run the program's next steps, which start
+// The call's handler starts the operation and returns a future to XLA, so no thread of XLA waits.
+// The world's thread completes the future and may then run the program's next steps, which start
 // further operations but do not wait for them.
 #include <memory>
 #include <string>
@@ -80,8 +80,8 @@ void complete(const std::shared_ptr<ffi::Promise> &promise, const absl::Status &
         promise->SetError(to_error(status));
 }
 
-// A compiled function outlives its world, whose rank and size it contains. `own`: the elements of
-// this rank's part, by the call's shapes.
+// Check the counts of a call. A compiled function outlives its world, whose rank and size it
+// contains. `own`: the elements of this rank's part, by the call's shapes.
 absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t own,
                           const World &world)
 {
@@ -92,7 +92,7 @@ absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t 
     if (counts.size() != size)
         reason = "for " + std::to_string(counts.size()) + " ranks, but there are " +
                  std::to_string(size) + " now";
-    else if (kind != "alltoall" && counts[rank] != own) // there all parts are equal
+    else if (kind != "alltoall" && counts[rank] != own) // all parts are equal in an all-to-all
         reason = "for another rank than " + std::to_string(rank);
     else
         return absl::OkStatus();
@@ -210,8 +210,8 @@ class Lowering : public XlaOpKernel
     }
 
   protected:
-    // The call's results: one, or a tuple of several. In place: each lies where the operand of the
-    // same number lay, which XLA copies before where it is needed once more.
+    // Return the call's results: one, or a tuple of several. In place, each result has the memory
+    // of the operand with the same number; XLA copies the operand first if it is still needed.
     xla::XlaOp call(XlaOpKernelContext *c, std::vector<xla::XlaOp> operands,
                     const xla::Shape &result, const Numbers &counts = {}, bool in_place = false)
     {
@@ -229,7 +229,7 @@ class Lowering : public XlaOpKernel
             "{comm = " + std::to_string(comm_) + " : i64, counts = array<i64" + list +
             ">, kind = " + in_quotes(kind_) + ", name = " + in_quotes(name_) +
             ", op = " + in_quotes(op_) + ", root = " + std::to_string(root_) + " : i64}";
-        // The compiler keeps such results by name, and each only once.
+        // The compiler stores such results by name, each only once.
         int number = 0;
         const auto kept = [&] { return kTarget + std::to_string(number); };
         for (auto before = c->compiler()->GetNodeToken(kept()); before.ok();
@@ -261,7 +261,7 @@ class Lowering : public XlaOpKernel
     Numbers rows_;
 };
 
-// As many results as operands, of the same shapes.
+// Operations with as many results as operands, of the same shapes.
 class Elementwise final : public Lowering
 {
   public:
@@ -299,7 +299,8 @@ class Rows : public Lowering
         return xla::ConstantR1<int64_t>(c->builder(), numbers);
     }
 
-    // The parts that input 1 tells, or equal ones. It is a constant, or a lowering's result here.
+    // Set the parts to the values of input 1, or to equal parts. Input 1 is a constant, or the
+    // result of a lowering in this program.
     absl::Status parts(XlaOpKernelContext *c, const World &world, const xla::Shape &shape,
                        Numbers *rows)
     {
@@ -383,7 +384,8 @@ class Barrier final : public Lowering
 
 } // namespace
 
-// Not by REGISTER_XLA_OP: what comes after TensorFlow's first eager operation is lost there.
+// REGISTER_XLA_OP is not used: registrations after TensorFlow's first eager operation are lost
+// there.
 #define REGISTER_LOWERING(name, lowering)                                                          \
     REGISTER_KERNEL_BUILDER(Name(name).Device(tensorflow::DEVICE_CPU_XLA_JIT), lowering)
 REGISTER_LOWERING("DdlAllreduce", Elementwise);

@@ -45,7 +45,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> g
 Backend::~Backend()
 {
     drop_window();
-    // Python may drop the last reference with the GIL held, which callbacks need to end.
+    // Python may drop the last reference while it holds the GIL, which callbacks need to complete.
     if (Py_IsInitialized() && PyGILState_Check()) {
         pybind11::gil_scoped_release no_gil;
         group_->close();
@@ -107,7 +107,7 @@ void Backend::shutdown()
     group_->close();
 }
 
-// End the window without submitting its calls. They must not be destroyed after the comm, which
+// End the window without submitting its calls. They must not outlive the comm, which
 // Group::close_all() destroys at the end of the process.
 void Backend::drop_window()
 {
@@ -145,8 +145,8 @@ bool Backend::supportsTensorAlloc(c10::DeviceIndex)
 at::Tensor Backend::allocateTensor(long elements, at::TensorOptions options)
 {
     at::Tensor memory = empty_shared(elements, options);
-    // PyTorch's Reducer wants real numbers in a bucket of complex ones, and forgets to view them
-    // so.
+    // PyTorch's Reducer expects real numbers in a bucket of complex ones, but does not convert the
+    // view itself.
     return memory.is_complex() ? at::view_as_real(memory).reshape({-1}) : memory;
 }
 
@@ -171,12 +171,12 @@ ddl_options Backend::options_of(const Operation &operation) const
     options.struct_size = sizeof options;
     options.timeout_ms = timeout.count();
     options.memory = operation.buffers.stream ? DDL_MEMORY_CUDA : DDL_MEMORY_HOST;
-    options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // libddl's 0 is none
+    options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // 0 means none in libddl
     return options;
 }
 
-// Run the operation where this tensor of its is, if libddl takes that memory, else on the host. So
-// do callbacks on the host: libddl matches no operations on a GPU by name.
+// Run the operation in the memory of this tensor if libddl supports it, else on the host. Callbacks
+// always use the host: libddl does not match operations on a GPU by name.
 void Backend::place(Operation &operation, const at::Tensor &tensor)
 {
     if (!Callbacks::current())
@@ -190,8 +190,8 @@ static bool is_collective(const Operation &operation)
            operation.type != Type::RECVANYSOURCE;
 }
 
-// The name by which ranks match a collective that a callback starts; empty for all others, which
-// they match by order. See Callbacks.
+// Return the name by which ranks match a collective that a callback starts; empty for all others,
+// which are matched by order. See Callbacks.
 std::string Backend::name_of(bool collective)
 {
     const uint64_t tag = Callbacks::current();
@@ -241,7 +241,7 @@ Backend::WorkPtr Backend::submit(Operation operation)
         operation.inputs, std::move(operation.buffers), ++sequence_);
     const std::string name = name_of(is_collective(operation));
     if (operation.parts.size() == 1) {
-        // A caller who waits at once gets the blocking call, which is the fastest. On a GPU the
+        // A caller that waits at once gets the blocking call, which is the fastest. On a GPU the
         // host does not wait.
         if (operation.async || work->buffers().stream) {
             start(*work, operation, name, nullptr);
@@ -265,8 +265,8 @@ Backend::WorkPtr Backend::submit(Operation operation)
 
 // ---- coalescing ----
 
-// supportsCoalescing() is not overridden: with it, c10d gives batch_isend_irecv one Work for the
-// whole batch, but Gloo's users expect one for each message.
+// supportsCoalescing() is not overridden: with it, c10d returns one Work for a whole batch of
+// batch_isend_irecv, but users of Gloo expect one for each message.
 
 void Backend::startCoalescing()
 {
@@ -282,8 +282,8 @@ void Backend::startCoalescing()
     coalescing_ = true;
 }
 
-// Collect the operation if this thread coalesces; else null. A failure closes the window, or later
-// operations would be collected and never submitted.
+// Collect the operation if this thread is coalescing; else return null. A failure closes the
+// window; otherwise later operations would be collected and never submitted.
 Backend::WorkPtr Backend::collect(Operation &operation)
 {
     std::lock_guard<std::mutex> lock(window_mutex_);

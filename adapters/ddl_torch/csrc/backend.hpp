@@ -26,15 +26,15 @@
 namespace ddl_torch
 {
 
-// A process group over one libddl comm. An operation that is not overridden here ends in c10d's own
-// error "Backend ddl does not support ...".
+// A process group over one libddl comm. An operation that is not overridden here fails with c10d's
+// own error "Backend ddl does not support ...".
 //
 // Operations check their arguments before anything is sent: ValueError or TypeError, with the
-// argument and its value. A failure later on (a dead peer, ranks that call different things, a
-// timeout) is a DistBackendError from wait() and in the future.
+// argument and its value. A later failure (a dead peer, mismatched calls, a timeout) is a
+// DistBackendError from wait() and in the future.
 //
-// Tensors on NVIDIA's GPUs are handed to libddl as they are, and the host does not wait for them.
-// Those of other accelerators, and messages, pass through copies on the host.
+// Tensors on NVIDIA GPUs are passed to libddl directly, and the host does not wait for them.
+// Tensors on other accelerators, and messages, use copies on the host.
 //
 // Tensors that are not contiguous are copied. Methods without `override` are virtual only in newer
 // versions of PyTorch.
@@ -44,7 +44,7 @@ class Backend final : public c10d::Backend
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
     using Milliseconds = std::chrono::milliseconds;
 
-    // `group` has been joined already; `timeout` is that of its operations.
+    // `group` has already been joined; `timeout` applies to its operations.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
             Milliseconds timeout);
     ~Backend() override;
@@ -65,12 +65,14 @@ class Backend final : public c10d::Backend
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
     c10d::ErrorType getError() override;
 #endif
-    // DistributedDataParallel's buckets, and whatever else asks the process group for memory.
+    // Memory for DistributedDataParallel's buckets, and for other callers that request it from the
+    // process group.
     bool supportsTensorAlloc(c10::DeviceIndex device);
     at::Tensor allocateTensor(long elements, at::TensorOptions options);
-    // Rank and number among the ranks that share this one's memory.
+    // Return the rank and the number of ranks among the ranks that share this one's memory.
     std::pair<int, int> local();
-    // For ../barriers.py: the store, what tells apart the groups that use it, and the timeout.
+    // For ../barriers.py: the store, the tag that distinguishes the groups that use it, and the
+    // timeout.
     std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Milliseconds> store() const;
 
     void startCoalescing() override;
@@ -122,12 +124,13 @@ class Backend final : public c10d::Backend
     WorkPtr barrier(const c10d::BarrierOptions &options) override;
 
   private:
-    // Operations collected between startCoalescing and endCoalescing, to be submitted together.
+    // Operations that are collected between startCoalescing and endCoalescing and submitted
+    // together.
     struct Window {
-        std::thread::id owner; // only what this thread calls is collected
+        std::thread::id owner; // only calls of this thread are collected
         GroupOfCalls calls;
         c10::intrusive_ptr<Work> work;
-        bool collective = true; // it has no messages
+        bool collective = true; // true if it contains no messages
     };
 
     void place(Operation &operation, const at::Tensor &tensor);
@@ -138,7 +141,7 @@ class Backend final : public c10d::Backend
     ddl_options options_of(const Operation &operation) const;
     std::string name_of(bool collective);
 
-    // Each adds one part to the operation.
+    // Each of these adds one part to the operation.
     void reduce_scatter_part(Operation &operation, const at::Tensor &output, const Blocks &input,
                              ddl_op op) const;
     void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;
@@ -149,7 +152,8 @@ class Backend final : public c10d::Backend
     Streams streams_;
     std::atomic<uint64_t> sequence_{0};
     std::mutex names_mutex_;
-    std::map<uint64_t, uint64_t> named_; // operations that callbacks started, by the group's tag
+    // operations that callbacks have started, by the group's tag
+    std::map<uint64_t, uint64_t> named_;
     std::atomic<bool> coalescing_{false};
     std::mutex window_mutex_;
     std::unique_ptr<Window> window_;

@@ -61,7 +61,7 @@ void Callbacks::run()
     current_tag = 0;
 }
 
-// A copy of the future, to be completed when it is the turn of its callbacks.
+// Return a copy of the future, to be completed when its callbacks may run.
 static Callbacks::FuturePtr make_gate(const Callbacks::FuturePtr &future)
 {
     return std::make_shared<torch::jit::PythonFutureWrapper>(
@@ -79,7 +79,7 @@ static void complete_as(c10::ivalue::Future &from, c10::ivalue::Future &to)
 void Callbacks::open_in_order(const FuturePtr &gate, const FuturePtr &future, bool of_callback)
 {
     pybind11::gil_scoped_release no_gil;
-    // This thread completes it, after the present callback: so do not wait for it here.
+    // This thread completes the future, after the current callback: so do not wait for it here.
     if (of_callback && current_tag == tag_ && !future->fut->completed()) {
         future->fut->addCallback(
             [to = gate->fut](c10::ivalue::Future &from) { complete_as(from, *to); });

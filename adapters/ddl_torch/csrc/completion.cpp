@@ -11,8 +11,8 @@
 namespace ddl_torch
 {
 
-// Wait for the first finished work, then take some and notify them. DDL_ETIMEDOUT when works are
-// pending but none has finished, DDL_ESTATE when none is pending.
+// Wait for the first finished work, then take some and notify them. Return DDL_ETIMEDOUT if works
+// are pending but none has finished, DDL_ESTATE if none is pending.
 ddl_status Completion::take(int64_t timeout_ms)
 {
     constexpr int kMax = 32;
@@ -76,7 +76,7 @@ void Completion::run()
         if (stopping_)
             return;
         lock.unlock();
-        // Another thread may have taken the awaited work and be about to notify it.
+        // Another thread may have taken the awaited work and may be about to notify it.
         if (take(-1) != DDL_OK)
             std::this_thread::yield();
         lock.lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the end of asynchronous operations is noticed.
+// Detection of the end of asynchronous operations.
 #pragma once
 
 #include <condition_variable>
@@ -11,10 +11,10 @@
 namespace ddl_torch
 {
 
-// One comm's completion queue. Finished works are taken from it and notified by the threads that
-// submit the next operation or have waited for one. That costs next to nothing, and the waiting
-// thread moves the data itself. Only while a future is incomplete does a thread of this class wait
-// for it; the thread starts with the first future.
+// A comm's completion queue. Threads that submit an operation, or have waited for one, take
+// finished works from it and notify them. That costs next to nothing, and the waiting thread moves
+// the data itself. A thread of this class waits only while a future is incomplete; it starts with
+// the first future.
 class Completion
 {
   public:
@@ -25,11 +25,11 @@ class Completion
     // Take the finished works and notify them. Does not block.
     void poll();
 
-    // A future starts to wait for a work of the queue; it stops waiting.
+    // watch(): a future starts to wait for a work of the queue. unwatch(): it stops waiting.
     void watch();
     void unwatch();
 
-    // Take works until none is pending; false if one still is after the given time.
+    // Take works until none is pending. Return false if one is still pending after the given time.
     bool drain(double seconds);
 
     // End the thread. No work may be pending.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A failed ddl_ call as the exception that PyTorch's users expect.
+// A failed ddl_ call as the exception that PyTorch users expect.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -12,9 +12,10 @@
 namespace ddl_torch
 {
 
-// Throw for `status`, which this thread's last ddl_ call returned: ValueError when an argument is
-// wrong, NotImplementedError when libddl cannot do it, else torch.distributed.DistBackendError.
-// `what` names the operation, the rest of the message is libddl's.
+// Throw for `status`, which this thread's last ddl_ call returned: ValueError if an argument is
+// wrong, NotImplementedError if libddl does not support it, else
+// torch.distributed.DistBackendError. `what` names the operation; the rest of the message is
+// libddl's.
 [[noreturn]] inline void raise(ddl_status status, const std::string &what)
 {
     const char *detail = ddl_last_error();
@@ -34,7 +35,7 @@ inline void check(ddl_status status, const std::string &what)
         raise(status, what);
 }
 
-// The same exception, returned instead of thrown.
+// Return that exception instead of throwing it.
 inline std::exception_ptr error(ddl_status status, const std::string &what)
 {
     try {

@@ -30,13 +30,13 @@ std::thread quiet_thread(std::function<void()> body)
         {
             pthread_sigmask(SIG_SETMASK, &before, nullptr);
         }
-    } blocked; // a thread inherits the mask
+    } blocked; // threads inherit the signal mask
     return std::thread(std::move(body));
 }
 
 Executor &Executor::instance()
 {
-    // A forked child has the object but not its threads, so it gets one of its own.
+    // A forked child has the object but not its threads, so it creates a new executor.
     static std::mutex mutex;
     static Executor *executor = nullptr;
     static pid_t owner = 0;
@@ -59,7 +59,7 @@ void Executor::run(std::function<void()> task)
     start_thread();
 }
 
-// Called with the lock held. If no thread can be started, the task waits for a present one; if
+// Called with the lock held. If no thread can be started, the task waits for an existing one; if
 // there is none, the task would never run, so the error is thrown.
 void Executor::start_thread()
 {
@@ -89,7 +89,7 @@ void Executor::work()
         ++running_;
         lock.unlock();
         task();
-        task = nullptr; // what it held may need the GIL to be freed: not under the lock
+        task = nullptr; // freeing its captures may need the GIL, so not under the lock
         lock.lock();
         --running_;
         changed_.notify_all();

@@ -11,20 +11,21 @@
 namespace ddl_torch
 {
 
-// Runs tasks on threads. A task may block until another task has run, as a callback does that waits
-// for the next collective. So no task queues behind a busy thread: when all threads are busy, one
-// more starts. Idle threads end after some seconds.
+// Runs tasks on threads. A task may block until another task has run, for example a callback that
+// waits for the next collective. So no task waits behind a busy thread: if all threads are busy,
+// another thread starts. Idle threads exit after some seconds.
 class Executor
 {
   public:
-    // The executor of this process. Never destroyed, so that the order of exit does not matter.
+    // Return the executor of this process. It is never destroyed, so that the order of exit does
+    // not matter.
     static Executor &instance();
 
-    // Run task soon, which must not throw. Thread-safe, does not block.
+    // Run the task soon. It must not throw. Thread-safe, does not block.
     void run(std::function<void()> task);
 
-    // Wait until no task is queued or running; false after the given time. The caller must not hold
-    // the GIL, as callbacks need it.
+    // Wait until no task is queued or running. Return false after the given time. The caller must
+    // not hold the GIL, because callbacks need it.
     bool quiesce(double seconds);
 
   private:
@@ -35,10 +36,10 @@ class Executor
     std::condition_variable changed_;
     std::deque<std::function<void()>> tasks_;
     size_t idle_ = 0;    // threads that wait for a task
-    size_t running_ = 0; // tasks
+    size_t running_ = 0; // running tasks
 };
 
-// A thread that gets no signals: Python handles them on the main thread.
+// Return a thread that receives no signals: Python handles them on the main thread.
 std::thread quiet_thread(std::function<void()> body);
 
 } // namespace ddl_torch

@@ -12,7 +12,7 @@ namespace
 
 using Device = c10::impl::VirtualGuardImpl;
 
-// Older versions of PyTorch have no handles.
+// Older versions of PyTorch have no stream handles.
 template <class Stream>
 auto find_handle(const Stream &stream, int) -> decltype(stream.native_handle())
 {

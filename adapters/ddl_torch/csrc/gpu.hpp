@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors on NVIDIA's GPUs, whose memory libddl takes as it is. Their operations run in a stream of
-// the group's own, beside the one that computes.
+// Tensors on NVIDIA GPUs, whose memory libddl uses directly. Their operations run in a separate
+// stream of the group, in parallel with the stream that computes.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,8 @@ namespace ddl_torch
 class Streams
 {
   public:
-    // For operations on tensors of this device. None: their memory must be copied to the host.
+    // Return the stream for operations on tensors of this device, or none if their memory must be
+    // copied to the host.
     std::optional<c10::Stream> on(c10::Device device);
 
   private:
@@ -26,19 +27,19 @@ class Streams
     std::map<c10::DeviceIndex, std::optional<c10::Stream>> streams_;
 };
 
-// The CUstream.
+// Return the stream's CUstream.
 void *handle_of(const c10::Stream &stream);
 
-// Let the stream wait for what its device's current one holds.
+// Let the stream wait for the work in the current stream of its device.
 void let_wait(const c10::Stream &stream);
 
-// What the stream holds by now.
+// Return an event for the work that the stream holds now.
 c10::Event end_of(const c10::Stream &stream);
 
 // Let the current stream of the device wait for the event.
 void let_current_wait(c10::Device device, const c10::Event &event);
 
-// Keep the tensor's memory until what the stream holds by now has ended.
+// Keep the tensor's memory until the work that the stream holds now has completed.
 void keep_for(const c10::Stream &stream, const at::Tensor &tensor);
 
 } // namespace ddl_torch

@@ -31,17 +31,18 @@ std::weak_ptr<Endpoint> current_endpoint;
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
-std::map<int, std::weak_ptr<Group>> default_groups; // by this process's rank
+std::map<int, std::weak_ptr<Group>> default_groups; // by the rank of this process
 
 using Bytes = std::vector<uint8_t>;
 
-// What all ranks know of each other once they have exchanged it through the store.
+// What all ranks know about each other after the exchange through the store.
 struct Members {
     std::vector<Bytes> addresses;
-    uint64_t tag; // rank 0's choice: tells this group from all others with the same members
+    uint64_t tag; // chosen by rank 0: distinguishes this group from others with the same members
 };
 
-// Equal on all hosts, unlike std::hash. 0 has a meaning of its own.
+// Return a tag that is equal on all hosts, unlike std::hash. It is never 0, which has a special
+// meaning.
 uint64_t derive_tag(uint64_t tag, const std::string &name)
 {
     uint64_t digest = 0xcbf29ce484222325 ^ tag; // FNV-1a
@@ -61,8 +62,8 @@ std::string list_missing(c10d::Store &store, const std::vector<std::string> &key
     return text + (missing > kMax ? ", ..." : "");
 }
 
-// The keys' values, in one request where the store can: each is a round trip to rank 0's process,
-// which all ranks ask at the same time.
+// Return the values of the keys, in one request if the store supports that: each request is a round
+// trip to rank 0's process, to which all ranks send at the same time.
 std::vector<Bytes> get_all(c10d::Store &store, const std::vector<std::string> &keys)
 {
     if (store.hasExtendedApi())
@@ -74,7 +75,7 @@ std::vector<Bytes> get_all(c10d::Store &store, const std::vector<std::string> &k
 }
 
 // Exchange addresses through the store. Several groups may use one store in succession (a group is
-// destroyed and made anew): each rank counts its exchanges, so all ranks agree on the number.
+// destroyed and created again): each rank counts its exchanges, so all ranks agree on the number.
 Members exchange_addresses(c10d::Store &store, const std::string &address, int rank, int size,
                            std::chrono::milliseconds timeout)
 {
@@ -86,7 +87,7 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
         keys.push_back("exchange" + std::to_string(exchange) + "/" + std::to_string(i));
 
     std::random_device random;
-    uint64_t tag = (uint64_t(random()) << 32 | random()) | 1; // 0 has a meaning of its own
+    uint64_t tag = (uint64_t(random()) << 32 | random()) | 1; // 0 has a special meaning
     Bytes entry(sizeof tag + address.size());
     std::memcpy(entry.data(), &tag, sizeof tag);
     std::memcpy(entry.data() + sizeof tag, address.data(), address.size());
@@ -101,8 +102,8 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
         reason = reason.substr(0, reason.find('\n')); // without the stack trace
         try {
             missing = list_missing(store, keys);
-            store.add(counter, -1);        // it does not count
-        } catch (const std::exception &) { // the store is gone, or does not know `check`
+            store.add(counter, -1);        // undo the count
+        } catch (const std::exception &) { // the store is closed, or does not support `check`
             TORCH_CHECK_WITH(
                 DistBackendError, std::chrono::steady_clock::now() - begun >= timeout, "ddl: rank ",
                 rank, " of ", size, " lost the store through which the ranks exchange addresses (",
@@ -185,7 +186,7 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
     };
     auto endpoint = Endpoint::of_this_process();
     Members members = exchange_addresses(store, endpoint->address(), rank, size, timeout);
-    // All ranks see the same addresses, hence agree on whether there is a second exchange.
+    // All ranks see the same addresses, so they agree on whether there is a second exchange.
     if (std::set<Bytes>(members.addresses.begin(), members.addresses.end()).size() < size_t(size)) {
         const auto &all = members.addresses;
         if (std::find(all.begin(), all.end(), all[rank]) != all.begin() + rank)
@@ -281,7 +282,7 @@ Group::~Group()
 {
     close();
     if (owner_ != getpid())
-        completion_.release(); // its thread stayed with the parent
+        completion_.release(); // its thread exists only in the parent
 }
 
 Group::Use::Use(Group &group) : group_(&group)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libddl comm with what a process group needs around it.
+// A libddl comm with the other resources of a process group.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,25 +22,25 @@
 namespace ddl_torch
 {
 
-// An endpoint. A process has one, which is created for the first group, shared by all and destroyed
-// with the last. Ranks of one group that are threads of a process need one each; all but the first
-// of them create their own.
+// An endpoint. A process has one, which is created for the first group, shared by all groups and
+// destroyed with the last. If several ranks of one group are threads of a process, each needs an
+// endpoint; all but the first of them create their own.
 class Endpoint
 {
   public:
     static std::shared_ptr<Endpoint> of_this_process();
-    // The same, where there is one; else null.
+    // Return this process's endpoint if there is one; else null.
     static std::shared_ptr<Endpoint> current();
 
     Endpoint();
     ~Endpoint();
     Endpoint(const Endpoint &) = delete;
 
-    // Its address, as ddl_comm_create takes it.
+    // Return its address, as ddl_comm_create takes it.
     std::string address() const;
 
     ddl_endpoint *const handle;
-    const std::shared_ptr<Pool> pool; // of memory for tensors
+    const std::shared_ptr<Pool> pool; // memory for tensors
 
   private:
     const pid_t owner_;
@@ -50,8 +50,8 @@ class Endpoint
 //
 // close() destroys the comm. c10d calls it from destroy_process_group, the destructor or the exit
 // of the interpreter, in any order and more than once, perhaps while other threads are in an
-// operation. So every call into the library holds a Use. close() refuses new ones, waits for those
-// held, aborts the comm if they take too long, and destroys it when no Use is left.
+// operation. So every call into the library holds a Use. close() refuses new Uses, waits for the
+// existing ones, aborts the comm if they take too long, and destroys it when no Use is left.
 //
 // A forked child has neither the threads nor the connections. There close() only refuses new Uses.
 class Group
@@ -62,9 +62,9 @@ class Group
     static std::shared_ptr<Group> join(c10d::Store &store, int rank, int size,
                                        std::chrono::milliseconds timeout);
 
-    // The same for some of this group's ranks, in the given order, without a store: their addresses
-    // are known. A count tells groups of equal ranks and name apart. nullptr when this group is
-    // closed.
+    // Create a group of some of this group's ranks, in the given order, without a store, because
+    // their addresses are known. A counter distinguishes groups with the same ranks and name.
+    // Return nullptr if this group is closed.
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
                                   std::chrono::milliseconds timeout);
 
@@ -72,14 +72,14 @@ class Group
     static std::vector<std::shared_ptr<Group>> all();
 
     // The default group in which this process has the given rank: the last one created, while it is
-    // open. Threads that are ranks of their own have one each.
+    // open. Each thread that is a rank has its own.
     static void set_world(int rank, const std::shared_ptr<Group> &group);
     static std::shared_ptr<Group> world(int rank);
 
     ~Group();
     Group(const Group &) = delete;
 
-    // The right to use the comm while it is held; false when the group is closed.
+    // The right to use the comm while it exists; false if the group is closed.
     class Use
     {
       public:
@@ -104,7 +104,7 @@ class Group
         return Use(*this);
     }
 
-    // For holders of a Use.
+    // Only for holders of a Use.
     ddl_comm *comm() const
     {
         return comm_;
@@ -122,26 +122,26 @@ class Group
     {
         return int(addresses_.size());
     }
-    // True in a forked child, too.
+    // Also true in a forked child.
     bool closed() const;
 
-    // What tells this group from all others, equal on all its ranks.
+    // Return the tag that distinguishes this group from all others, equal on all its ranks.
     uint64_t tag() const
     {
         return tag_;
     }
 
-    // The order of its futures' callbacks.
+    // Return the object that orders the callbacks of the group's futures.
     const std::shared_ptr<Callbacks> &callbacks() const
     {
         return callbacks_;
     }
 
-    // Kill the comm on all ranks. Nothing when closed.
+    // End the comm on all ranks. Does nothing if closed.
     void abort(const std::string &reason);
 
-    // Leave the group; further calls do nothing. The caller must not hold the GIL. Blocks about a
-    // second if pending operations do not end.
+    // Leave the group; further calls do nothing. The caller must not hold the GIL. Blocks for about
+    // a second if pending operations do not end.
     void close();
 
     // Close all groups of this process, and wait for the callbacks of futures.
@@ -158,7 +158,7 @@ class Group
                                          std::chrono::milliseconds timeout);
 
     std::shared_ptr<Endpoint> endpoint_;
-    const Addresses addresses_; // of the ranks' endpoints
+    const Addresses addresses_; // addresses of the ranks' endpoints
     const int rank_;
     std::mutex mutex_;
     std::map<std::string, uint64_t> derived_; // number of groups, by ranks and name

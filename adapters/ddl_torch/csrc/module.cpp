@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python module: makes process groups.
+// The Python module, which creates process groups.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/utils/pybind.h>
 
@@ -18,9 +18,10 @@ using ddl_torch::share;
 using ddl_torch::Sharing;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-// `ranks` are the members' ranks in the default group, empty for that group itself. The default
-// group knows its members' addresses, so a subgroup of it needs no exchange through the store.
-// PyTorch ensures that either all members have that default group or none has.
+// Create a process group. `ranks` are the members' ranks in the default group, empty for the
+// default group itself. The default group knows its members' addresses, so a subgroup of it needs
+// no exchange through the store. PyTorch ensures that either all members have that default group or
+// none has.
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
                   const std::string &name)
@@ -33,7 +34,7 @@ BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int si
     if (ranks.empty())
         Group::set_world(rank, group);
     auto backend = c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
-    backend->getBackendOptions()->group_name = name; // as PyTorch fills in those of Gloo
+    backend->getBackendOptions()->group_name = name; // as PyTorch sets Gloo's
     backend->getBackendOptions()->global_ranks_in_group.assign(ranks.begin(), ranks.end());
     return backend;
 }
@@ -50,7 +51,7 @@ Backend &ours(const BackendPtr &backend)
 PYBIND11_MODULE(_ddl_torch, m)
 {
     namespace py = pybind11;
-    using no_gil = py::call_guard<py::gil_scoped_release>; // what blocks must not hold it
+    using no_gil = py::call_guard<py::gil_scoped_release>; // blocking calls must not hold the GIL
     // For ddl_core's metrics and dump: a comm may be read while a Use of its group exists.
     py::class_<Group, std::shared_ptr<Group>>(m, "Group")
         .def_property_readonly("rank", &Group::rank)
@@ -66,15 +67,15 @@ PYBIND11_MODULE(_ddl_torch, m)
     py::class_<Group::Use>(m, "Use").def_property_readonly(
         "comm", [](const Group::Use &use) { return uintptr_t(use.comm()); });
     m.def("groups", &Group::all);
-    // What PyTorch's own Python types have, but for the order of callbacks, and the type of memory
-    // that allocateTensor gives the Reducer.
+    // The same as PyTorch's own Python types, except for the order of callbacks, and the type of
+    // memory that allocateTensor returns to the Reducer.
     using ddl_torch::Callbacks;
     py::class_<Callbacks, std::shared_ptr<Callbacks>>(m, "Callbacks")
         .def("then", &Callbacks::then)
         .def("add_done_callback", &Callbacks::add_done_callback);
     py::class_<ddl_torch::Work, c10::intrusive_ptr<ddl_torch::Work>, c10d::Work>(m, "Work").def(
         "get_future", &ddl_torch::future_of);
-    // `options` and `_set_default_timeout` are what Gloo's class has beside the methods of all.
+    // Gloo's class has `options` and `_set_default_timeout` in addition to the common methods.
     py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
         .def_property_readonly("options", &Backend::getBackendOptions)
         .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))

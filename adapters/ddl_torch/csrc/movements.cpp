@@ -8,7 +8,7 @@ namespace ddl_torch
 namespace
 {
 
-// Counts of libddl's elements.
+// Multiply counts by the number of libddl's elements for each element.
 std::vector<int64_t> times(std::vector<int64_t> counts, int64_t each)
 {
     for (int64_t &count : counts)
@@ -16,8 +16,8 @@ std::vector<int64_t> times(std::vector<int64_t> counts, int64_t each)
     return counts;
 }
 
-// The elements of each rank in a tensor that is split along its first dimension, into the given
-// numbers of rows, or into equal parts if there are none.
+// Return the elements of each rank in a tensor that is split along its first dimension, into the
+// given numbers of rows, or into equal parts if there are none.
 std::vector<int64_t> split_counts(const char *operation, const char *argument,
                                   const std::vector<int64_t> &sizes, const at::Tensor &tensor,
                                   int ranks)
@@ -31,7 +31,7 @@ std::vector<int64_t> split_counts(const char *operation, const char *argument,
                           " ranks, or give split sizes");
         return std::vector<int64_t>(ranks, rows / ranks * row);
     }
-    int64_t left = sizes.size() == size_t(ranks) ? rows : -1; // the sum of sizes might overflow
+    int64_t left = sizes.size() == size_t(ranks) ? rows : -1; // the sum of sizes could overflow
     for (int64_t size : sizes)
         left = size >= 0 && size <= left ? left - size : -1;
     TORCH_CHECK_VALUE(left == 0, "ddl ", operation, ": the split sizes of ", argument, " are ",
@@ -163,8 +163,8 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
             column.push_back(list[i]);
         require_dense(operation.name, "inputs", inputs[i]);
         require_each(operation.name, "outputs", column, inputs[i], size_);
-        // Check all, so that what is wrong on all ranks is refused on all; then the group stays
-        // usable.
+        // Check all tensors first, so that an error on all ranks is rejected on all; the group then
+        // stays usable.
         for (const auto &tensor : column)
             require_elements(operation.name, "an output", tensor, "its input", inputs[i].numel());
         place(operation, inputs[i]);

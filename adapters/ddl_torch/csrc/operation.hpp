@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation of a process group on its way to libddl.
+// An operation of a process group before it is submitted to libddl.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -25,7 +25,7 @@ struct Operation {
     c10d::OpType type;
     bool async = true; // the caller does not wait at once
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    double prescale = 1; // none; 0 is applied to the operands before
+    double prescale = 1; // 1: no scaling; 0 is applied to the operands in advance
 
     std::vector<at::Tensor> inputs; // for the profiler
     Buffers buffers;
@@ -46,7 +46,7 @@ struct Operation {
     }
 
   private:
-    // Older versions of PyTorch do not say whether the caller waits at once.
+    // Older versions of PyTorch do not report whether the caller waits at once.
     template <class Options>
     static auto is_async(const Options &options, int) -> decltype(options.asyncOp)
     {

@@ -8,7 +8,7 @@ namespace ddl_torch
 namespace
 {
 
-// Memory that holds the operand and gets the result.
+// Return memory that holds the operand and receives the result.
 at::Tensor in_place(Operation &operation, const at::Tensor &tensor)
 {
     at::Tensor memory = writable(tensor, true, operation.buffers);
@@ -17,7 +17,7 @@ at::Tensor in_place(Operation &operation, const at::Tensor &tensor)
     return memory;
 }
 
-// Memory that holds an operand and is not changed.
+// Return memory that holds an operand and is not changed.
 at::Tensor unchanged(Operation &operation, const at::Tensor &tensor)
 {
     if (operation.prescale != 0)
@@ -101,7 +101,7 @@ void Backend::reduce_scatter_part(Operation &operation, const at::Tensor &output
     void *to = output.data_ptr();
     if (output.nbytes() && input.equal() &&
         to == static_cast<const char *>(from) + rank_ * output.nbytes()) {
-        to = memory.data_ptr(); // in place: the result lies in the input
+        to = memory.data_ptr(); // in place: the result is in the input
         from = nullptr;
     } else {
         from = separate(memory, output, operation.buffers).const_data_ptr();

@@ -17,15 +17,15 @@ namespace ddl_torch
 namespace
 {
 
-constexpr size_t kLeast = 128 << 10;    // bytes: below, ddl_alloc gives ordinary memory
-constexpr size_t kLeastOfAll = 1 << 20; // where every tensor takes one of the blocks
-constexpr size_t kBlocks = 256;         // that an endpoint can share
+constexpr size_t kLeast = 128 << 10;    // bytes: below, ddl_alloc returns ordinary memory
+constexpr size_t kLeastOfAll = 1 << 20; // bytes: the limit if every tensor takes a block
+constexpr size_t kBlocks = 256;         // blocks that an endpoint can share
 constexpr size_t kIdleBlocks = 64;
 
 std::atomic<Sharing> sharing{Sharing::none};
-std::atomic<pid_t> sharer{0}; // the process that said so
+std::atomic<pid_t> sharer{0}; // the process that has called share()
 
-// At most an eighth more, so that tensors of similar sizes use the same memory.
+// Round up by at most an eighth, so that tensors of similar sizes use the same memory.
 size_t rounded(size_t bytes)
 {
     size_t step = kLeast / 8;
@@ -34,7 +34,7 @@ size_t rounded(size_t bytes)
     return (bytes + step - 1) / step * step;
 }
 
-// For tensors of at least so many bytes; all others are the default allocator's.
+// Allocates tensors of at least `least` bytes; the default allocator handles all others.
 class Allocator final : public at::Allocator
 {
   public:
@@ -56,13 +56,13 @@ class Allocator final : public at::Allocator
         default_copy_data(to, from, bytes);
     }
 
-    // Ours can be shared by tensors that are copied when written to, like the others.
+    // Like other memory, ours can be shared by tensors that are copied on write.
     bool is_simple_data_ptr(const at::DataPtr &pointer) const override
     {
         return Pool::owns(pointer) || at::Allocator::is_simple_data_ptr(pointer);
     }
 
-    // PyTorch's allocator, as it was before it was replaced.
+    // PyTorch's allocator from before it was replaced.
     static at::Allocator &others()
     {
         static at::Allocator *const found = c10::GetCPUAllocator();
@@ -187,7 +187,7 @@ void Pool::release(void *context)
         ddl_free(block->memory);
 }
 
-// False if it is to be freed.
+// Return false if the block should be freed.
 bool Pool::keep(const Block &block)
 {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of tensors that other ranks on this host read and write where it is: that of ddl_alloc.
+// Memory of ddl_alloc for tensors, which other ranks on this host read and write in place.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,20 +17,23 @@
 namespace ddl_torch
 {
 
-// Which tensors lie there: none; those that PyTorch allocates for communication; all large ones.
+// The tensors in shared memory: none; those that PyTorch allocates for communication; all large
+// ones.
 enum class Sharing { none, buffers, all };
 
-// From now on, in this process. Its forked children share none until they say otherwise. Only
-// Sharing::all replaces PyTorch's allocator, for good; it then passes on what is not shared.
+// Set what this process shares from now on. Forked children share nothing until they call this.
+// Only Sharing::all replaces PyTorch's allocator, permanently; it then forwards allocations that
+// are not shared.
 void share(Sharing what);
 Sharing shared();
 
-// A tensor of one dimension like at::empty's, there if it is long enough and that can be had.
+// Return a tensor of one dimension like at::empty's, in shared memory if it is long enough and
+// memory is available.
 at::Tensor empty_shared(int64_t elements, const at::TensorOptions &options);
 
-// The shared memory of one endpoint. What is freed is kept for the next tensor of its size: peers
-// have mapped it already, and it has pages. Only sizes that come again are kept: the first buckets
-// of DistributedDataParallel, which it replaces after a step, are not.
+// The shared memory of one endpoint. Freed memory is kept for the next tensor of its size: peers
+// have already mapped it, and it has pages. Only sizes that are allocated repeatedly are kept, so
+// not the first buckets of DistributedDataParallel, which it replaces after a step.
 //
 // Design notes. A forked child has copies of the memory, and frees them. It never takes the lock,
 // which another thread may have held at the fork.
@@ -40,17 +43,17 @@ class Pool : public std::enable_shared_from_this<Pool>
     explicit Pool(ddl_endpoint *endpoint);
     Pool(const Pool &) = delete;
 
-    // Null if there is none, or too much is in use.
+    // Return null if there is no memory, or if too much is in use.
     at::DataPtr allocate(size_t bytes);
 
-    // Whether a pool has allocated this.
+    // Return true if a pool has allocated this memory.
     static bool owns(const at::DataPtr &pointer);
 
-    // An operation has failed: the library may have made its memory private. None that there is
-    // now is used again.
+    // Stop reusing the current memory, because an operation has failed: the library may have made
+    // its memory private.
     void renew();
 
-    // The endpoint is about to be destroyed. Memory that is in use lives on until it is freed.
+    // Prepare for the destruction of the endpoint. Memory in use stays valid until it is freed.
     void close();
 
   private:
@@ -75,7 +78,7 @@ class Pool : public std::enable_shared_from_this<Pool>
     ddl_endpoint *endpoint_; // null: closed
     std::deque<Idle> idle_;  // the oldest first
     std::set<size_t> freed_; // sizes that were freed
-    std::set<size_t> kept_;  // of these, those that were allocated again
+    std::set<size_t> kept_;  // freed sizes that were allocated again
     size_t blocks_ = 0;      // in use or idle
     uint64_t age_ = 0;       // calls of renew
 };

@@ -13,17 +13,17 @@ namespace ddl_torch
 
 // Design notes.
 //
-// A blocking all-gather of a few bytes tells all ranks how many elements each has. Then one
-// asynchronous group of two all-gathers brings all indices and values to all ranks, and each rank
-// adds them up in the order of ranks. So all get the same bits, and the cost is that of the stored
-// elements, not of the dense tensor.
+// A blocking all-gather of a few bytes gives all ranks the number of elements of each rank. Then
+// one asynchronous group of two all-gathers sends all indices and values to all ranks, and each
+// rank adds them in the order of ranks. All ranks therefore get the same bits, and the cost is that
+// of the stored elements, not of the dense tensor.
 
 namespace
 {
 
 constexpr int kMaxDims = 16;
 
-// What must be equal on all ranks, except for `elements`.
+// The properties of a tensor. All except `elements` must be equal on all ranks.
 struct Shape {
     int64_t elements, type, sparse_dims, dims, sizes[kMaxDims];
 
@@ -50,7 +50,7 @@ struct Shape {
     }
 };
 
-// The rows of all ranks, counts[r] of rank r, concatenated.
+// Return the rows of all ranks, counts[r] of rank r, concatenated.
 at::Tensor gathered_rows(Operation &operation, const at::Tensor &rows,
                          const std::vector<int64_t> &counts)
 {

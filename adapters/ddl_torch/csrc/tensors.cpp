@@ -44,7 +44,8 @@ c10::Device device_of(const Buffers &buffers)
     return buffers.stream ? buffers.stream->device() : c10::Device(at::kCPU);
 }
 
-// Elements one after the other in the right memory, with no operation pending on them.
+// Return true if the elements are contiguous in the right memory, with no operation pending on
+// them.
 bool is_plain(const at::Tensor &tensor, const Buffers &buffers)
 {
     return tensor.device() == device_of(buffers) && tensor.is_contiguous() && !tensor.is_conj() &&
@@ -57,8 +58,8 @@ at::Tensor scratch(at::IntArrayRef sizes, const at::Tensor &like, const Buffers 
                      at::TensorOptions().dtype(like.scalar_type()).device(device_of(buffers)));
 }
 
-// To an accelerator from the host: in this thread's present stream, as if the operation took place
-// there.
+// Return the copy of a result to its tensor. From the host to an accelerator it runs in this
+// thread's current stream, as if the operation ran there.
 Copy copy_back(const at::Tensor &to, const at::Tensor &from, const Buffers &buffers)
 {
     if (buffers.stream)
@@ -73,7 +74,7 @@ const char *begin(const at::Tensor &tensor)
     return static_cast<const char *>(tensor.const_data_ptr());
 }
 
-// Whether the tensors of the list follow each other in memory.
+// Return true if the tensors of the list follow each other in memory.
 bool are_neighbours(const Tensors &list, const Buffers &buffers)
 {
     const char *next = begin(list[0]);
@@ -86,8 +87,8 @@ bool are_neighbours(const Tensors &list, const Buffers &buffers)
     return list[0].numel() > 0; // an empty one may have no address
 }
 
-// The tensors' own memory where they are adjacent; else scratch, of which `join` gets each tensor
-// and its part.
+// Return the tensors' own memory if they are adjacent; else scratch, for which `join` is called
+// with each tensor and its part.
 template <class Join> Blocks blocks(const Tensors &list, Buffers &buffers, Join join)
 {
     std::vector<int64_t> counts;
@@ -130,7 +131,7 @@ Reduction reduction(const char *operation, const c10d::ReduceOp &op)
     case c10d::ReduceOp::BOR: return {DDL_BIT_OR, 1};
     case c10d::ReduceOp::BXOR: return {DDL_BIT_XOR, 1};
     case c10d::ReduceOp::PREMUL_SUM: return {DDL_SUM, factor_of(operation, op)};
-    default: TORCH_CHECK_VALUE(false, "ddl ", operation, ": ", int(op.op_), " is no ReduceOp");
+    default: TORCH_CHECK_VALUE(false, "ddl ", operation, ": ", int(op.op_), " is not a ReduceOp");
     }
 }
 

@@ -24,10 +24,10 @@ namespace
 {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kSlice(200); // how long Ctrl-C may go unnoticed
+constexpr std::chrono::milliseconds kSlice(200); // longest delay of Ctrl-C
 
-// Raise KeyboardInterrupt and the like. Only Python's main thread handles signals, which is the
-// process's.
+// Raise KeyboardInterrupt and similar exceptions. Only Python's main thread, which is the process's
+// main thread, handles signals.
 void check_signals()
 {
     if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized())
@@ -37,7 +37,7 @@ void check_signals()
         throw pybind11::error_already_set();
 }
 
-// The devices that a future must know, in order.
+// Return the devices that a future must know, in order.
 std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor> &tensors)
 {
     std::vector<c10::Device> devices;
@@ -107,7 +107,7 @@ bool Work::ended() const
     return work && ddl_work_test(work) != DDL_INPROGRESS;
 }
 
-// Wait until it has ended, successfully or not.
+// Wait until the work has ended, successfully or not.
 void Work::await(std::chrono::milliseconds timeout)
 {
     const bool limited = timeout > kNoTimeout;
@@ -150,7 +150,7 @@ std::exception_ptr Work::copy_results()
     return nullptr;
 }
 
-// Put what comes after an operation on a GPU into its stream.
+// Queue the rest of an operation on a GPU in its stream.
 std::exception_ptr Work::follow()
 {
     if (!buffers_.stream)
@@ -167,7 +167,7 @@ std::exception_ptr Work::follow()
     return failure;
 }
 
-// It has ended.
+// Settle the work, which has ended.
 void Work::settle()
 {
     std::call_once(settled_, [this] {
@@ -240,7 +240,8 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     if (!future_) {
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()), accelerators_of(buffers_.outputs));
-        // A forked child has no thread that completes it later: there every work has failed.
+        // A forked child has no thread that could complete the future later: every work has failed
+        // there.
         if (isCompleted() || followed_) {
             future_completed_ = true;
             complete_future(future_); // no callback can have been added yet
@@ -252,7 +253,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     return future_;
 }
 
-// It was submitted, and taken from the queue.
+// Handle a work that is submitted and taken from the queue.
 void Work::deliver()
 {
     settle();
@@ -278,7 +279,8 @@ void Work::deliver()
 
 void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future)
 {
-    c10::OptionalStreamGuard in_stream(buffers_.stream); // for which the future's users wait
+    // the stream for which the future's users wait
+    c10::OptionalStreamGuard in_stream(buffers_.stream);
     if (auto failure = exception())
         future->setError(failure);
     else

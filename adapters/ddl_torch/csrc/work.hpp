@@ -25,20 +25,21 @@ namespace ddl_torch
 
 class Group;
 
-// to = from. On an accelerator in a stream, which is waited for.
+// A copy to = from. On an accelerator it runs in a stream, which is waited for.
 struct Copy {
     at::Tensor to, from;
     std::optional<c10::Stream> stream;
 };
 
-// Everything that the library reads and writes for one operation, kept until it has ended.
+// Everything that the library reads and writes for one operation, kept until the operation has
+// ended.
 struct Buffers {
-    std::vector<at::Tensor> outputs;           // what the caller's tensors get; the future's value
-    std::vector<at::Tensor> keep;              // other tensors whose memory is in use
-    std::vector<Copy> copies;                  // to be made when all went well
-    std::function<void()> finish;              // then this, if set
+    std::vector<at::Tensor> outputs; // the results in the caller's tensors; the future's value
+    std::vector<at::Tensor> keep;    // other tensors whose memory is in use
+    std::vector<Copy> copies;        // copies to make if all went well
+    std::function<void()> finish;    // called after the copies, if set
     std::vector<std::shared_ptr<int>> senders; // the ranks that sent the received messages
-    // In which the operation runs, if its memory is on a GPU. Then the copies follow in it.
+    // The stream of the operation, if its memory is on a GPU. The copies follow in it.
     std::optional<c10::Stream> stream;
 };
 
@@ -62,16 +63,17 @@ using GroupOfCalls = std::unique_ptr<ddl_group, DestroyGroup>;
 // Work at once. `pending_` reaches 0 when the work was both submitted and taken from the queue, in
 // either order.
 //
-// An operation on a GPU runs in a stream of the group's. `followed_` is its end there, with the
-// copies, which are queued at the submission. wait() lets the current stream wait for that, and the
-// host only if it gives a limit; a future is complete at once, as PyTorch's are in a stream.
+// An operation on a GPU runs in a stream of the group. `followed_` is its end in this stream,
+// including the copies, which are queued at the submission. wait() lets the current stream wait for
+// that, and the host only if it sets a limit; a future is complete at once, as PyTorch's futures in
+// a stream are.
 //
 // An operation that completes at once has a Work that is never submitted. Operations that are being
 // coalesced share a Work that is not submitted yet; waiting for it does nothing.
 class Work final : public c10d::Work
 {
   public:
-    // The profiling title is null for an operation that the calling thread does not wait for.
+    // The profiling title is null for an operation for which the calling thread does not wait.
     Work(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char *name,
          const char *profiling_title, const std::vector<at::Tensor> &inputs, Buffers buffers,
          uint64_t sequence);
@@ -97,13 +99,13 @@ class Work final : public c10d::Work
         return buffers_;
     }
 
-    // Submit it by `submit`, with options.queued and this as the user pointer. A failure drops its
-    // calls, which must not outlive the comm.
+    // Submit the work with `submit`, with options.queued and this as the user pointer. A failure
+    // drops its calls, which must not outlive the comm.
     template <class Submit> ddl_status start(Submit submit);
-    // Keep the calls that it consists of until it has ended.
+    // Keep the calls of the work until it has ended.
     void own(GroupOfCalls calls);
-    // Show the submitted operation to a profiler, if there is one: on another thread, since slices
-    // of one thread must nest. wait() returns when the slice has ended.
+    // Show the submitted operation to a profiler, if there is one, on another thread, because
+    // slices of one thread must nest. wait() returns when the slice has ended.
     void profile(const char *title, const std::vector<at::Tensor> &inputs);
     // Complete an operation that needed no submission.
     void done();
@@ -133,14 +135,14 @@ class Work final : public c10d::Work
     std::shared_future<void> profiled_; // set before the submitter gets the work
 
     std::mutex future_mutex_;
-    c10::intrusive_ptr<c10::ivalue::Future> future_;   // made when asked for
-    std::optional<at::ThreadLocalState> future_state_; // of the thread that asked
+    c10::intrusive_ptr<c10::ivalue::Future> future_;   // created when requested
+    std::optional<at::ThreadLocalState> future_state_; // of the requesting thread
     bool future_completed_ = false;
 };
 
 template <class Submit> ddl_status Work::start(Submit submit)
 {
-    c10::raw::intrusive_ptr::incref(this); // the queue's
+    c10::raw::intrusive_ptr::incref(this); // the queue's reference
     ddl_work *work = nullptr;
     ddl_status status = submit(&work);
     if (status != DDL_OK) {
@@ -148,9 +150,9 @@ template <class Submit> ddl_status Work::start(Submit submit)
         c10::raw::intrusive_ptr::decref(this);
         return status;
     }
-    auto failure = follow(); // before anybody can settle it
+    auto failure = follow(); // before another thread can settle it
     work_.store(work, std::memory_order_release);
-    taken(); // one of two
+    taken(); // one of two calls
     if (failure)
         std::rethrow_exception(failure);
     return DDL_OK;

@@ -27,7 +27,7 @@ def reduction_of(options: Any, tensor: Tensor) -> dict[str, Any]:
         if op == getattr(dist.ReduceOp, name):
             return {"op": ours}
     if op != dist.ReduceOp.PREMUL_SUM:
-        raise ValueError(f"ddl: {op} is no ReduceOp")
+        raise ValueError(f"ddl: {op} is not a ReduceOp")
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise NotImplementedError(
             f"ddl: ReduceOp.PREMUL_SUM of {tensor.dtype}; only floats and complex can be scaled"

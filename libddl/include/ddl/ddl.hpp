@@ -7,12 +7,12 @@
  *     ddl::Work work = comm.allreduce_async(x.data(), x.data(), x.size());
  *     work.wait();
  *
- * A header alone: it calls libddl through ddl.h, whose words on each function, its threads and its
- * buffers hold here too. Every failure throws ddl::Error. Objects own their handles, and are
- * movable and not copyable; as in ddl.h, groups go before their comm and comms before their
- * endpoint, which is the order in which C++ destroys what was made in the order above. Buffers are
- * pointers to elements; where one is null, name the type: comm.gather<float>(x, nullptr, n, 0). For
- * dtypes that are known at run time only, call ddl.h with get(). */
+ * This header needs no library but libddl. The comments of ddl.h on each function, its threads and
+ * its buffers apply here too. Every failure throws ddl::Error. Objects own their handles; they can
+ * be moved, not copied. As in ddl.h, destroy groups before their comm and comms before their
+ * endpoint; C++ does so if they are declared in the order above. Buffers are pointers to elements.
+ * If one is null, name the type: comm.gather<float>(x, nullptr, n, 0). For dtypes that are known
+ * only at run time, call ddl.h with get(). */
 #ifndef DDL_HPP
 #define DDL_HPP
 
@@ -30,7 +30,7 @@
 namespace ddl
 {
 
-/* A failed call: what() says what was wrong (ddl_last_error), status() what to do next. */
+/* The exception of a failed call: what() is the message (ddl_last_error), status() the status. */
 class Error : public std::runtime_error
 {
   public:
@@ -47,7 +47,7 @@ class Error : public std::runtime_error
     ddl_status status_;
 };
 
-/* dtype_of<T>::value is the ddl_dtype of an element type. For a type of your own, say a half:
+/* dtype_of<T>::value is the ddl_dtype of an element type. To add your own type, for example half:
  *     template <> struct ddl::dtype_of<half> : ddl::dtype_constant<DDL_F16> {}; */
 template <ddl_dtype dtype> struct dtype_constant {
     static constexpr ddl_dtype value = dtype;
@@ -62,7 +62,7 @@ inline void check(ddl_status status)
         throw Error(status, ddl_last_error());
 }
 
-/* Which of the integers of ddl.h has this size and sign. */
+/* The integer dtype of this size and sign. */
 template <std::size_t size, bool is_signed> struct integer;
 template <> struct integer<1, true> : dtype_constant<DDL_I8> {
 };
@@ -102,7 +102,7 @@ struct Destroy {
         ddl_order_destroy(order);
     }
 
-    /* Whoever drops a work may free its buffers next, so it must be complete. */
+    /* The caller may free the buffers next, so the work must be complete. */
     void operator()(ddl_work *work) const noexcept
     {
         ddl_work_wait(work, -1);
@@ -121,7 +121,7 @@ struct Free {
 
 } // namespace detail
 
-template <class T> struct dtype_of; /* no such dtype in ddl.h, or a type of yours: see above */
+template <class T> struct dtype_of; /* undefined for other types; see above for your own */
 template <> struct dtype_of<bool> : dtype_constant<DDL_BOOL> {
     static_assert(sizeof(bool) == 1, "DDL_BOOL is one byte");
 };
@@ -154,7 +154,7 @@ template <> struct dtype_of<std::complex<float>> : dtype_constant<DDL_C64> {
 template <> struct dtype_of<std::complex<double>> : dtype_constant<DDL_C128> {
 };
 
-/* The structs of ddl.h with struct_size set and all else at its default. */
+/* The structs of ddl.h with struct_size set and all other fields at their defaults. */
 struct EndpointConfig : ddl_endpoint_config {
     EndpointConfig() : ddl_endpoint_config()
     {
@@ -183,8 +183,8 @@ struct Counters : ddl_counters {
     }
 };
 
-/* One asynchronous operation. Its destructor waits until it is complete, for its buffers may go
- * next; the result is lost then: ask for it with wait or test. */
+/* One asynchronous operation. The destructor waits until it is complete, because its buffers may be
+ * freed next. It drops the result; call wait or test to get it. */
 class Work
 {
   public:
@@ -193,19 +193,19 @@ class Work
     {
     }
 
-    /* Until complete; throws when the operation failed. */
+    /* Wait until complete. Throws if the operation failed. */
     void wait()
     {
         detail::check(ddl_work_wait(get(), -1));
     }
 
-    /* Until complete, or false after timeout_ms. */
+    /* Wait until complete, at most timeout_ms. Returns false if that was too short. */
     bool wait_for(std::int64_t timeout_ms)
     {
         return complete(ddl_work_wait(get(), timeout_ms), DDL_ETIMEDOUT);
     }
 
-    /* Whether it is complete; throws when the operation failed. */
+    /* Return true if complete. Throws if the operation failed. */
     bool test()
     {
         return complete(ddl_work_test(get()), DDL_INPROGRESS);
@@ -228,7 +228,7 @@ class Work
     detail::Owner<ddl_work> work_;
 };
 
-/* The order of an ordered sum: which rank brings the operands of which logical workers. */
+/* The order of an ordered sum: the rank that passes the operand of each logical worker. */
 class Order
 {
   public:
@@ -265,7 +265,7 @@ class Order
     detail::Owner<ddl_order> order_;
 };
 
-/* To the bit as ordered sums add. */
+/* Add with the same bits as ordered sums. */
 template <class T> void add(T *sum, const T *left, const T *right, std::int64_t count)
 {
     detail::check(ddl_add(sum, left, right, count, dtype_of<T>::value));
@@ -273,14 +273,14 @@ template <class T> void add(T *sum, const T *left, const T *right, std::int64_t 
 
 class Comm;
 
-/* Operations to be submitted as one. Collect them by calling their blocking forms with options():
+/* Operations that are submitted as one. Pass options() to their blocking forms to add them:
  *     comm.allreduce(x, x, n, DDL_SUM, group.options()); */
 class Group
 {
   public:
     explicit Group(Comm &comm);
 
-    /* That collect an operation in this group. */
+    /* Return the options that add an operation to this group. */
     Options options() const
     {
         Options options;
@@ -309,8 +309,9 @@ class Group
     detail::Owner<ddl_group> group_;
 };
 
-/* A group of ranks and their operations, as in ddl.h: each blocks, or with _async returns a Work.
- * Arguments come in ddl.h's order; counts are in elements, and null means what it means there. */
+/* A group of ranks and their operations, as in ddl.h. Each operation blocks; its _async form
+ * returns a Work. Arguments are in ddl.h's order. Counts are in elements. A null pointer means what
+ * it means in ddl.h. */
 class Comm
 {
   public:
@@ -341,7 +342,7 @@ class Comm
         return ddl_comm_local_size(get());
     }
 
-    /* DDL_OK while the comm works, else what killed it. */
+    /* Return DDL_OK while the comm works, else the error that ended it. */
     ddl_status status() const noexcept
     {
         return ddl_comm_status(get());
@@ -352,7 +353,7 @@ class Comm
         detail::check(ddl_comm_abort(get(), reason.c_str()));
     }
 
-    /* The result is empty where color is negative. */
+    /* Return an empty comm if color is negative. */
     Comm split(int color, int key, const CommConfig &config = CommConfig())
     {
         ddl_comm *part = nullptr;
@@ -375,13 +376,13 @@ class Comm
         return Comm(twin);
     }
 
-    /* Count this rank as dead from now on, as if its process had ended. */
+    /* Declare this rank dead, as if its process had exited. */
     void expel(int rank, const std::string &reason)
     {
         detail::check(ddl_comm_expel(get(), rank, reason.c_str()));
     }
 
-    /* A comm of those who are alive, when this one is dead. */
+    /* Return a comm of the survivors. This comm must be dead. */
     Comm shrink(const CommConfig &config = CommConfig())
     {
         ddl_comm *next = nullptr;
@@ -389,7 +390,7 @@ class Comm
         return Comm(next);
     }
 
-    /* The ranks known to be dead. */
+    /* Return the ranks known to be dead. */
     std::vector<int> failed() const
     {
         std::vector<int> ranks(static_cast<std::size_t>(size()));
@@ -399,7 +400,7 @@ class Comm
         return ranks;
     }
 
-    /* As JSON: how the comm goes, and what its last operations were. */
+    /* Return the comm's state and last operations as JSON. */
     std::string report() const
     {
         return text(ddl_comm_report);
@@ -424,7 +425,7 @@ class Comm
         return fd;
     }
 
-    /* The number taken; 0 when none finished within timeout_ms. */
+    /* Return the number of works taken; 0 if none finished within timeout_ms. */
     int completed(ddl_work **works, void **users, int max, std::int64_t timeout_ms)
     {
         int taken = 0;
@@ -461,7 +462,7 @@ class Comm
         return start(ddl_allreduce, send, recv, count, dtype_of<T>::value, op, &options);
     }
 
-    /* Parts are of T; of half types, of float. */
+    /* Element type of the parts: T; float if T is a half type. */
     template <class T>
     void allreduce_ordered(const Order &order, const void *const *parts, T *recv,
                            std::int64_t count, ddl_op op = DDL_SUM,
@@ -710,7 +711,7 @@ class Comm
     }
 
   private:
-    /* Its length may grow from one call to the next. */
+    /* Call `write` until its text fits: the length may grow from one call to the next. */
     std::string text(ddl_status (*write)(ddl_comm *, char *, std::size_t, std::size_t *)) const
     {
         std::string words(4096, '\0');
@@ -724,7 +725,7 @@ class Comm
         return words;
     }
 
-    /* `call` with this comm in front and no work, hence blocking, at its end. */
+    /* Call `call` with this comm as first argument and a null work, so that it blocks. */
     template <class Call, class... Arguments> void run(Call call, Arguments... arguments)
     {
         detail::check(call(get(), arguments..., nullptr));
@@ -772,7 +773,7 @@ class Endpoint
         return address;
     }
 
-    /* So many elements, zeroed; the endpoint may be destroyed before them. */
+    /* Allocate `count` zeroed elements. They may outlive the endpoint. */
     template <class T> Buffer<T> allocate(std::size_t count)
     {
         typedef typename std::enable_if<std::is_trivially_copyable<T>::value, T>::type Element;
@@ -797,7 +798,7 @@ class Endpoint
         return Comm(comm);
     }
 
-    /* Join the ranks that the environment tells of, or those that meet at url. */
+    /* Join the ranks that the environment names, or the ranks that connect to url. */
     Comm rendezvous(const char *url = nullptr, int rank = -1, int size = 0,
                     const CommConfig &config = CommConfig())
     {

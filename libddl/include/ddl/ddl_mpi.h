@@ -5,8 +5,8 @@
  *     ddl_comm_from_mpi(MPI_COMM_WORLD, endpoint, NULL, &comm);
  *     ddl_allreduce(comm, ...);
  *
- * A header alone, compiled against your MPI, whichever that is; libddl itself knows none. MPI
- * brings the endpoints' addresses to each other and is not needed afterwards. */
+ * This header is compiled against your MPI; libddl itself does not depend on MPI. MPI only
+ * exchanges the endpoints' addresses. */
 #ifndef DDL_MPI_H
 #define DDL_MPI_H
 
@@ -15,14 +15,14 @@
 
 #include "ddl.h"
 
-/* What a rank tells the others: its endpoint's address, of length 0 if it cannot join. */
+/* The record that a rank sends to the others: its endpoint's address. */
 typedef struct ddl_mpi_card {
-    unsigned char address[DDL_ADDRESS_MAX]; /* as ddl_endpoint_address gives it */
-    size_t length;                          /* its bytes */
+    unsigned char address[DDL_ADDRESS_MAX]; /* as written by ddl_endpoint_address */
+    size_t length;                          /* its bytes; 0 if the rank cannot join */
 } ddl_mpi_card;
 
-/* This rank's record. A comm of this rank alone shows whether endpoint and config are good for one:
- * when it is refused now, the others need not wait for it later. */
+/* Fill in this rank's record. Creates a comm of this rank alone to check endpoint and config: if
+ * that fails now, the other ranks need not wait for it later. */
 static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *record, ddl_endpoint *endpoint,
                                            const ddl_comm_config *config, ddl_comm **comm)
 {
@@ -41,7 +41,8 @@ static inline ddl_status ddl_mpi_card_fill(ddl_mpi_card *record, ddl_endpoint *e
     return status;
 }
 
-/* Everybody's record, by rank. DDL_ENOMEM on all ranks when one has no memory for them. */
+/* Gather all ranks' records, by rank. Returns DDL_ENOMEM on all ranks if one of them has no
+ * memory. */
 static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_mpi_card *records)
 {
     int mine = records != NULL, all = 0, n = (int)sizeof *own;
@@ -53,12 +54,12 @@ static inline ddl_status ddl_mpi_exchange(MPI_Comm mpi, ddl_mpi_card *own, ddl_m
                                                                                      : DDL_ESYSTEM;
 }
 
-/* Join the ranks of `mpi`, an intracommunicator, in its order. All of them must call it; otherwise
- * as ddl_comm_create. Where one cannot join, say for want of an endpoint, it gets the reason, and
- * all others DDL_EINVAL at once, "addresses[R] is NULL", R being its rank. DDL_ENOMEM when a rank
- * has no memory and DDL_ESYSTEM when MPI fails have no message. Blocks until all have called it,
- * which MPI does not limit, then at most config->timeout_ms. config may be NULL. *comm is owned by
- * the caller; the endpoint must outlive it. Thread-safe where MPI is. */
+/* Join the ranks of `mpi`, an intracommunicator, in its order. All of them must call it. If a rank
+ * R cannot join, for example without an endpoint, it returns the reason, and all others return
+ * DDL_EINVAL at once with "addresses[R] is NULL". There is no message for DDL_ENOMEM (a rank has no
+ * memory) and DDL_ESYSTEM (MPI failed). Blocks until all ranks have called it, which MPI does not
+ * limit, then at most config->timeout_ms. config may be NULL. *comm is owned by the caller; the
+ * endpoint must outlive it. Thread-safe if MPI is. Otherwise as ddl_comm_create. */
 static inline ddl_status ddl_comm_from_mpi(MPI_Comm mpi, ddl_endpoint *endpoint,
                                            const ddl_comm_config *config, ddl_comm **comm)
 {

@@ -25,7 +25,8 @@ const char *ddl_last_error(void)
 #define TEXT_OF(number) #number
 #define TEXT(number)    TEXT_OF(number)
 
-/* ddlrun reads this text in the files of all hosts, of whatever processor, and compares them. */
+/* The identity of this build. ddlrun reads this text in the files of all hosts, for any processor,
+ * and compares them. */
 __attribute__((used)) static const char identity[] =
     "libddl " TEXT(DDL_VERSION_MAJOR) "." TEXT(DDL_VERSION_MINOR) "." TEXT(
         DDL_VERSION_PATCH) ", ABI " TEXT(DDL__ABI) ", protocol " TEXT(DDL__PROTOCOL);
@@ -49,7 +50,7 @@ ddl_status ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint *
     ddl_status status = ddl__take_struct(&own, sizeof own, config, "ddl_endpoint_config");
     if (status != DDL_OK)
         return status;
-    uint32_t links; /* a wrong $DDL_LINKS is reported where it is used, when a comm is created */
+    uint32_t links; /* an invalid $DDL_LINKS is reported when a comm is created */
     if (ddl__environment_links(&links) != DDL_OK)
         links = DDL_LINK_INPROC | DDL_LINK_SHM | DDL_LINK_TCP;
     status = ddl__environment_endpoint(&own, secret);
@@ -82,9 +83,9 @@ void ddl_endpoint_destroy(ddl_endpoint *endpoint)
         ddl__endpoint_destroy(endpoint);
 }
 
-/* A wrong argument is refused on the rank that gave it, before any other member knows of the call:
- * nothing has changed, and the rank may call again. Wrong variables of the environment are found
- * during the creation, which then fails on all members. */
+/* Check the config's limits. An invalid argument is rejected on the rank that gave it, before any
+ * other member knows of the call: nothing has changed, and the rank may call again. Invalid
+ * environment variables are found during the creation, which then fails on all members. */
 static ddl_status check_limits(const ddl_comm_config *config)
 {
     ddl_comm_config completed = *config;
@@ -106,7 +107,7 @@ static ddl_status take_config(ddl_comm_config *own, const ddl_comm_config *confi
             DDL_EINVAL, "%s is %lld", own->timeout_ms < 0 ? "timeout_ms" : "operation_timeout_ms",
             (long long)(own->timeout_ms < 0 ? own->timeout_ms : own->operation_timeout_ms));
     if (own->segment_bytes > 1 << 30)
-        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu, at most %d",
+        return ddl__fail(DDL_EINVAL, "segment_bytes is %llu; must be at most %d",
                          (unsigned long long)own->segment_bytes, 1 << 30);
     if (parent)
         *own = ddl__comm_inherit(parent, own);
@@ -125,7 +126,7 @@ ddl_status ddl_comm_create(ddl_endpoint *endpoint, const void *const *addresses,
                          : !lengths   ? "lengths"
                                       : "comm");
     if (size < 1 || size > 65535)
-        return ddl__fail(DDL_EINVAL, "size is %d", size);
+        return ddl__fail(DDL_EINVAL, "size is %d; must be from 1 to 65535", size);
     if (rank < 0 || rank >= size)
         return ddl__fail(DDL_EINVAL, "rank is %d, size is %d", rank, size);
     ddl_status status = ddl__check_endpoint(endpoint);
@@ -149,17 +150,17 @@ ddl_status ddl_rendezvous(ddl_endpoint *endpoint, const char *url, int rank, int
                             : status;
 }
 
-/* Check the arguments that all functions have in common that create a comm from a comm. */
+/* Check the common arguments of the functions that create a comm from a comm. */
 static ddl_status check_source(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {
     ddl_status status = ddl__check_comm(parent);
     if (status == DDL_OK && !out)
-        status = ddl__fail(DDL_EINVAL, "no place for the new comm: the pointer is NULL");
+        status = ddl__fail(DDL_EINVAL, "the pointer for the new comm is NULL");
     return status == DDL_OK ? take_config(own, config, parent) : status;
 }
 
-/* The same for a parent that must not have failed. */
+/* As check_source, and the parent must not have failed. */
 static ddl_status check_parent(const ddl_comm *parent, const void *out, ddl_comm_config *own,
                                const ddl_comm_config *config)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations on buffers in the memory of a GPU. */
+/* Operations on buffers in GPU memory. */
 #include "api/api_operations.h"
 #include "comm/environment.h"
 #include "device/device.h"
 
-/* What buffers on GPUs are not for, or NULL. */
+/* Return what is not supported with buffers on GPUs, or NULL. */
 static const char *find_unsupported(const ddl__call *call)
 {
     if (call->kind == DDL__SEND || call->kind == DDL__RECV)
@@ -17,10 +17,11 @@ static ddl_status check_supported(const ddl__call *call)
     const char *what = find_unsupported(call);
     if (!what)
         return DDL_OK;
-    return ddl__fail(DDL_EUNSUPPORTED,
-                     "options.memory is DDL_MEMORY_CUDA: not for %s so far; copy the buffer to "
-                     "host memory",
-                     what);
+    return ddl__fail(
+        DDL_EUNSUPPORTED,
+        "options.memory is DDL_MEMORY_CUDA, which %s do not support; copy the buffer to "
+        "host memory",
+        what);
 }
 
 static const void *buffer_of(const ddl__call *call)
@@ -28,7 +29,7 @@ static const void *buffer_of(const ddl__call *call)
     return call->send ? call->send : call->recv;
 }
 
-/* The comm's device. Threads may race for the first use. */
+/* Find the comm's device, or create it. Threads may race for the first use. */
 static ddl_status find_device(ddl_comm *comm, const void *address, void *stream, ddl__device **out)
 {
     ddl__device *made, *none = NULL;
@@ -73,7 +74,7 @@ ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *st
     return ddl__device_submit(device, call, 1, call, stream, work);
 }
 
-/* A call without buffers needs no device: the submission has a stream. */
+/* Check a call for a group. A call without buffers needs no device: the submission has a stream. */
 ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call)
 {
     ddl__device *device;

@@ -26,7 +26,8 @@ ddl_status ddl_comm_expel(ddl_comm *comm, int rank, const char *reason)
     if (rank < 0 || rank >= comm->size)
         return ddl__fail(DDL_EINVAL, "rank is %d, the comm's size is %d", rank, comm->size);
     if (rank == comm->rank)
-        return ddl__fail(DDL_EINVAL, "rank is %d, which calls: it leaves by ddl_comm_destroy",
+        return ddl__fail(DDL_EINVAL,
+                         "rank is %d, which is the calling rank; call ddl_comm_destroy to leave",
                          rank);
     return ddl__health_expel(comm->health, rank, reason);
 }

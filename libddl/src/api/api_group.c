@@ -24,8 +24,8 @@ static bool is_message(const ddl__call *call)
     return call->kind == DDL__SEND || call->kind == DDL__RECV;
 }
 
-/* For -dump_iter: the group is about to be submitted in order. All ranks submit its operations, but
- * messages only where they have some. */
+/* For -dump_iter: count a group before it is submitted in order. All ranks submit its operations;
+ * messages may differ between ranks. */
 static void count_group(const ddl_group *group)
 {
     bool operations = false;
@@ -46,8 +46,8 @@ ddl_status ddl_group_submit(ddl_group *group, const ddl_options *options, ddl_wo
         return status;
     if (own.group || own.prescale != 0 || own.postscale != 0)
         return ddl__fail(DDL_EINVAL,
-                         "options.%s is for the operations of a group, not for the "
-                         "whole",
+                         "options.%s is for the operations of a group, not for its "
+                         "submission",
                          own.group ? "group" : "prescale and postscale");
     if (group->n_calls && own.memory != group->memory)
         return ddl__fail(DDL_EINVAL,

@@ -10,7 +10,7 @@ static ddl_status check_message(const ddl_comm *comm, const ddl__call *call, con
         return ddl__fail(DDL_EINVAL, "%s is %d, size is %d", sends ? "dest" : "source", call->root,
                          comm->size);
     if (call->tag < 0)
-        return ddl__fail(DDL_EINVAL, "tag is %d", call->tag);
+        return ddl__fail(DDL_EINVAL, "tag is %d; must be at least 0", call->tag);
     if (!buffer && call->count)
         return ddl__fail(DDL_EINVAL, "buffer is NULL, count is %lld", (long long)call->count);
     return ddl__check_elements(comm, call);
@@ -85,7 +85,7 @@ static ddl_status check_apart(const ddl__call *sent, const ddl__call *received, 
     return DDL_OK;
 }
 
-/* Submit both as a group of their own, which lives until they are complete. */
+/* Submit both as a separate group, which exists until they are complete. */
 static ddl_status submit_both(ddl_comm *comm, const ddl__call *sent, const ddl__call *received,
                               const ddl_options *own, ddl_work **work)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exported: collective operations on even blocks; before them, the checks that all operations have
- * in common. */
+/* Exported: collective operations on even blocks; before them, the checks common to all
+ * operations. */
 #include "api/api_operations.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "api/take_struct.h"
 #include "base/dtype.h"
 
-/* The range from the first to the last element of all blocks. */
+/* Return the range from the first to the last element of all blocks. */
 static ddl__share blocks_extent(const ddl__share *blocks, int n)
 {
     int64_t start = INT64_MAX, end = 0;
@@ -31,14 +31,15 @@ static ddl_status check_overlap(const ddl__buffers *b, ddl__share sent, ddl__sha
     uintptr_t send = (uintptr_t)b->send + (size_t)sent.start * element;
     uintptr_t recv = (uintptr_t)b->recv + (size_t)received.start * element;
     if (send < recv + recv_bytes && recv < send + send_bytes)
-        return ddl__fail(DDL_EINVAL,
-                         "send and recv overlap: %zu bytes at %p, %zu bytes at %p; in place means "
-                         "send == recv, send NULL, or the own block at one place in both",
-                         send_bytes, (void *)send, recv_bytes, (void *)recv);
+        return ddl__fail(
+            DDL_EINVAL,
+            "send and recv overlap: %zu bytes at %p, %zu bytes at %p; in place means "
+            "send == recv, send NULL, or this rank's block at the same address in both",
+            send_bytes, (void *)send, recv_bytes, (void *)recv);
     return DDL_OK;
 }
 
-/* Return the address of the own block in a buffer that holds this many blocks. */
+/* Return the address of this rank's block in a buffer of `n_blocks` blocks. */
 static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const void *buffer,
                            const ddl__share *blocks, int64_t n_blocks)
 {
@@ -46,7 +47,7 @@ static uintptr_t own_block(const ddl_comm *comm, const ddl__call *call, const vo
     return (uintptr_t)buffer + (size_t)start * ddl__dtype_size(call->dtype);
 }
 
-/* True if one buffer is the own block of the other. Other libraries call that in place, too. */
+/* True if one buffer is this rank's block in the other. Other libraries also call that in place. */
 static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
                                   const ddl__buffers *b)
 {
@@ -58,7 +59,7 @@ static bool is_own_block_of_other(const ddl_comm *comm, const ddl__call *call,
            own_block(comm, call, call->recv, to, b->recv_blocks);
 }
 
-/* Make the call one in place: both pointers are that of the buffer that holds all blocks. */
+/* Make the call in place: both pointers become the buffer that holds all blocks. */
 static void put_in_place(ddl__call *call)
 {
     if (call->kind == DDL__ALLGATHER || call->kind == DDL__GATHER)
@@ -67,7 +68,7 @@ static void put_in_place(ddl__call *call)
         call->recv = (void *)(uintptr_t)call->send;
 }
 
-/* Set the call's buffers: resolve in place, and drop pointers that are to be ignored. */
+/* Set the call's buffers: resolve in place, and drop pointers that are ignored. */
 static ddl_status take_buffers(const ddl_comm *comm, ddl__call *call, const ddl__buffers *b)
 {
     ddl__share sent = {0, b->send_blocks * call->count};
@@ -185,7 +186,7 @@ static const char *place_of(uint32_t memory)
     return memory == DDL_MEMORY_CUDA ? "CUDA" : "HOST";
 }
 
-/* All calls of a group are in one memory, and its submission has their stream. */
+/* All calls of a group use one kind of memory, and their stream is given at the submission. */
 static ddl_status check_memory(ddl_comm *comm, const ddl_group *group, const ddl__call *call,
                                const ddl_options *options)
 {
@@ -219,7 +220,7 @@ static ddl_status add_to_group(ddl_comm *comm, const ddl__call *call, const ddl_
                          "ddl_group_submit",
                          options->name);
     if (ddl__engine_holds_group(comm->engine, group))
-        return ddl__fail(DDL_ESTATE, "the group is under way: add to it when it is complete");
+        return ddl__fail(DDL_ESTATE, "the group is pending: add to it when it is complete");
     status = check_memory(comm, group, call, options);
     if (status != DDL_OK)
         return status;
@@ -329,7 +330,7 @@ ddl_status ddl_broadcast(ddl_comm *comm, void *buffer, int64_t count, ddl_dtype 
     return ddl__submit(comm, &call, &(ddl__buffers){NULL, buffer, 1, 1}, options, work);
 }
 
-/* comm NULL and a wrong root are refused by ddl__submit. */
+/* Return true on the root. ddl__submit rejects comm NULL and an invalid root. */
 static bool is_root(const ddl_comm *comm, int root)
 {
     return comm && comm->rank == root;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api_operations.h - checks that all operations have in common, and their submission to the engine.
- */
+/* api_operations.h - the checks common to all operations, and their submission to the engine. */
 #ifndef DDL_API_OPERATIONS_H
 #define DDL_API_OPERATIONS_H
 
@@ -12,48 +11,49 @@
 typedef struct ddl__buffers {
     const void *send;
     void *recv;
-    int64_t send_blocks, recv_blocks; /* of count elements each; ignored with call.blocks */
+    int64_t send_blocks, recv_blocks; /* blocks of count elements each; ignored with call.blocks */
 } ddl__buffers;
 
 /* The largest count that fits a signature, and the largest buffer: all later sums of offsets stay
  * within 64 bits. */
 static const int64_t DDL__COUNT_MAX = ((int64_t)1 << 48) - 1, DDL__BYTES_MAX = (int64_t)1 << 60;
 
-/* Set the root's send buffer of a scatter. If recv is NULL, the root's own block stays in it. */
+/* Set the root's send buffer of a scatter. If recv is NULL, the root's block stays in the send
+ * buffer. */
 static inline void ddl__scatter_from(ddl__buffers *buffers, const void *send)
 {
     buffers->send = send;
-    if (!buffers->recv || !send) /* here send NULL does not mean that the blocks are in recv */
+    if (!buffers->recv || !send) /* send NULL does not mean here that the blocks are in recv */
         buffers->recv = (void *)(uintptr_t)send;
 }
 
-/* Check the call, its buffers and its options, then submit it. Takes over call->blocks in any case;
- * the caller has checked them. */
+/* Check the call, its buffers and its options, then submit it. Takes ownership of call->blocks in
+ * any case; the caller has checked them. */
 ddl_status ddl__submit(ddl_comm *comm, ddl__call *call, const ddl__buffers *buffers,
                        const ddl_options *options, ddl_work **work);
 
-/* The steps of ddl__submit. Check the element type and the count. */
+/* A step of ddl__submit: check the element type and the count. */
 ddl_status ddl__check_elements(const ddl_comm *comm, const ddl__call *call);
 
 /* Copy the caller's options and check them. */
 ddl_status ddl__take_options(ddl_options *own, const ddl_options *options, ddl_work *const *work);
 void ddl__apply_options(ddl__call *call, const ddl_options *own, int64_t limit_ms);
 
-/* Submit a checked call to the engine, or add it to the group in its options. Takes over
+/* Submit a checked call to the engine, or add it to the group in its options. Takes ownership of
  * call->blocks in any case. */
 ddl_status ddl__submit_call(ddl_comm *comm, ddl__call *call, const ddl_options *own,
                             ddl_work **work);
 
 /* ---- api_device.c ---- */
 
-/* The same for buffers on a GPU. The call stays the caller's. */
+/* Submit a call with buffers on a GPU. The caller keeps the call. */
 ddl_status ddl__submit_to_device(ddl_comm *comm, const ddl__call *call, void *stream,
                                  ddl_work **work);
 
-/* Check a call that is to be added to a group of such calls. */
+/* Check a call for a group with buffers on a GPU. */
 ddl_status ddl__check_for_device(ddl_comm *comm, const ddl__call *call);
 
-/* Submit that group. */
+/* Submit a group with buffers on a GPU. */
 ddl_status ddl__submit_group_to_device(ddl_group *group, const ddl__call *whole, void *stream,
                                        ddl_work **work);
 

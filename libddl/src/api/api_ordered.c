@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 
 enum {
-    /* Parts of a rank times ranks: so many values of 16 bytes, in as many waves as a plan may have
-     * under way, are what a rank may have published. */
+    /* The most parts of a rank times ranks. A rank may have this many values of 16 bytes published,
+     * in as many waves as a plan may have in flight. */
     PARTS_TIMES_RANKS = 32 * 1024
 };
 
@@ -22,9 +22,10 @@ ddl_status ddl_order_create(const int *owners, int workers, int ranks, ddl_order
     if (!owners || !order)
         return ddl__fail(DDL_EINVAL, "%s is NULL", owners ? "order" : "owners");
     if (workers < 1 || workers > DDL__WORKERS_MAX)
-        return ddl__fail(DDL_EINVAL, "workers is %d: from 1 to %d", workers, DDL__WORKERS_MAX);
+        return ddl__fail(DDL_EINVAL, "workers is %d; must be from 1 to %d", workers,
+                         DDL__WORKERS_MAX);
     if (ranks < 1)
-        return ddl__fail(DDL_EINVAL, "ranks is %d", ranks);
+        return ddl__fail(DDL_EINVAL, "ranks is %d; must be at least 1", ranks);
     for (int v = 0; v < workers; v++)
         if (owners[v] < 0 || owners[v] >= ranks)
             return ddl__fail(DDL_EINVAL, "owners[%d] is %d, ranks is %d", v, owners[v], ranks);
@@ -92,10 +93,10 @@ static ddl_status check_parts(const ddl__call *call, const void *const *parts, i
     if (!bytes || !n)
         return DDL_OK;
     if (!parts)
-        return ddl__fail(DDL_EINVAL, "parts is NULL, but this rank brings %d", n);
+        return ddl__fail(DDL_EINVAL, "parts is NULL, but this rank has %d parts", n);
     for (int k = 0; k < n; k++) {
         if (!parts[k])
-            return ddl__fail(DDL_EINVAL, "parts[%d] is NULL, this rank brings %d", k, n);
+            return ddl__fail(DDL_EINVAL, "parts[%d] is NULL, but this rank has %d parts", k, n);
         if (overlap(parts[k], recv, part_bytes, bytes))
             return ddl__fail(DDL_EINVAL,
                              "parts[%d] and recv overlap: %zu bytes at %p, %zu bytes at %p; parts "
@@ -124,8 +125,8 @@ static ddl_status check_call(ddl_comm *comm, const ddl__call *call, const ddl_or
                          comm->size);
     if (order->most_parts > PARTS_TIMES_RANKS / comm->size)
         return ddl__fail(DDL_EUNSUPPORTED,
-                         "a rank brings %d parts; at most %d in a comm of %d ranks: give ranks "
-                         "workers of consecutive numbers",
+                         "a rank has %d parts; at most %d in a comm of %d ranks: give ranks "
+                         "workers with consecutive numbers",
                          order->most_parts, PARTS_TIMES_RANKS / comm->size, comm->size);
     return DDL_OK;
 }
@@ -134,7 +135,7 @@ ddl_status ddl_allreduce_ordered(ddl_comm *comm, ddl_order *order, const void *c
                                  void *recv, int64_t count, ddl_dtype dtype, ddl_op op,
                                  const ddl_options *options, ddl_work **work)
 {
-    bool half = dtype == DDL_F16 || dtype == DDL_BF16; /* of which parts are f32 */
+    bool half = dtype == DDL_F16 || dtype == DDL_BF16; /* types whose parts are f32 */
     ddl__call call = {.kind = DDL__ORDERED_ALLREDUCE,
                       .dtype = dtype,
                       .op = op,

@@ -7,7 +7,7 @@
 #include "base/digest.h"
 #include "base/dtype.h"
 
-/* One buffer's blocks as the caller gave them. */
+/* The blocks of one buffer, as passed by the caller. */
 typedef struct list {
     const char *counts_name, *displs_name;
     const int64_t *counts, *displs; /* by rank */
@@ -15,7 +15,7 @@ typedef struct list {
 
 /* ---------------------------------------------------------------------------- reading the lists */
 
-/* Read rank r's block. `end` is the end of the block before; `limit` is the largest number of
+/* Read rank r's block. `end` is the end of the previous block; `limit` is the largest number of
  * elements in a buffer. */
 static ddl_status read_block(const list *from, int r, int size, int64_t end, int64_t limit,
                              ddl__share *block)
@@ -38,7 +38,7 @@ static ddl_status read_block(const list *from, int r, int size, int64_t end, int
 
 static ddl_status read_blocks(const list *from, int size, ddl_dtype dtype, ddl__share *blocks)
 {
-    size_t element = ddl__dtype_size(dtype); /* 0 is refused later */
+    size_t element = ddl__dtype_size(dtype); /* 0 is rejected later */
     int64_t end = 0, limit = DDL__BYTES_MAX / (int64_t)(element ? element : 1);
     if (!from->counts)
         return ddl__fail(DDL_EINVAL, "%s is NULL", from->counts_name);
@@ -62,7 +62,7 @@ static int by_start(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* Blocks that are written must not overlap. */
+/* Check that blocks do not overlap, because they are written. */
 static ddl_status check_disjoint(const list *from, int size, const ddl__share *blocks)
 {
     bool in_order = true;
@@ -98,7 +98,8 @@ static ddl_status check_disjoint(const list *from, int size, const ddl__share *b
 
 /* ------------------------------------------------------------------------------------ the calls */
 
-/* Allocate empty blocks for a call: first those of the send, then those of the recv buffer. */
+/* Allocate empty blocks for a call: first those of the send buffer, then those of the recv
+ * buffer. */
 static ddl_status allocate_blocks(ddl_comm *comm, ddl__share **blocks)
 {
     ddl_status status = ddl__check_comm(comm);
@@ -118,7 +119,7 @@ static ddl_status submit(ddl_status status, ddl_comm *comm, ddl__call call, ddl_
     return status;
 }
 
-/* A digest of the counts in 16 bits. */
+/* Return a 16-bit digest of the counts. */
 static uint16_t digest_of(const int64_t *counts, int size)
 {
     ddl__digest digest = {{0, 0}};
@@ -162,7 +163,7 @@ ddl_status ddl_allgatherv(ddl_comm *comm, const void *send, void *recv, const in
     return submit(status, comm, call, (ddl__buffers){.send = send, .recv = recv}, options, work);
 }
 
-/* Read the root's list of a gather or a scatter. Its own entry must be `count`. */
+/* Read the root's list of a gather or a scatter. The root's own entry must be `count`. */
 static ddl_status read_root(const ddl_comm *comm, const list *from, int64_t count, ddl_dtype dtype,
                             ddl__share *blocks)
 {
@@ -221,8 +222,8 @@ ddl_status ddl_scatterv(ddl_comm *comm, const void *send, const int64_t *counts,
     return submit(status, comm, call, buffers, options, work);
 }
 
-/* In place, each block is replaced by a block of the same rank and length. A rank that sends
- * nothing ignores `send`, so it is not in place. */
+/* Check the blocks in place: each is replaced by a block of the same rank and length. If a rank
+ * sends nothing, `send` is ignored, so it is not in place. */
 static ddl_status check_in_place(const ddl__share *sent, const ddl__share *received, int size)
 {
     int64_t given = 0;

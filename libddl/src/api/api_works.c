@@ -39,6 +39,6 @@ ddl_status ddl_comm_completed(ddl_comm *comm, ddl_work **works, void **users, in
     if (!taken)
         return ddl__fail(DDL_EINVAL, "taken is NULL");
     if (max < 1)
-        return ddl__fail(DDL_EINVAL, "max is %d", max);
+        return ddl__fail(DDL_EINVAL, "max is %d; must be at least 1", max);
     return ddl__engine_completed(comm->engine, works, users, max, ddl__deadline(timeout_ms), taken);
 }

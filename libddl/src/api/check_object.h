@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_object.h - checks the handles that callers pass: not NULL, and not inherited by fork. */
+/* check_object.h - checks of the handles that callers pass: not NULL, and not inherited by fork. */
 #ifndef DDL_API_CHECK_OBJECT_H
 #define DDL_API_CHECK_OBJECT_H
 

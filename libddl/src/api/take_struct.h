@@ -5,9 +5,9 @@
 
 #include "base/status.h"
 
-/* Copy the caller's struct, whose first field is its size, into ours. Fields that the caller's
- * version does not have become zero; fields that ours does not have must be zero. NULL gives all
- * zeros. */
+/* Copy the caller's struct, whose first field is its size, into `ours`. Fields that the caller's
+ * version does not have become zero; fields that our version does not have must be zero. NULL gives
+ * all zeros. */
 ddl_status ddl__take_struct(void *ours, size_t size, const void *theirs, const char *name);
 
 #endif

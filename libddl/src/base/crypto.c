@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prototypes are declared here: they have not changed since OpenSSL 1.1.1. */
+/* The prototypes of libcrypto are declared here: they have not changed since OpenSSL 1.1.1. */
 #include "base/crypto.h"
 
 #include <dlfcn.h>
@@ -59,7 +59,7 @@ static void *load_library(void)
 
 ddl__crypto *ddl__crypto_open(void)
 {
-    /* OPENSSL_INIT_NO_ATEXIT: our threads may use libcrypto until the process ends. */
+    /* OPENSSL_INIT_NO_ATEXIT: the library's threads may use libcrypto until the process exits. */
     static const uint64_t no_atexit = 0x00080000;
     ddl__crypto *crypto = calloc(1, sizeof *crypto);
     if (!crypto) {
@@ -75,11 +75,12 @@ ddl__crypto *ddl__crypto_open(void)
     }
     if (!missing && crypto->init(no_atexit, NULL))
         return crypto;
-    ddl__fail(DDL_EUNSUPPORTED,
-              "a secret is set, but libcrypto.so.3, which proves it to others, cannot be used (%s "
-              "is missing): install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to run without "
-              "a secret",
-              missing ? missing : "its random generator");
+    ddl__fail(
+        DDL_EUNSUPPORTED,
+        "a secret is set, but libcrypto.so.3, which is needed to prove it, cannot be used (%s "
+        "is missing): install OpenSSL 3 (Debian: libssl3), or set DDL_SECRET= to run without "
+        "a secret",
+        missing ? missing : "its random generator");
     ddl__crypto_close(crypto);
     return NULL;
 }
@@ -107,7 +108,7 @@ bool ddl__hmac(const ddl__crypto *crypto, const void *key, size_t key_bytes, con
 /* ---------------------------------------------------------------------------------- AES-256-GCM */
 
 enum { GET_TAG = 0x10, SET_TAG = 0x11 }; /* EVP_CTRL_AEAD_GET_TAG, EVP_CTRL_AEAD_SET_TAG */
-enum { SAME_WAY = -1 };                  /* to cipher_init: encrypt or decrypt as before */
+enum { SAME_WAY = -1 };                  /* argument of cipher_init: encrypt or decrypt as before */
 
 struct ddl__cipher {
     const ddl__crypto *crypto;

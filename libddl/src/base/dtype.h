@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype.h - element types and reductions: names, sizes, and which reduction which type has. */
+/* dtype.h - element types and reductions: names, sizes, and the reductions of each type. */
 #ifndef DDL_BASE_DTYPE_H
 #define DDL_BASE_DTYPE_H
 
@@ -10,7 +10,7 @@
 
 /* Types with the same reductions. */
 typedef enum ddl__class {
-    DDL__NO_CLASS, /* of an unknown dtype */
+    DDL__NO_CLASS, /* unknown dtypes */
     DDL__TRUTH,    /* bool */
     DDL__INTEGER,
     DDL__FLOAT, /* fp8 included */
@@ -18,17 +18,17 @@ typedef enum ddl__class {
 } ddl__class;
 ddl__class ddl__dtype_class(unsigned dtype);
 
-/* 0 for an unknown dtype. */
+/* Return the bytes of one element; 0 for an unknown dtype. */
 size_t ddl__dtype_size(unsigned dtype);
-enum { DDL__ELEMENT_MAX = 16 }; /* the longest */
+enum { DDL__ELEMENT_MAX = 16 }; /* bytes of the longest element */
 
-/* "f32"; "?" for an unknown dtype. */
+/* Return a name such as "f32"; "?" for an unknown dtype. */
 const char *ddl__dtype_name(unsigned dtype);
 
-/* "sum"; "?" for an unknown op. */
+/* Return a name such as "sum"; "?" for an unknown op. */
 const char *ddl__op_name(unsigned op);
 
-/* True if the op is defined for the type; false also if one of them is unknown. */
+/* True if the op is defined for the type; false if it is not, or if one of them is unknown. */
 bool ddl__reduces(unsigned dtype, unsigned op);
 
 #endif

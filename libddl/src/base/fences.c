@@ -25,14 +25,14 @@ void ddl__fences_start(ddl__fences *fences)
     sem_init(&fences->done, 0, 0);
     fences->started = !ddl__thread_start(&thread, register_process, fences);
     if (fences->started)
-        pthread_detach(thread); /* a process may end without ddl__fences_stop */
+        pthread_detach(thread); /* a process may exit without ddl__fences_stop */
 }
 
 void ddl__fences_stop(ddl__fences *fences)
 {
     if (!fences->started)
         return;
-    while (sem_wait(&fences->done)) /* EINTR */
+    while (sem_wait(&fences->done)) /* retry after EINTR */
         ;
     sem_destroy(&fences->done);
     fences->started = false;

@@ -4,12 +4,11 @@
  * Two threads each store a value and then load the other's; at least one of them has to see the
  * other's store. That takes a fence between store and load on both sides, and a fence waits for
  * cache lines that another core holds. If one side runs rarely, it can make all processors that run
- * a registered process execute a fence (membarrier). The other side then needs a compiler fence
- * only:
+ * a registered process execute a fence (membarrier). The other side then needs only a compiler
+ * fence:
  *
  *     often:   store the data, relaxed or release; ddl__fence_light(); load the flag
- *     rarely:  store the flag; ddl__fence_heavy(); load the data
- */
+ *     rarely:  store the flag; ddl__fence_heavy(); load the data */
 #ifndef DDL_BASE_FENCES_H
 #define DDL_BASE_FENCES_H
 
@@ -17,21 +16,21 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Whether this process is registered. The kernel waits for all processors during the registration,
- * some milliseconds in a process with threads, so a separate thread registers it. */
+/* The registration of this process. A separate thread registers it, because the kernel waits for
+ * all processors: some milliseconds in a process with threads. */
 typedef struct ddl__fences {
     atomic_bool joined;
-    sem_t done; /* posted at the thread's end */
+    sem_t done; /* posted when the thread ends */
     bool started;
 } ddl__fences;
 
 void ddl__fences_start(ddl__fences *fences);
 
-/* Wait for the thread's end. The process stays registered. */
+/* Wait for the end of the thread. The process stays registered. */
 void ddl__fences_stop(ddl__fences *fences);
 
-/* False before the registration, and if the system does not support it: both sides must then store
- * and load with sequential consistency. */
+/* Return false before the registration, and if the system does not support it: both sides must then
+ * store and load with sequential consistency. */
 static inline bool ddl__fences_joined(const ddl__fences *fences)
 {
     return atomic_load_explicit(&fences->joined, memory_order_acquire);
@@ -49,7 +48,8 @@ static inline void ddl__fence_drain(void)
     atomic_exchange_explicit(&here, 1, memory_order_seq_cst);
 }
 
-/* Takes some microseconds. Does nothing if the system does not support it. */
+/* Execute a fence on all processors that run registered processes. Takes some microseconds. Does
+ * nothing if the system does not support it. */
 void ddl__fence_heavy(void);
 
 #endif

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold.h - additions in a given order, as data: a postfix program over a stack. plan/order.h makes
- * it, reduce/fold.c runs it. */
+/* fold.h - additions in a given order, as data: a postfix program over a stack. plan/order.h
+ * creates it, reduce/fold.c runs it. */
 #ifndef DDL_BASE_FOLD_H
 #define DDL_BASE_FOLD_H
 
 #include <stdint.h>
 
-/* An item of a program: an operand to push, by its number, or one of these. */
+/* An item of a program is the number of an operand to push, or one of these operations. */
 enum {
-    DDL__FOLD_ADD = -1,   /* replace the two on top, a below b, by a + b */
-    DDL__FOLD_PAIRS = -2, /* replace the four on top, a below b, c and d, by (a + b) + (c + d) */
+    DDL__FOLD_ADD = -1,   /* replace the top two, a below b, by a + b */
+    DDL__FOLD_PAIRS = -2, /* replace the top four, a below b, c and d, by (a + b) + (c + d) */
     DDL__FOLD_STORE = -3  /* pop the next result */
 };
 
-enum { DDL__FOLD_DEPTH = 19 }; /* of the sum over 4096 workers: three for two levels of the tree */
+/* stack depth of the sum over 4096 workers: three for two levels of the tree */
+enum { DDL__FOLD_DEPTH = 19 };
 
-/* The operands come in spans, of one or several each: span i holds those from first[i] up to
- * first[i + 1]. Each is pushed once. */
+/* The operands come in spans: span i has the operands from first[i] up to first[i + 1]. Each
+ * operand is pushed once. */
 typedef struct ddl__fold {
-    int n; /* items */
+    int n; /* number of items */
     int spans, operands, results;
-    int depth;       /* of the stack; at most DDL__FOLD_DEPTH */
-    uint16_t *first; /* spans + 1 */
+    int depth;       /* depth of the stack; at most DDL__FOLD_DEPTH */
+    uint16_t *first; /* spans + 1 entries */
     int16_t items[];
 } ddl__fold;
 

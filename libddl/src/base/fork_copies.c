@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-/* Only the parts of the file that have pages: the others are zero. */
+/* Copy only the parts of the file that have pages: the others are zero. */
 static bool copy_data(const ddl__original *o)
 {
     off_t at = 0, end = 0, whole = (off_t)o->bytes;
@@ -21,7 +21,7 @@ static bool copy_data(const ddl__original *o)
                 return false;
         }
     }
-    return at >= 0 || errno == ENXIO; /* no data behind */
+    return at >= 0 || errno == ENXIO; /* ENXIO: no more data */
 }
 
 void ddl__original_copy(ddl__original *original)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Design notes. There is one registry, of descriptors and of memory, and one lock. The handlers of
- * fork hold the lock across fork, so the child's registry is consistent. The registry is a process
- * global, because the handlers have no arguments; the only others are the log's sink and cached
- * facts (comm/location.c, net/tcp.c). A descriptor is added and closed under the lock, so the
- * registry never has a number that was closed and is in use again. */
+/* Design notes. There is one registry, of descriptors and of memory, and one lock. The fork
+ * handlers hold the lock across fork, so the child's registry is consistent. The registry is a
+ * process global, because the handlers have no arguments; the only other globals are the log's sink
+ * and cached facts (comm/location.c, net/tcp.c). A descriptor is added and closed under the lock,
+ * so the registry never contains a number that was closed and reused. */
 #include "base/forks.h"
 
 #include <pthread.h>
@@ -65,7 +65,7 @@ int ddl__guard(int fd)
             capacity = 2 * capacity + 64;
         }
     }
-    if (n_guarded < capacity) /* without memory a child keeps the descriptor open */
+    if (n_guarded < capacity) /* without memory, a child keeps the descriptor open */
         guarded[n_guarded++] = fd;
     pthread_mutex_unlock(&lock);
     return fd;

@@ -9,20 +9,19 @@
  * ddl__fp_leave after. Reading the mode takes a few cycles; it is written only if it differs.
  *
  * ddl__fp_leave restores exactly the caller's mode. Exception flags that the arithmetic has raised
- * stay raised, as after any other C function. They mean little, since another thread or another
- * rank may have done the arithmetic.
- */
+ * stay raised, as after any other C function. They mean little, because another thread or rank may
+ * have done the arithmetic. */
 #ifndef DDL_BASE_FP_MODE_H
 #define DDL_BASE_FP_MODE_H
 
 #include <stdint.h>
 
-/* The mode registers of both CPUs; on other CPUs the caller's mode stays. DDL__FP_CONTROL are the
- * control bits, DDL__FP_STANDARD is the library's mode. Memory is clobbered so that the compiler
- * moves no arithmetic on loaded or stored values across ddl__fp_enter or ddl__fp_leave. */
+/* The mode registers of x86-64 and arm64; on other CPUs the caller's mode stays. DDL__FP_CONTROL
+ * are the control bits, DDL__FP_STANDARD is the library's mode. Memory is clobbered so that the
+ * compiler moves no arithmetic on loaded or stored values across ddl__fp_enter or ddl__fp_leave. */
 #if defined(__x86_64__)
 
-typedef uint32_t ddl__fp_mode; /* MXCSR: flush, round, mask; below them the exception flags */
+typedef uint32_t ddl__fp_mode; /* MXCSR: control bits, and below them the exception flags */
 enum { DDL__FP_CONTROL = 0xffc0, DDL__FP_STANDARD = 0x1f80 };
 
 static inline ddl__fp_mode ddl__fp_read(void)
@@ -39,7 +38,7 @@ static inline void ddl__fp_write(ddl__fp_mode mode)
 
 #elif defined(__aarch64__)
 
-typedef uint64_t ddl__fp_mode; /* FPCR, which has no flags; 0 is the standard's default */
+typedef uint64_t ddl__fp_mode; /* FPCR, which has no flags; 0 is the default of IEEE 754 */
 static const uint64_t DDL__FP_CONTROL = UINT64_MAX, DDL__FP_STANDARD = 0;
 
 static inline ddl__fp_mode ddl__fp_read(void)
@@ -71,7 +70,7 @@ static inline void ddl__fp_write(ddl__fp_mode mode)
 
 #endif
 
-/* Set the calling thread's control bits to those of `mode`; the flags stay. */
+/* Set the calling thread's control bits as in `mode`; the flags do not change. */
 static inline void ddl__fp_set(ddl__fp_mode mode)
 {
     ddl__fp_write((ddl__fp_read() & ~(ddl__fp_mode)DDL__FP_CONTROL) |
@@ -83,7 +82,7 @@ static inline int ddl__fp_is_standard(ddl__fp_mode mode)
     return (mode & (ddl__fp_mode)DDL__FP_CONTROL) == (ddl__fp_mode)DDL__FP_STANDARD;
 }
 
-/* Switch this thread to the standard mode. Returns the caller's mode. */
+/* Switch this thread to the standard mode. Return the caller's mode. */
 static inline ddl__fp_mode ddl__fp_enter(void)
 {
     ddl__fp_mode caller = ddl__fp_read();

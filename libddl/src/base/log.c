@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The log level, a process global. -1: $DDL_LOG was not read yet. */
+/* The log level, a process global. -1: $DDL_LOG has not been read. */
 static atomic_int threshold = -1;
 
 static int threshold_from_environment(void)
@@ -54,7 +54,7 @@ void ddl__log(ddl__log_level level, const char *format, ...)
     va_end(args);
     n = m < 0 ? n : n + m > (int)sizeof line - 2 ? (int)sizeof line - 2 : n + m;
     line[n] = '\n';
-    /* One write for a whole line, so that the lines of several ranks do not mix. */
+    /* Write a whole line at once, so that the lines of several ranks do not mix. */
     ssize_t written = write(STDERR_FILENO, line, (size_t)n + 1);
     (void)written;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h - one line per event to stderr, by $DDL_LOG: off, warn (default), info, plan, debug. */
+/* log.h - one line per event to stderr; $DDL_LOG sets the level: off, warn (default), info, plan,
+ * debug. */
 #ifndef DDL_BASE_LOG_H
 #define DDL_BASE_LOG_H
 
@@ -8,16 +9,16 @@
 typedef enum ddl__log_level {
     DDL__WARN = 1,
     DDL__INFO,
-    DDL__PLAN, /* why an operation uses its algorithm */
+    DDL__PLAN, /* the reason why an operation uses its algorithm */
     DDL__DEBUG
 } ddl__log_level;
 
 void ddl__log(ddl__log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* True if lines of this level are written. */
+/* Return true if lines of this level are written. */
 bool ddl__logs(ddl__log_level level);
 
-/* Raise the level to this one, if it is lower. */
+/* Raise the level to this one if it is lower. */
 void ddl__log_more(ddl__log_level level);
 
 #endif

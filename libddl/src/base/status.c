@@ -42,7 +42,7 @@ const char *ddl__strerror(ddl_status status)
     case DDL_EPEER: return "a member died or left";
     case DDL_EMISMATCH: return "members called different operations";
     case DDL_EABORTED: return "aborted";
-    case DDL_EMINORITY: return "the others go on without this rank";
+    case DDL_EMINORITY: return "the others continue without this rank";
     case DDL_EEXPIRED: return "an operation ran past its time limit";
     case DDL_EINTERNAL: return "internal error";
     }

@@ -8,8 +8,8 @@
 
 enum { DDL__MESSAGE_MAX = 512 };
 
-/* Internal, never returned to a caller: other members have begun a later creation of the family, so
- * this attempt has to begin again with a higher number (connect/endpoint.h). */
+/* Internal, never returned to a caller: other members have started a later creation of the family,
+ * so this attempt has to be repeated with a higher number (connect/endpoint.h). */
 #define DDL__SUPERSEDED ((ddl_status)-1000)
 
 /* Set the calling thread's message and return `status`. The function that detects an error calls
@@ -17,10 +17,10 @@ enum { DDL__MESSAGE_MAX = 512 };
 ddl_status ddl__fail(ddl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Static text for a status, never NULL. */
+/* Return a static text for a status, never NULL. */
 const char *ddl__strerror(ddl_status status);
 
-/* The calling thread's message, never NULL. */
+/* Return the calling thread's message, never NULL. */
 const char *ddl__message(void);
 
 /* Clear the calling thread's message. */

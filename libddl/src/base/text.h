@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.h - builds a text in a buffer of a given size; counts the bytes that do not fit. */
+/* text.h - builds a text in a buffer of fixed size, and counts the bytes that do not fit. */
 #ifndef DDL_BASE_TEXT_H
 #define DDL_BASE_TEXT_H
 
@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 typedef struct ddl__text {
-    char *to; /* always NUL-terminated, if it has room for one byte */
+    char *to; /* NUL-terminated if there is room for at least one byte */
     size_t capacity;
-    size_t length; /* of the whole text without the NUL, even if it does not fit */
+    size_t length; /* length of the whole text without the NUL, even if it does not fit */
 } ddl__text;
 
 void ddl__text_add(ddl__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));

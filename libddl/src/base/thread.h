@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h - starts the library's threads, and lets them wait. */
+/* thread.h - helpers to start the library's threads and to let them wait. */
 #ifndef DDL_BASE_THREAD_H
 #define DDL_BASE_THREAD_H
 
@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 
-/* Start a thread with all signals blocked: signals are for the program's own threads. 0, or an
- * errno. */
+/* Start a thread with all signals blocked: signals are for the program's own threads. Return 0, or
+ * an errno. */
 static inline int ddl__thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     sigset_t all, before;
@@ -20,7 +20,7 @@ static inline int ddl__thread_start(pthread_t *thread, void *(*run)(void *), voi
     return error;
 }
 
-/* A condition whose waits end by the clock of ddl__now. */
+/* Initialise a condition variable whose waits use the clock of ddl__now. */
 static inline void ddl__cond_init(pthread_cond_t *cond)
 {
     pthread_condattr_t monotonic;
@@ -30,7 +30,7 @@ static inline void ddl__cond_init(pthread_cond_t *cond)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* Wait for a signal, at most until then. */
+/* Wait for a signal, at most until time `at`. */
 static inline void ddl__cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t at)
 {
     struct timespec until = {at / 1000000000, at % 1000000000};

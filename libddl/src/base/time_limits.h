@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* time_limits.h - all time limits of the library, with the timeline of a death. How long
- * something is measured is said where it is measured.
+/* time_limits.h - all time limits of the library, with the timeline of a death. Durations of
+ * measurements are defined where they are used.
  *
  * From a lost connection to a dead comm, with the defaults of the limits that a user sets
- * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md says what counts as evidence.
+ * (heartbeat 100 ms, suspect 1 s, dead 3 s). docs/reliability.md defines the evidence of a death.
  *
- *   the process ends                 a connection is silent
+ *   the process exits                a connection is silent
  *   |                                |
  *   0       its sockets end          0
  *   |       |                        |
  *   |       +- an operation that     1 s    a warning: the peer is suspect
  *   |       |  needs the peer fails  |
- *   |       +- GRACE: others may     3 s    the peer counts as dead: it is expelled,
+ *   |       +- GRACE: others may     3 s    the peer is declared dead: it is expelled,
  *   |       |  complete, while they         and the comm ends
  *   |       |  make progress
  *   100 ms  the comm ends
  *   |
- *   1 s     EVIDENCE: until then a witness that saw the process end is believed
+ *   1 s     EVIDENCE: until then a witness that saw the process exit is believed
  *
  * A shrink that finds no majority waits for EVIDENCE, too. */
 #ifndef DDL_BASE_TIME_LIMITS_H
@@ -30,20 +30,21 @@
 /* ---- creating a comm ---- */
 
 #define DDL__CREATION_LIMIT  (300 * DDL__S)  /* the default; a user's timeout_ms replaces it */
-#define DDL__OPERATION_LIMIT (1800 * DDL__S) /* likewise */
+#define DDL__OPERATION_LIMIT (1800 * DDL__S) /* the default; operation_timeout_ms replaces it */
 #define DDL__COMMIT_LEAST    (1 * DDL__S)    /* for the last step, even if less time is left */
 #define DDL__ADDRESS_LIMIT   (5 * DDL__S)    /* for one address to answer; then the next is tried */
-#define DDL__PATH_HEAD_START (250 * DDL__MS) /* of a path, before the next one is tried as well */
+/* of a path, before the next one is tried in parallel */
+#define DDL__PATH_HEAD_START (250 * DDL__MS)
 #define DDL__PATH_LEAD                                                                             \
-    (1200 * DDL__MS) /* of the first path to answer; a lost packet is sent again after 1 s */
+    (1200 * DDL__MS) /* of the first path to answer; a lost packet is resent after 1 s */
 #define DDL__ATTEMPT_LEAST   (500 * DDL__MS) /* for one attempt to reach the rendezvous' root */
 #define DDL__HANDSHAKE_LIMIT (10 * DDL__S)   /* for a client to complete its handshake */
 #define DDL__LATE_DIAL_LIMIT                                                                       \
-    (1500 * DDL__MS) /* for one address to accept; a lost packet is sent again after 1 s */
+    (1500 * DDL__MS) /* for one address to accept; a lost packet is resent after 1 s */
 #define DDL__FIRST_USE_LIMIT (4 * DDL__S)   /* to reach a member that is not known to be dead */
 #define DDL__PARKED_LIMIT    (600 * DDL__S) /* for a connection to wait for its comm's creation */
 #define DDL__AWAKE_LIMIT     (DDL__MS / 10) /* of waiting for a member without sleeping */
-#define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are still there */
+#define DDL__MEMBERS_POLL    (50 * DDL__MS) /* between checks that the members are alive */
 
 /* Sending create-failure notices: to all members, and to one. */
 #define DDL__CREATE_FAILURE_LIMIT     (1 * DDL__S)
@@ -52,9 +53,11 @@
 
 /* ---- listening ---- */
 
-#define DDL__OVERLOAD_POLL    (10 * DDL__MS) /* between polls while clients exceed the rate limit */
-#define DDL__ACCEPT_RETRY     (100 * DDL__MS) /* after a failed accept, as without descriptors */
-#define DDL__ACCEPT_RECOVERED (10 * DDL__S)   /* after the last such failure; then one is logged */
+#define DDL__OVERLOAD_POLL (10 * DDL__MS) /* between polls while clients exceed the rate limit */
+/* after a failed accept, for example without descriptors */
+#define DDL__ACCEPT_RETRY (100 * DDL__MS)
+/* without such a failure, before the recovery is logged */
+#define DDL__ACCEPT_RECOVERED (10 * DDL__S)
 
 /* ---- background progress ---- */
 
@@ -65,46 +68,48 @@
 
 #define DDL__KEEPALIVE_IDLE       (6 * DDL__S) /* without traffic until TCP probes the peer's host */
 #define DDL__KEEPALIVE_EACH       (3 * DDL__S)    /* between its probes, of which there are three */
-#define DDL__UNACKNOWLEDGED_LIMIT (15 * DDL__S)   /* without any acknowledgement of what was sent */
-#define DDL__UNACKNOWLEDGED_POLL  (1 * DDL__S)    /* between looks for that */
+#define DDL__UNACKNOWLEDGED_LIMIT (15 * DDL__S)   /* without any acknowledgement of sent data */
+#define DDL__UNACKNOWLEDGED_POLL  (1 * DDL__S)    /* between checks for acknowledgements */
 #define DDL__LANE_REASON_LIMIT    (1 * DDL__S)    /* for the peer to report why a lane has failed */
-#define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is taken for a dead peer */
-#define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* that spans are received when a comm ends */
+#define DDL__UNCONFIRMED_LIMIT    (50 * DDL__MS)  /* until a lost link is treated as a dead peer */
+#define DDL__DRAIN_LIMIT          (100 * DDL__MS) /* for receiving spans when a comm ends */
 #define DDL__SLEEP_LIMIT          (1 * DDL__S)    /* of a driver without events */
-#define DDL__PROBE_EACH           (1 * DDL__S)    /* between looks whether peers are there */
+#define DDL__PROBE_EACH           (1 * DDL__S)    /* between checks that peers exist */
 
 /* ---- a member's death ---- */
 
-#define DDL__FAR_HEARTBEAT  (6 * DDL__MS)   /* between those to members that are not near */
-#define DDL__GRACE          (100 * DDL__MS) /* without progress after a process ended */
+#define DDL__FAR_HEARTBEAT  (6 * DDL__MS)   /* between heartbeats to members that are not near */
+#define DDL__GRACE          (100 * DDL__MS) /* without progress after a process has exited */
 #define DDL__GRACE_POLL     (25 * DDL__MS)  /* between checks for progress */
-#define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process ended */
+#define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process has exited */
 #define DDL__WITNESS_DIAL   (200 * DDL__MS) /* for the launcher to accept a connection */
 
 /* ---- a GPU's buffers ---- */
 
 #define DDL__DEVICE_DRAIN_LIMIT (10 * DDL__S) /* for the copies of a comm that is destroyed */
-#define DDL__NCCL_START_LIMIT   (60 * DDL__S) /* for ranks of a host to find each other by NCCL */
+#define DDL__NCCL_START_LIMIT   (60 * DDL__S) /* for the ranks of a host to connect by NCCL */
 #define DDL__DEVICE_IDLE_TICK                                                                      \
-    (1 * DDL__S) /* between looks whether a comm that uses NCCL has ended */
+    (1 * DDL__S) /* between checks whether a comm that uses NCCL has ended */
 #define DDL__DEVICE_LATE_LIMIT (1 * DDL__S) /* for the last copy, after an operation's limit */
 
 /* ---- operations that wait ---- */
 
-#define DDL__ASK_AFTER      (1 * DDL__S)    /* of waiting, before the members are asked */
-#define DDL__ANSWER_LIMIT   (250 * DDL__MS) /* for the members' answers */
-#define DDL__POSITION_LIMIT (3 * DDL__S)    /* that an operation counts of which others have told */
-#define DDL__LEFT_AFTER     (200 * DDL__MS) /* of waiting, before members that have left count */
+#define DDL__ASK_AFTER    (1 * DDL__S)    /* of waiting, before the members are queried */
+#define DDL__ANSWER_LIMIT (250 * DDL__MS) /* for the members' replies */
+/* for which a position that other ranks reported is valid */
+#define DDL__POSITION_LIMIT (3 * DDL__S)
+/* of waiting, before members that have left are considered */
+#define DDL__LEFT_AFTER (200 * DDL__MS)
 
 /* ---- the survivors' agreement ---- */
 
-/* To reach the rank that leads it, which is not known to be dead: in general, and if it is reached
- * but does not answer dead_ms more; if another rank has lost it; if its host refuses connections.
- */
+/* Limits to reach the rank that leads the agreement and is not known to be dead: in general, and
+ * for its answer beyond dead_ms; if another rank has lost it; if its host refuses connections. */
 #define DDL__LEADER_LIMIT         (4 * DDL__S)
 #define DDL__LOST_LEADER_LIMIT    (1500 * DDL__MS)
 #define DDL__REFUSED_LEADER_LIMIT (500 * DDL__MS)
-#define DDL__LEFT_LEADER_PAUSE    (1 * DDL__S) /* after it has left, before the next one is dialed */
+/* after it has left, before the next one is dialed */
+#define DDL__LEFT_LEADER_PAUSE (1 * DDL__S)
 
 #define DDL__AGREEMENT_POLL (50 * DDL__MS) /* between checks without an event */
 

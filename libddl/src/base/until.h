@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* until.h - how long the creation of a comm waits for others. */
+/* until.h - the limits of waiting during the creation of a comm. */
 #ifndef DDL_BASE_UNTIL_H
 #define DDL_BASE_UNTIL_H
 
@@ -10,10 +10,10 @@
 
 typedef struct ddl__until {
     int64_t deadline;
-    /* Fails, with the message set, once waiting is in vain. NULL: only the deadline counts. */
+    /* Fails, with the message set, once waiting is in vain. NULL: only the deadline applies. */
     ddl_status (*check)(void *context);
     void *context;
-    /* Called when no address of this member of the comm answers in time. Or NULL. */
+    /* Called if no address of this member of the comm answers in time. May be NULL. */
     void (*unreachable)(void *context, int rank);
 } ddl__until;
 

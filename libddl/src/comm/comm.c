@@ -19,11 +19,11 @@
 #include "membership/creation.h"
 
 enum {
-    /* Messages and named operations have a ring for each pair, half of which may be published. In
-     * a small ring, large operations would take more turns. */
+    /* Messages and named operations have a ring for each pair, half of which may be published. In a
+     * small ring, large operations would take more turns. */
     MESSAGES_BYTES = 8 * 1024 * 1024, /* for all peers of a rank */
-    MESSAGE_MOST = DDL__RING,         /* upper and ... */
-    MESSAGE_LEAST = 512 * 1024,       /* ... lower limit for one peer */
+    MESSAGE_MOST = DDL__RING,         /* upper limit for one peer */
+    MESSAGE_LEAST = 512 * 1024,       /* lower limit for one peer */
     SLOT_BYTES = 256 * 1024,
     SLOTS = 64
 };
@@ -33,7 +33,8 @@ int64_t ddl__comm_creation_ms(const ddl_comm_config *config)
     return config->timeout_ms ? config->timeout_ms : DDL__CREATION_LIMIT / DDL__MS;
 }
 
-/* Equal on all ranks. The pages take no memory until they are used. */
+/* Return the bytes of a message ring; equal on all ranks. The pages take no memory until they are
+ * used. */
 static size_t message_bytes(size_t size)
 {
     size_t bytes = MESSAGE_MOST;
@@ -42,8 +43,8 @@ static size_t message_bytes(size_t size)
     return bytes;
 }
 
-/* The id of a comm, but for its number. The endpoints' ids are random, so no other job has the same
- * list. */
+/* Return the id of a comm without its number. The endpoints' ids are random, so no other job has
+ * the same list. */
 static ddl__comm_id family_id(const ddl__address *addresses, int size, ddl__digest parent,
                               const ddl_comm_config *config)
 {
@@ -55,7 +56,7 @@ static ddl__comm_id family_id(const ddl__address *addresses, int size, ddl__dige
     return id;
 }
 
-/* A comm with a tag is unique by that, and has no number. */
+/* Number the creation. A comm with a tag is unique by the tag and has no number. */
 static ddl_status number_creation(ddl_comm *comm, ddl__digest parent)
 {
     if (!comm->config.tag)
@@ -83,7 +84,7 @@ static bool was_driven(void *engine)
     return ddl__engine_was_driven(engine);
 }
 
-/* Members that have this host's address. */
+/* Return how many members have this host's address. */
 static uint64_t count_members_here(const ddl_comm *comm)
 {
     const ddl__address *own = &comm->addresses[comm->rank];
@@ -95,20 +96,21 @@ static uint64_t count_members_here(const ddl_comm *comm)
     return members;
 }
 
-/* True if there is a core for each of them. Members that share cores sleep more often. */
+/* Return true if there is a core for each member on this host. Members that share cores sleep more
+ * often. */
 static bool has_cores(const ddl_comm *comm)
 {
     return count_members_here(comm) <= comm->layout.location.cores;
 }
 
-/* Create the memory that is shared with members on this host. If that fails, TCP is used instead,
- * where it is allowed. */
+/* Create the memory that is shared with members on this host. If that fails, use TCP instead, if it
+ * is allowed. */
 static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
 {
     const uint32_t sharing = DDL_LINK_SHM | DDL_LINK_INPROC;
     size_t size = (size_t)comm->size;
     ddl__location here = comm->layout.location;
-    /* Without an arena, with several hosts, or with ranks that share cores. */
+    /* No cache: without an arena, with several hosts, or if ranks share cores. */
     comm->layout.location.cache = 0;
     if (size == 1 || !(*kinds & sharing))
         return DDL_OK;
@@ -125,15 +127,15 @@ static ddl_status open_arena(ddl_comm *comm, uint32_t *kinds)
         return DDL_OK;
     if (!(*kinds & DDL_LINK_TCP))
         return DDL_ESYSTEM;
-    if (reachable) /* else a warning was logged when the endpoint was created */
+    if (reachable) /* otherwise a warning was logged when the endpoint was created */
         ddl__log(DDL__WARN, "%s uses TCP to ranks of its host, which is slower: %s",
                  comm->names[comm->rank], ddl__message());
     *kinds &= ~sharing;
     return DDL_OK;
 }
 
-/* Connect to all members and create the engine over the links. If there is no engine on failure,
- * the links made so far stay in the wireup. */
+/* Connect to all members and create the engine over the links. On a failure without an engine, the
+ * links made so far stay in the wireup. */
 static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
 {
     size_t size = (size_t)comm->size;
@@ -175,7 +177,7 @@ static ddl_status connect_all(ddl_comm *comm, ddl__wireup *wireup)
                                  .sharing_cores = !cores,
                                  .need_progress = need_progress,
                                  .context = comm};
-    wireup->links = wireup->messages = NULL; /* the engine takes them over, even if it fails */
+    wireup->links = wireup->messages = NULL; /* the engine takes ownership, even if it fails */
     comm->engine = ddl__engine_create(&config);
     if (!comm->engine)
         return DDL_ESYSTEM;
@@ -193,13 +195,13 @@ static int64_t ms_to_ns(int64_t milliseconds)
     return ddl__deadline_after(0, milliseconds);
 }
 
-/* Dial the lower ranks for control messages; they answer when all members are here. */
+/* Dial the lower ranks for control messages; they answer when all members have connected. */
 static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl__until *until)
 {
     if (comm->size == 1)
         return DDL_OK;
     ddl__control_dial *controls = wireup->controls;
-    wireup->controls = NULL; /* the health takes them over, even if it fails */
+    wireup->controls = NULL; /* the health takes ownership, even if it fails */
     const ddl_comm_config *config = &comm->config;
     ddl__health_config setup = {.endpoint = comm->endpoint,
                                 .slot = comm->slot,
@@ -223,7 +225,8 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     return ddl__health_connect(&setup, &comm->health);
 }
 
-/* This member cannot create the comm: notify the others, so that they do not wait for it. */
+/* Notify the other members that this one cannot create the comm, so that they do not wait for
+ * it. */
 static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX];
@@ -238,12 +241,12 @@ static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_stat
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              ddl__message());
     ddl__engine_close_links(comm->engine, status, text);
-    if (comm->first_use) /* members whose links are unopened hear it from the failure detector */
+    if (comm->first_use) /* members whose links are unopened are notified by the failure detector */
         ddl__engine_fail(comm->engine, status, text);
 }
 
-/* The control connections that are left, if the creation has failed early: members that have all
- * theirs do not look for create-failure notices any more. */
+/* Refuse the remaining control connections after an early failure of the creation. Members that
+ * have all their control connections no longer check for create-failure notices. */
 static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX], message[DDL__MESSAGE_MAX];
@@ -257,7 +260,7 @@ static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
         ddl__fail(status, "%s", message);
 }
 
-/* Take from the environment what the caller's config leaves open. */
+/* Complete the caller's config from the environment. */
 static ddl_status complete_settings(ddl_comm *comm, uint32_t *kinds)
 {
     ddl_status status = *kinds ? DDL_OK : ddl__environment_links(kinds);
@@ -298,8 +301,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                                           wireup.kinds);
     if (status == DDL_OK)
         status = ddl__endpoint_open_slot(comm->endpoint, &comm->id, &comm->slot);
-    /* DDL_ESTATE: a comm with this id is alive, here and perhaps at the others. It must not be sent
-     * this failure. */
+    /* DDL_ESTATE: a comm with this id is alive, here and perhaps on other members. It must not
+     * receive this failure. */
     bool entered = status != DDL_ESTATE;
     wireup.slot = comm->slot;
     if (status == DDL_OK)
@@ -323,8 +326,9 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         ddl__health_created(comm->health);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
-    refuse(comm, &wireup, status);        /* their end would come before the reason */
-    if (status != DDL_OK && comm->health) /* this rank is not gone: it may try again */
+    /* otherwise the end of the connections would arrive before the reason */
+    refuse(comm, &wireup, status);
+    if (status != DDL_OK && comm->health) /* this rank may try again, so it is not dead */
         ddl__health_abandon(comm->health);
     return status;
 }
@@ -352,7 +356,7 @@ static ddl_status tear_down(ddl_comm *comm)
     return difference[0] ? ddl__fail(DDL_EMISMATCH, "%s", difference) : DDL_OK;
 }
 
-/* One attempt. DDL__SUPERSEDED: other members are at a later one. */
+/* Make one attempt. Returns DDL__SUPERSEDED if other members are at a later one. */
 static ddl_status attempt_creation(const ddl_comm *draft, ddl__digest parent,
                                    const ddl__until *until, ddl_comm **out)
 {
@@ -397,7 +401,7 @@ ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__a
     do {
         status = attempt_creation(&draft, parents, &own, out);
         if (status == DDL__SUPERSEDED)
-            ddl__log(DDL__INFO, "rank %d on %s begins the creation of a comm again: %s", rank,
+            ddl__log(DDL__INFO, "rank %d on %s restarts the creation of a comm: %s", rank,
                      addresses[rank].host, ddl__message());
     } while (ddl__creation_begins_again(status, ddl__now(), own.deadline));
     if (status == DDL__SUPERSEDED)
@@ -427,7 +431,8 @@ void ddl__comm_abandon(ddl_comm *comm)
     if (!comm)
         return;
     char why[DDL__MESSAGE_MAX];
-    snprintf(why, sizeof why, "%s has abandoned this comm, which not all survivors could create",
+    snprintf(why, sizeof why,
+             "%s has abandoned this comm because not all survivors could create it",
              comm->names[comm->rank]);
     ddl__engine_fail(comm->engine, DDL_EPEER, why);
     if (comm->health)

@@ -15,26 +15,26 @@
 struct ddl_comm {
     ddl_endpoint *endpoint;
     ddl__comm_slot *slot;
-    unsigned generation; /* of the process that created it */
+    unsigned generation; /* generation of the process that created it */
     ddl__comm_id id;
     ddl__engine *engine;
-    _Atomic(ddl__device *) device; /* for buffers on a GPU, from their first use on; or NULL */
+    _Atomic(ddl__device *) device; /* for buffers on a GPU, created on their first use; or NULL */
     ddl__health *health;           /* NULL in a comm of one rank */
     int rank, size, local_rank, local_size;
     int64_t operation_timeout_ms;
     uint64_t segment_bytes;
-    char **names;            /* by rank: "rank 2 on host" */
+    char **names;            /* "rank 2 on host", by rank */
     ddl__address *addresses; /* by rank */
     ddl_comm_config config;  /* completed by the environment */
     ddl__layout layout;      /* the environment's description of all ranks of the job */
     bool is_world;           /* the comm was created at a rendezvous: it has all ranks of the job */
-    bool explores;           /* -mode p, and nothing chosen yet */
+    bool explores;           /* -mode p, and no choices yet */
     const char *plan_file;   /* rank 0's $DDL_PLAN_FILE, or NULL; owned by the environment */
     ddl__topology *topology;
-    ddl__operation_times *times; /* of -dump_iter, or NULL */
+    ddl__operation_times *times; /* for -dump_iter; or NULL */
     ddl__arena *arena;
     ddl__slots *slots;
-    ddl__first_use *first_use; /* of a large comm over TCP; or NULL */
+    ddl__first_use *first_use; /* for a large comm over TCP; or NULL */
 };
 
 /* Create a comm within the config's limit, and while `until` allows. Comms made from it inherit the
@@ -44,24 +44,24 @@ ddl_status ddl__comm_create(ddl_endpoint *endpoint, const void *const *addresses
                             const ddl_comm_config *config, bool is_world, const ddl__until *until,
                             ddl_comm **comm);
 
-/* DDL_EMISMATCH, with the message set, if members are known to have called different operations and
- * no caller was told yet. */
+/* Destroy the comm. Return DDL_EMISMATCH, with the message set, if members are known to have called
+ * different operations and no caller has received that error yet. */
 ddl_status ddl__comm_destroy(ddl_comm *comm);
 
-/* Destroy the comm without a leave message: its members go on in another comm. `comm` may be NULL.
- */
+/* Destroy the comm without a leave message, because its members continue in another comm. `comm`
+ * may be NULL. */
 void ddl__comm_abandon(ddl_comm *comm);
 
-/* As ddl__comm_create, from decoded addresses, which it takes over in any case. `parent`: the comm
- * of which it is a child, or NULL. Children of different comms are never taken for each other. */
+/* As ddl__comm_create, from decoded addresses, of which it takes ownership in any case. `parent`:
+ * the comm of which it is a child, or NULL. Children of different comms are never confused. */
 ddl_status ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *parent, ddl__address *addresses,
                           int rank, int size, const ddl_comm_config *config, bool is_world,
                           const ddl__until *until, ddl_comm **comm);
 
-/* A child's config: fields that are 0 are taken from the parent, except tag and epoch. */
+/* Return a child's config: fields that are 0 are taken from the parent, except tag and epoch. */
 ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config *config);
 
-/* Create a comm from a comm (family.c), with such a config. */
+/* Create a comm from a comm (family.c), with a config of ddl__comm_inherit. */
 ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
                             const ddl_comm_config *config, const ddl__until *until,
                             ddl_comm **comm);
@@ -69,14 +69,14 @@ ddl_status ddl__comm_split(ddl_comm *parent, int color, int key, const ddl_comm_
                            ddl_comm **comm);
 ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm);
 
-/* Create a comm of the members of a dead comm that are alive and call this as well. */
+/* Create a comm of the members of a dead comm that are alive and also call this. */
 ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **next);
 
 /* Create the comm of all ranks of the job: exchange addresses at the URL, then create it. */
 ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int rank, int size,
                                   const ddl_comm_config *config, ddl_comm **comm);
 
-/* The creation's limit in milliseconds, with the default in place of 0. */
+/* Return the limit of the creation in milliseconds, with the default instead of 0. */
 int64_t ddl__comm_creation_ms(const ddl_comm_config *config);
 
 #endif

@@ -29,7 +29,7 @@ static const char *text_or_empty(const char *name)
     return text ? text : "";
 }
 
-/* Parse a whole number; false if the text is none from `least` to `most`. */
+/* Parse an integer. Return false if the text is not an integer from `least` to `most`. */
 static bool parse_whole(const char *text, int64_t least, int64_t most, int64_t *number)
 {
     char *end;
@@ -46,11 +46,11 @@ static ddl_status check_secret_file(const char *path, int fd)
     if (!S_ISREG(file.st_mode))
         return ddl__fail(DDL_EINVAL, "DDL_SECRET_FILE=\"%s\" is not a file", path);
     if (file.st_uid != geteuid() && file.st_uid != 0)
-        return ddl__fail(
-            DDL_EINVAL,
-            "DDL_SECRET_FILE=\"%s\" belongs to user %u, neither to user %u, which runs "
-            "this, nor to root",
-            path, file.st_uid, geteuid());
+        return ddl__fail(DDL_EINVAL,
+                         "DDL_SECRET_FILE=\"%s\" belongs to user %u; must belong to root or to "
+                         "user %u, which runs "
+                         "this process",
+                         path, file.st_uid, geteuid());
     if (file.st_mode & (S_IRWXG | S_IRWXO))
         return ddl__fail(DDL_EINVAL,
                          "DDL_SECRET_FILE=\"%s\" has mode %03o, so others may read or change it: "
@@ -59,7 +59,7 @@ static ddl_status check_secret_file(const char *path, int fd)
     return DDL_OK;
 }
 
-/* Read the file's text without the line ends behind it. A NUL byte would cut it off. */
+/* Read the file's text without its trailing line ends. A NUL byte would truncate it. */
 static ddl_status read_secret(const char *path, char secret[DDL__SECRET_MAX])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -102,7 +102,7 @@ ddl_status ddl__environment_endpoint(ddl_endpoint_config *config, char secret[DD
         config->ports = text_or_empty("DDL_PORTS");
     const char *encrypt = text_or_empty("DDL_ENCRYPT");
     if (*encrypt && strcmp(encrypt, "0") != 0 && strcmp(encrypt, "1") != 0)
-        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=\"%s\" is neither 1 nor 0", encrypt);
+        return ddl__fail(DDL_EINVAL, "DDL_ENCRYPT=\"%s\": must be 1 or 0", encrypt);
     if (!config->encrypt)
         config->encrypt = *encrypt == '1' ? 1 : -1;
     const char *sockets = text_or_empty("DDL_SOCKETS");
@@ -143,7 +143,7 @@ ddl_status ddl__environment_links(uint32_t *links)
     return DDL_OK;
 }
 
-/* Parse "A:X[xY[xZ[xW]]]", up to a blank or the end; false if it is invalid. */
+/* Parse "A:X[xY[xZ[xW]]]", up to a blank or the end. Return false if it is invalid. */
 static bool parse_mode(const char *at, ddl__layout *layout)
 {
     if (!*at || !strchr("rdthp", *at) || at[1] != ':')
@@ -167,7 +167,7 @@ static bool parse_mode(const char *at, ddl__layout *layout)
     return !*at || *at == ' ';
 }
 
-/* Parse a number from 0 to `most`, up to a blank or the end; -1 if it is invalid. */
+/* Parse a number from 0 to `most`, up to a blank or the end. Return -1 if it is invalid. */
 static int parse_number(const char *at, int most)
 {
     char *end;
@@ -178,7 +178,7 @@ static int parse_number(const char *at, int most)
 typedef struct option {
     const char *name;
     int most;         /* the largest number allowed */
-    const char *does; /* what is expected, for a message */
+    const char *does; /* the expected value, for a message */
 } option;
 
 enum { MODE, DUMP_ITER, DBG_LEVEL, REBIND_ITER, DEV_SYNC, OPTIONS };
@@ -204,8 +204,8 @@ static ddl_status read_option(ddl__layout *layout, int which, const char *at)
     if (which == DBG_LEVEL && number)
         ddl__log_more(number == 1 ? DDL__PLAN : DDL__DEBUG);
     if (which == REBIND_ITER && number)
-        ddl__log(DDL__WARN, "DDL_OPTIONS: -rebind_iter is ignored: libddl binds no ranks to cores, "
-                            "so it rebinds none; -dump_iter tells which rank is slow");
+        ddl__log(DDL__WARN, "DDL_OPTIONS: -rebind_iter is ignored: libddl does not bind ranks to "
+                            "cores; -dump_iter reports the slow rank");
     if (which == DEV_SYNC && number)
         ddl__log(DDL__WARN, "DDL_OPTIONS: -dev_sync is ignored: operations on a GPU follow the "
                             "order of their stream");
@@ -272,7 +272,7 @@ ddl_status ddl__environment_limits(ddl_comm_config *config)
     if (status == DDL_OK)
         status = read_milliseconds("DDL_STALL_WARN_MS", 10000, &config->stall_warn_ms);
     if (status == DDL_OK && (config->heartbeat_ms < SHORTEST || config->heartbeat_ms > LONGEST))
-        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld, not from %d to %d",
+        return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld; must be from %d to %d",
                          (long long)config->heartbeat_ms, SHORTEST, LONGEST);
     if (status == DDL_OK && config->dead_ms > 0 && config->dead_ms < BEATS * config->heartbeat_ms)
         return ddl__fail(DDL_EINVAL,
@@ -290,8 +290,9 @@ ddl_status ddl__environment_gpu(uint64_t *direct_bytes, bool *uses_nccl)
         return ddl__fail(DDL_EINVAL, "DDL_GPU_DIRECT_BYTES=\"%s\" is not a number of bytes", text);
     text = ddl__environment_text("DDL_GPU_NCCL");
     if (text && !parse_whole(text, 0, 1, &uses))
-        return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\" is neither 1 nor 0", text);
-    const char *blocking = ddl__environment_text("NCCL_COMM_BLOCKING"); /* goes before the call's */
+        return ddl__fail(DDL_EINVAL, "DDL_GPU_NCCL=\"%s\": must be 1 or 0", text);
+    /* takes precedence over the call's */
+    const char *blocking = ddl__environment_text("NCCL_COMM_BLOCKING");
     *direct_bytes = (uint64_t)bytes;
     *uses_nccl = uses && !(blocking && !strcmp(blocking, "1"));
     return DDL_OK;

@@ -2,11 +2,11 @@
 /* Design notes.
  *
  * A barrier starts all ranks together before each sample. The time of a candidate on one rank is
- * the median of its samples. An all-reduce finds its maximum over the ranks, so all ranks choose
- * the same, and the same way they agree on how long it took and whether to go on.
+ * the median of its samples. An all-reduce finds its maximum over the ranks, so all ranks make the
+ * same choice. In the same way they agree on the duration and on whether to continue.
  *
- * Two size classes share a measurement, of the size between them. An operation that has taken long
- * enough is not measured in larger sizes, which do as the last one does. */
+ * Two size classes share one measurement, of the size between them. An operation whose measurements
+ * have taken long enough is not measured in larger sizes, which use the last choice. */
 #include "comm/explore.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "engine/calls/describe.h"
 
 enum {
-    SAMPLES = 5,             /* of each candidate */
+    SAMPLES = 5,             /* samples of each candidate */
     FIRST_CLASS = 2,         /* 4 to 7 bytes; measured with 8 */
     BUFFER = 8 * 1024 * 1024 /* bytes; no larger operation is measured */
 };
@@ -33,14 +33,14 @@ typedef struct explorer {
     int64_t deadline;
     float *from, *to; /* of BUFFER bytes */
     ddl__choices found;
-    int compared; /* kinds and sizes with several candidates */
+    int compared; /* number of kinds and sizes with several candidates */
 } explorer;
 
 static ddl_status explorer_run(const explorer *x, ddl__call *call)
 {
     int64_t left = (x->deadline - ddl__now()) / DDL__MS;
     call->timeout_ms = left > 1 ? left : 1;
-    call->uncounted = true; /* it is not one of the user's operations */
+    call->uncounted = true; /* not one of the user's operations */
     return ddl__engine_submit(x->comm->engine, call, NULL);
 }
 
@@ -71,7 +71,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median time of this call on this rank, in seconds. */
+/* Measure the median time of this call on this rank, in seconds. */
 static ddl_status explorer_time(const explorer *x, ddl__call *call, double *median)
 {
     double seconds[SAMPLES];
@@ -91,7 +91,7 @@ static ddl_status explorer_time(const explorer *x, ddl__call *call, double *medi
     return DDL_OK;
 }
 
-/* Rank 0 logs for all. */
+/* Log a comparison. Rank 0 logs for all. */
 static void log_comparison(const explorer *x, const ddl__call *call, int class,
                            const ddl__candidate *found, const double *seconds, int n, int best)
 {
@@ -107,8 +107,8 @@ static void log_comparison(const explorer *x, const ddl__call *call, int class,
              ddl__algorithm_name(found[best].by), line);
 }
 
-/* Compare the candidates in the middle of this size class and the next one. `fastest` is none where
- * there is but one. Adds to `spent` what it took the slowest rank. */
+/* Compare the candidates in the middle of this size class and the next one. `fastest` is none if
+ * there is only one candidate. Adds the time of the slowest rank to `spent`. */
 static ddl_status explorer_compare(explorer *x, ddl__kind kind, int class, ddl__algorithm *fastest,
                                    double *spent)
 {
@@ -163,7 +163,7 @@ static ddl_status explorer_find(explorer *x, ddl__kind kind)
     return DDL_OK;
 }
 
-/* The members have agreed: use the choices, and keep them. */
+/* Use the choices on which the members have agreed, and store them. */
 static void explorer_settle(const explorer *x, int64_t start)
 {
     ddl_comm *comm = x->comm;
@@ -172,8 +172,8 @@ static void explorer_settle(const explorer *x, int64_t start)
     if (comm->rank)
         return;
     ddl__log(DDL__WARN,
-             "explored %d operations and sizes in a comm of %d ranks in %.2f s (DDL_LOG=plan tells "
-             "what was chosen)",
+             "explored %d operations and sizes in a comm of %d ranks in %.2f s (DDL_LOG=plan logs "
+             "the choices)",
              x->compared, comm->size, 1e-9 * (double)(ddl__now() - start));
     if (comm->plan_file && ddl__plan_file_write(comm->plan_file, comm->size, &x->found) != DDL_OK)
         ddl__log(DDL__WARN, "%s: %s", comm->names[0], ddl__message());
@@ -187,7 +187,7 @@ ddl_status ddl__explore(ddl_comm *comm, int64_t deadline)
     x.from = malloc(BUFFER);
     x.to = malloc(BUFFER);
     if (x.from && x.to) {
-        memset(x.from, 0, BUFFER); /* touched, so that no sample meets a fresh page */
+        memset(x.from, 0, BUFFER); /* touch the pages, so that no sample includes a page fault */
         memset(x.to, 0, BUFFER);
     } else {
         status = ddl__fail(DDL_ENOMEM, "no memory to explore: two buffers of %d bytes", BUFFER);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comms made from a comm, whose members know each other's addresses already. */
+/* Comms made from a comm, whose members already know each other's addresses. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -29,7 +29,8 @@ ddl_comm_config ddl__comm_inherit(const ddl_comm *parent, const ddl_comm_config 
     return child;
 }
 
-/* Check every entry of the list, and find our place in it; -1 with the message set. */
+/* Check every entry of the list, and return this rank's index in it; -1 with the message set on
+ * failure. */
 static int find_self(const ddl_comm *parent, const int *ranks, int size)
 {
     int self = -1;
@@ -43,11 +44,11 @@ static int find_self(const ddl_comm *parent, const int *ranks, int size)
             self = i;
     }
     if (self < 0)
-        ddl__fail(DDL_EINVAL, "rank %d, which calls, is not in the list", parent->rank);
+        ddl__fail(DDL_EINVAL, "rank %d makes this call, but is not in the list", parent->rank);
     return self;
 }
 
-/* A child in creation, for the check of its parent. */
+/* A child comm that is being created, for the check of its parent. */
 typedef struct child_members {
     const ddl_comm *parent;
     const int *ranks;
@@ -55,8 +56,8 @@ typedef struct child_members {
 } child_members;
 
 /* Fail if the parent has failed, or if a member of the child is dead. The first failure of the
- * parent ends every creation from it: its members go on to shrink it, and the dead or aborting
- * member need not be one of the child's. */
+ * parent ends every creation from it: its members continue with a shrink, and the dead or aborting
+ * member may not be one of the child's. */
 static ddl_status check_parent(void *context)
 {
     const child_members *m = context;
@@ -88,7 +89,7 @@ ddl_status ddl__comm_subset(ddl_comm *parent, const int *ranks, int size,
     }
     child_members members = {parent, ranks, size};
     ddl__until own = until ? *until : (ddl__until){.deadline = DDL__NEVER};
-    if (!own.check) /* a shrink has its own check: its parent is dead */
+    if (!own.check) /* a shrink has its own check, because its parent is dead */
         own = (ddl__until){own.deadline, check_parent, &members, NULL};
     return ddl__comm_join(parent->endpoint, parent, addresses, self, size, config, false, &own,
                           comm);
@@ -98,7 +99,7 @@ typedef struct member {
     int64_t color, key;
 } member;
 
-/* List the ranks of our color, ordered by key and then by rank. Returns their number. */
+/* List the ranks of this color, ordered by key and then by rank. Return their number. */
 static int select_color(const member *members, int size, int64_t color, int *ranks)
 {
     int n = 0;
@@ -155,7 +156,7 @@ ddl_status ddl__comm_duplicate(ddl_comm *parent, const ddl_comm_config *config, 
     return status;
 }
 
-/* The comm of the survivors. health/agreement.c is how they agree on their list. */
+/* The comm of the survivors. health/agreement.c implements the agreement on their list. */
 typedef struct next_comm {
     ddl_comm *parent, *comm;
     const ddl_comm_config *config;
@@ -183,7 +184,7 @@ static void abandon(void *context)
 ddl_status ddl__comm_shrink(ddl_comm *parent, const ddl_comm_config *config, ddl_comm **comm)
 {
     if (!parent->health)
-        return ddl__fail(DDL_ESTATE, "the comm has one member, and that is alive");
+        return ddl__fail(DDL_ESTATE, "the comm has only one member, which is alive");
     next_comm next = {.parent = parent, .config = config};
     ddl__agreement_handlers handlers = {&next, create, abandon};
     ddl_status status =

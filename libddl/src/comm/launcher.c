@@ -10,13 +10,13 @@
 #include "comm/environment.h"
 
 enum {
-    /* torchrun's store listens at MASTER_PORT itself. Where the sum is no port, it is subtracted.
-     */
+    /* torchrun's store listens at MASTER_PORT itself, so the offset is added to it. If the sum is
+     * not a port, it is subtracted. */
     TORCHRUN_PORT_OFFSET = 17,
-    /* srun gives no port: one of these, below Linux's ephemeral ports. */
+    /* srun sets no port: use one of these, below Linux's ephemeral ports. */
     SRUN_FIRST_PORT = 20000,
     SRUN_PORTS = 12000,
-    DIGITS = 10 /* of a number, as many as Slurm's job ids have */
+    DIGITS = 10 /* digits of a number, as many as Slurm's job ids have */
 };
 
 static bool is_set(const char *name)
@@ -34,8 +34,9 @@ static ddl_status read_number(const char *name, int64_t *number)
 {
     const char *text = ddl__environment_variable(name);
     if (!text)
-        return ddl__fail(DDL_EINVAL, "the environment has no %s, which belongs to the others",
-                         name);
+        return ddl__fail(
+            DDL_EINVAL,
+            "the environment has no %s, although other variables of its launcher are set", name);
     size_t n = strspn(text, "0123456789");
     if (!n || text[n] || n > DIGITS)
         return ddl__fail(DDL_EINVAL, "%s is \"%s\", not a number", name, text);
@@ -71,7 +72,7 @@ static ddl_status set_url(ddl__world *world, const char *url)
     return DDL_OK;
 }
 
-/* The ranks meet at this host and port, unless the user has chosen another place. */
+/* Set the rendezvous to this host and port, unless the user has chosen another one. */
 static ddl_status set_rendezvous(ddl__world *world, const char *host, int64_t port, const char *job)
 {
     char url[DDL__URL_MAX];
@@ -85,8 +86,8 @@ static ddl_status set_rendezvous(ddl__world *world, const char *host, int64_t po
 
 /* ---------------------------------------------------------------------------------- launchers */
 
-/* Whether srun started this process, or a parent of it. The shells of sbatch and salloc have
- * Slurm's variables too, but belong to no numbered step. */
+/* Return true if srun started this process, or one of its parents. The shells of sbatch and salloc
+ * also have Slurm's variables, but belong to no numbered step. */
 static bool is_in_srun_step(void)
 {
     const char *step = text_or("SLURM_STEP_ID", "");
@@ -106,8 +107,8 @@ static ddl_status find_ddlrun(ddl__world *world)
     return status == DDL_OK ? set_url(world, text_or("DDL_RENDEZVOUS", "")) : status;
 }
 
-/* srun may set PMI's variables for any program; it counts as mpirun when an mpirun below it, which
- * has one more variable, set them. */
+/* Return true if mpirun started this process. srun may set PMI's variables for any program; they
+ * count as mpirun's only if an mpirun below srun, which has one more variable, set them. */
 static bool is_under_mpirun(void)
 {
     if (is_set("TORCHELASTIC_RUN_ID")) /* of a torchrun that mpirun started */
@@ -133,9 +134,9 @@ static ddl_status find_mpirun(ddl__world *world)
     if (knows_size && is_set("DDL_RENDEZVOUS"))
         return set_url(world, text_or("DDL_RENDEZVOUS", ""));
     return ddl__fail(DDL_EUNSUPPORTED,
-                     "mpirun started this process, and sets no variable with an address at which "
-                     "its ranks could meet: use ddl_comm_from_mpi of ddl/ddl_mpi.h instead of "
-                     "ddl_rendezvous, or start the ranks by ddlrun");
+                     "mpirun started this process, but sets no variable with a rendezvous address: "
+                     "use ddl_comm_from_mpi of ddl/ddl_mpi.h instead of "
+                     "ddl_rendezvous, or start the ranks with ddlrun");
 }
 
 static bool is_under_torchrun(void)
@@ -160,7 +161,7 @@ static ddl_status find_torchrun(ddl__world *world)
     return set_rendezvous(world, text_or("MASTER_ADDR", ""), port, job);
 }
 
-/* Get the first host of a list as Slurm writes it: "n07" of "n[07-09,12],gpu1". */
+/* Get the first host of a list in Slurm's format: "n07" of "n[07-09,12],gpu1". */
 static void get_first_host(const char *nodes, char *host, size_t size)
 {
     size_t n = 0;
@@ -199,7 +200,8 @@ static ddl_status find_srun(ddl__world *world)
 
 enum { PART_MAX = 4 };
 
-/* The variables of a launcher: the first ones give a process its place, and need the others. */
+/* The variables of a launcher. The first ones set a process's rank and size, and require the
+ * others. */
 static const struct {
     const char *launcher;
     int n_places;
@@ -212,8 +214,8 @@ static const struct {
     {"srun", 1, {"SLURM_STEP_ID", "SLURM_PROCID"}},
 };
 
-/* Refuse a part of a launcher's variables: each process would run alone. The shells of sbatch and
- * salloc may have DDL_RENDEZVOUS, which they export for srun. */
+/* Reject an incomplete set of a launcher's variables, with which each process would run alone. The
+ * shells of sbatch and salloc may have DDL_RENDEZVOUS, which they export for srun. */
 static ddl_status refuse_part(size_t k)
 {
     if (!strcmp(parts[k].launcher, "ddlrun") && ddl__environment_text("SLURM_JOB_ID"))

@@ -6,8 +6,8 @@
  *   torchrun   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   srun       SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST
  *
- * in this order, but a launcher that another one started takes precedence. The same as
- * ddl_core/environment.py, so that programs in C and in Python may be ranks of one job. */
+ * in this order, but a launcher that another one started takes precedence. ddl_core/environment.py
+ * follows the same rules, so that programs in C and in Python may be ranks of one job. */
 #ifndef DDL_COMM_LAUNCHER_H
 #define DDL_COMM_LAUNCHER_H
 
@@ -16,16 +16,17 @@
 enum { DDL__URL_MAX = 512, DDL__JOB_MAX = 256 };
 
 typedef struct ddl__world {
-    const char *launcher; /* "alone": none */
+    const char *launcher; /* "alone": no launcher */
     int rank, size;
-    char url[DDL__URL_MAX]; /* the ranks' rendezvous; "": none, of a single rank */
+    char url[DDL__URL_MAX]; /* the ranks' rendezvous; "": none, single rank */
     char
-        job[DDL__JOB_MAX]; /* distinguishes this job from others, as its secret; "": nothing does */
+        /* distinguishes this job from others if they have the same secret; "": unknown */
+        job[DDL__JOB_MAX];
 } ddl__world;
 
-/* Find how this process was started. DDL_EINVAL for a part of a launcher's variables, and for
- * invalid ones. DDL_EUNSUPPORTED under an mpirun of several ranks without $DDL_RENDEZVOUS, since no
- * variable has an address at which they could meet. */
+/* Find how this process was started. Return DDL_EINVAL for an incomplete set of a launcher's
+ * variables, and for invalid ones; DDL_EUNSUPPORTED under an mpirun of several ranks without
+ * $DDL_RENDEZVOUS, because no variable has a rendezvous address. */
 ddl_status ddl__launcher_find(ddl__world *world);
 
 #endif

@@ -115,9 +115,9 @@ static bool same_hosts(const ddl__topology *a, const ddl__topology *b)
     return true;
 }
 
-/* Mode d uses the declared levels, however the ranks are connected. The other modes are about the
- * network between hosts: they take the levels above the hosts from the proven topology if both have
- * the same hosts, else they use the proven topology alone. */
+/* Apply the declared levels. Mode d uses them however the ranks are connected. The other modes
+ * apply to the network between hosts: they take the declared levels above the hosts if the proven
+ * topology has the same hosts, else they use the proven topology alone. */
 static ddl_status apply_declared(ddl_comm *comm, const ddl__sharing *sharing)
 {
     ddl__topology *proven = NULL, *declared = NULL;
@@ -138,7 +138,8 @@ static ddl_status apply_declared(ddl_comm *comm, const ddl__sharing *sharing)
     return status;
 }
 
-/* Runs in the library's floating-point mode, since costs must be equal on all members. */
+/* Find the topology. Runs in the library's floating-point mode, because costs must be equal on all
+ * members. */
 static ddl_status find_topology(ddl_comm *comm, char mode, const ddl__sharing *sharing,
                                 const ddl__location *locations)
 {
@@ -153,7 +154,7 @@ static ddl_status find_topology(ddl_comm *comm, char mode, const ddl__sharing *s
     return status;
 }
 
-/* The choices of $DDL_PLAN_FILE, if there are any, come before the mode. */
+/* Apply the mode, and the choices of $DDL_PLAN_FILE, which take precedence. */
 static void apply_choices(const ddl_comm *comm, char mode)
 {
     ddl__algorithm by = mode == 'r'   ? DDL__ALGORITHM_RING
@@ -164,15 +165,16 @@ static void apply_choices(const ddl_comm *comm, char mode)
     ddl__engine_set_choices(comm->engine, ddl__choices_are_none(choices) ? NULL : choices, by);
 }
 
-/* Of two ranks, a core whose second-level cache is large has its ring there, beside what it
- * reduces. The peer then reads the ring from that cache. Elsewhere the ring is so long that it is
- * read from the cache that both share, which is faster on those processors. */
+/* Return the bytes of a rank's ring. With two ranks, a core with a large second-level cache has its
+ * ring there, next to the data that it reduces. The peer then reads the ring from that cache.
+ * Otherwise the ring is so long that it is read from the cache that both share, which is faster on
+ * those processors. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size)
 {
     return size == 2 && location->cache >= DDL__RING_CACHE ? DDL__RING_NEAR : DDL__RING;
 }
 
-/* Plans fit the shortest ring. */
+/* Set the window so that plans fit the shortest ring. */
 static void fit_rings(ddl_comm *comm, const ddl__location *locations)
 {
     uint64_t least = DDL__RING;

@@ -8,33 +8,34 @@
 
 typedef struct ddl_comm ddl_comm;
 
-/* Settings of the environment. They are equal on all members, except the last two. */
+/* The layout settings from the environment. They are equal on all members, except the last two. */
 typedef struct ddl__layout {
-    char mode; /* 'r', 't', 'h': by one ring, by trees, by halves; 'd': the levels declared, else as
-                  chosen; 'p': explore; 0: all as found and chosen */
+    /* 'r', 't', 'h': one ring, trees, halving; 'd': the declared levels; 'p': explore; 0: the
+     * proven levels. Otherwise the algorithm is chosen */
+    char mode;
     int dimensions[DDL__DIMENSIONS]; /* declared with a mode */
-    int dump_iter;                   /* operations after which they are reported; 0: never */
+    int dump_iter;                   /* operations after which times are reported; 0: never */
     char topology[128];              /* $DDL_TOPOLOGY */
     ddl__location location;          /* where this rank runs */
-    ddl__choices choices;            /* rank 0's of $DDL_PLAN_FILE */
+    ddl__choices choices;            /* rank 0's choices of $DDL_PLAN_FILE */
 } ddl__layout;
 
-/* Bytes that a rank may have published but not yet released; and of a ring that stays in a
- * second-level cache, which then has so many bytes. */
+/* Bytes of a ring, all of which a rank may have published but not yet released; bytes of a ring
+ * that stays in a second-level cache, and the least bytes of such a cache. */
 enum {
     DDL__RING = 2 * 1024 * 1024,
     DDL__RING_NEAR = 512 * 1024,
     DDL__RING_CACHE = 2 * 1024 * 1024
 };
 
-/* Bytes of the ring in which a rank that runs there has spans for its peers. */
+/* Return the bytes of the ring in which a rank with this location has spans for its peers. */
 uint64_t ddl__ring_bytes(const ddl__location *location, int size);
 
 /* Fail if another member's settings differ. */
 ddl_status ddl__layout_compare(const ddl_comm *comm, const ddl__layout *theirs, const char *name);
 
-/* Create the comm's topology and pass it to the engine. By rank: with whom it shares memory, and
- * where it runs. */
+/* Create the comm's topology and pass it to the engine. `sharing` and `locations`, by rank: the
+ * ranks with which it shares memory, and where it runs. */
 ddl_status ddl__layout_apply(ddl_comm *comm, const ddl__sharing *sharing,
                              const ddl__location *locations);
 

@@ -18,9 +18,8 @@ typedef struct cores {
     uint64_t bits[WORDS];
 } cores;
 
-/* Find the first line of the file with this prefix, and copy the rest of it; false if there is
- * none.
- */
+/* Find the first line of the file with this prefix, and copy the rest of the line. Return false if
+ * there is none. */
 static bool read_line(const char *root, const char *path, const char *begins, char text[LINE])
 {
     char name[PATH], line[LINE];
@@ -38,7 +37,7 @@ static bool read_line(const char *root, const char *path, const char *begins, ch
     return found;
 }
 
-/* Parse a list such as "0-3,8-11"; false if it is invalid or has a core from CORES on. */
+/* Parse a list such as "0-3,8-11". False if it is invalid or has a core number of CORES or more. */
 static bool parse_core_list(const char *text, cores *some)
 {
     memset(some, 0, sizeof *some);
@@ -75,8 +74,8 @@ static bool cores_are_subset(const cores *some, const cores *all)
     return true;
 }
 
-/* The id of the machine: its kernel's boot id, which all network namespaces and containers share.
- * If it is not known, every process counts as a machine of its own. */
+/* Return the id of the machine: its kernel's boot id, which all network namespaces and containers
+ * share. If it is unknown, every process counts as a separate machine. */
 static uint64_t find_machine(const char *root)
 {
     char id[LINE];
@@ -87,7 +86,8 @@ static uint64_t find_machine(const char *root)
     return digest.words[0];
 }
 
-/* The number + 1 of the NUMA node that has all cores on which we may run; 0: none. */
+/* Return the number + 1 of the NUMA node that has all cores on which this process may run; 0 if
+ * there is none. */
 static uint64_t find_node(const char *root, const cores *own)
 {
     for (int node = 0; node < NODES; node++) {
@@ -101,7 +101,7 @@ static uint64_t find_node(const char *root, const cores *own)
     return 0;
 }
 
-/* Bytes of the second-level cache of the first of these cores. */
+/* Return the bytes of the second-level cache of the first of these cores. */
 static uint64_t find_cache(const char *root, const cores *own)
 {
     for (int core = 0; core < CORES; core++) {
@@ -116,8 +116,8 @@ static uint64_t find_cache(const char *root, const cores *own)
     return 0;
 }
 
-/* The CPU quota of our control group and its parents, in cores, rounded up; UINT64_MAX: no limit.
- */
+/* Return the CPU quota of this process's control group and its parents, in cores, rounded up;
+ * UINT64_MAX if there is no limit. */
 static uint64_t find_quota(const char *root)
 {
     char group[LINE], path[2 * LINE], text[LINE];

@@ -5,13 +5,14 @@
 
 #include "topo/topology.h"
 
-/* Read from the system's files under `root` ("" except in tests): the machine, the number of its
- * cores that control groups let us use, the cores on which this process may run, the NUMA node that
- * has all of them, and the second-level cache of the first one. Unknown values are 0. */
+/* Read the location from the system's files under `root` ("" except in tests): the machine, the
+ * number of its cores that control groups allow, the cores on which this process may run, the NUMA
+ * node that has all of them, and the second-level cache of the first one. Unknown values are 0. */
 ddl__location ddl__location_find(const char *root);
 
-/* Where this process runs now. The files are read again only if the process was bound to other
- * cores since, because reading them takes as long as connecting to several members. */
+/* Return where this process runs now. The files are read again only if the process was bound to
+ * other cores since the last call, because reading them takes as long as connecting to several
+ * members. */
 ddl__location ddl__location_own(void);
 
 #endif

@@ -12,7 +12,7 @@ static int compare_endpoints(const void *one, const void *other)
     return order ? order : (*a > *b) - (*a < *b);
 }
 
-/* No endpoint is twice in the list. */
+/* Check that no endpoint is in the list twice. */
 static ddl_status check_distinct(const ddl__address *addresses, unsigned size)
 {
     const ddl__address **sorted = calloc(size, sizeof *sorted);
@@ -39,13 +39,15 @@ ddl__address *ddl__members_create(int size)
     return all;
 }
 
-/* Where the interfaces of this member go: behind all addresses and the interfaces before. */
+/* Return the position of this member's interfaces: behind all addresses and the previous members'
+ * interfaces. */
 static ddl__interface *place_ips(const ddl__address *all, int rank, int size)
 {
     return rank ? all[rank - 1].ips + all[rank - 1].n_ips : (ddl__interface *)(all + size);
 }
 
-/* Most neighbours by rank are of one host. Memory that is not needed is not touched. */
+/* Share the interfaces of the previous member if they are equal. Most neighbouring ranks are on one
+ * host. Unneeded memory is not touched. */
 static void share_ips(ddl__address *one, const ddl__address *before)
 {
     if (one->n_ips == before->n_ips &&

@@ -13,12 +13,12 @@ enum { LINE = 512 };
 static const char *const levels[DDL__DIMENSIONS] = {"within hosts", "between hosts",
                                                     "between racks", "between aisles"};
 
-/* Of one rank: since the comm was made, or since the last report. In seconds. */
+/* The times of one rank, in seconds, since the comm was created or since the last report. */
 typedef struct sums {
     double operations, waited, spent[DDL__DIMENSIONS];
 } sums;
 
-/* Reports are exchanged while later operations are submitted. */
+/* A report whose times are exchanged while later operations are submitted. */
 typedef struct report {
     struct report *next;
     ddl_work *work;
@@ -31,7 +31,7 @@ struct ddl__operation_times {
     pthread_mutex_t lock;
     int submitted; /* operations since the last report */
     ddl__meter meter;
-    sums before; /* at the last report */
+    sums before; /* sums at the last report */
     report *reports, **last;
     unsigned char levels[]; /* by rank: 0 same host, 1 same rack, ... */
 };
@@ -78,7 +78,7 @@ static double seconds(const atomic_llong *ns)
     return 1e-9 * (double)atomic_load_explicit(ns, memory_order_relaxed);
 }
 
-/* What this rank has measured since the last report. */
+/* Return what this rank has measured since the last report. */
 static sums take_sums(ddl__operation_times *t)
 {
     sums now = {.operations =
@@ -93,7 +93,7 @@ static sums take_sums(ddl__operation_times *t)
     return since;
 }
 
-/* The rank that waited least is the one that the others waited for. */
+/* Log a report. The slowest rank is the one that waited least: the others waited for it. */
 static void report_log(const ddl_comm *comm, const report *r)
 {
     double all = 0, by_level[DDL__DIMENSIONS] = {0}, operations = r->ranks[0].operations;
@@ -116,7 +116,7 @@ static void report_log(const ddl_comm *comm, const report *r)
                           by_level[l] * each, levels[l]);
     ddl__log(DDL__WARN,
              "%.0f operations, each on average: %.3g ms from its start to its end (%s); "
-             "slowest: %s, which waited for others least, %.3g ms",
+             "slowest: %s, which waited least for other ranks, %.3g ms",
              operations, all * each, n ? line : "no step", comm->names[slowest],
              r->ranks[slowest].waited * each);
 }
@@ -138,7 +138,8 @@ static void collect(ddl__operation_times *t)
     }
 }
 
-/* Without memory or a living comm, the next operation fails anyway. */
+/* Start the exchange of a report. If memory is short or the comm is dead, the next operation fails
+ * anyway. */
 static void exchange(ddl__operation_times *t)
 {
     ddl_comm *comm = t->comm;
@@ -151,7 +152,7 @@ static void exchange(ddl__operation_times *t)
                       .count = sizeof(sums) / sizeof(double),
                       .send = r->ranks,
                       .recv = r->ranks,
-                      .uncounted = true, /* it is not one of the user's operations */
+                      .uncounted = true, /* not one of the user's operations */
                       .timeout_ms = comm->operation_timeout_ms};
     if (ddl__engine_submit(comm->engine, &call, &r->work) != DDL_OK) {
         free(r);

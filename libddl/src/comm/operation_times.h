@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* operation_times.h - -dump_iter: every so many operations, rank 0 logs how long they took, and who
- * was slow. */
+/* operation_times.h - the reports of -dump_iter: after every `iter` operations, rank 0 logs how
+ * long they took, and which rank was slow. */
 #ifndef DDL_COMM_OPERATION_TIMES_H
 #define DDL_COMM_OPERATION_TIMES_H
 
@@ -9,15 +9,16 @@
 typedef struct ddl_comm ddl_comm;
 typedef struct ddl__operation_times ddl__operation_times;
 
-/* Measure from now on, and report every `iter` operations. NULL when out of memory. */
+/* Start to measure, and report every `iter` operations. Return NULL if out of memory. */
 ddl__operation_times *ddl__operation_times_create(ddl_comm *comm, int iter);
 
-/* An ordered operation is about to be submitted. If a report is due, the exchange of the ranks'
- * times is submitted before it: all ranks submit the same operations, so they do it at the same
- * place. Any thread. */
+/* Call this before an ordered operation is submitted. If a report is due, it submits the exchange
+ * of the ranks' times first: all ranks submit the same operations, so they do it at the same
+ * position. Any thread. */
 void ddl__operation_times_next(ddl__operation_times *times);
 
-/* Log what is complete, before the engine ends; free, after that. */
+/* ddl__operation_times_close logs complete reports, before the engine ends;
+ * ddl__operation_times_destroy frees the object, after that. */
 void ddl__operation_times_close(ddl__operation_times *times);
 void ddl__operation_times_destroy(ddl__operation_times *times);
 

@@ -19,7 +19,7 @@ typedef struct entry {
     ddl__algorithm by;
 } entry;
 
-/* False if the line is not a valid choice. */
+/* Return false if the line is not a valid choice. */
 static bool parse_entry(const char *line, entry *e)
 {
     char kind[LINE], by[LINE], rest[LINE];

@@ -9,11 +9,11 @@
 #include "base/status.h"
 #include "engine/executor/choices.h"
 
-/* Read the choices for comms of `size` ranks; none if there is no file. DDL_EINVAL names an invalid
- * line. */
+/* Read the choices for comms of `size` ranks; there are none if there is no file. The message of
+ * DDL_EINVAL names an invalid line. */
 ddl_status ddl__plan_file_read(const char *path, int size, ddl__choices *choices);
 
-/* Replace the choices for comms of `size` ranks; those for other sizes stay. */
+/* Replace the choices for comms of `size` ranks; choices for other sizes stay. */
 ddl_status ddl__plan_file_write(const char *path, int size, const ddl__choices *choices);
 
 #endif

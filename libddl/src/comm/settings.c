@@ -10,11 +10,11 @@
 
 enum { COMMIT_LEAST_MS = DDL__COMMIT_LEAST / DDL__MS };
 
-/* The settings that have to be equal on all members, and with whom the rank shares memory. */
+/* The settings that must be equal on all members, and whether the rank shares memory. */
 typedef struct settings {
     uint64_t segment_bytes;
     int64_t heartbeat_ms;
-    bool shares; /* it uses shared memory */
+    bool shares; /* this rank uses shared memory */
     ddl__layout layout;
     ddl__sharing sharing;
 } settings;
@@ -31,7 +31,8 @@ static ddl_status settings_compare(const ddl_comm *comm, const settings *own,
         return ddl__fail(DDL_EINVAL, "heartbeat_ms is %lld on %s and %lld on %s",
                          (long long)comm->config.heartbeat_ms, comm->names[comm->rank],
                          (long long)theirs->heartbeat_ms, name);
-    /* Of pairs that are connected later, both ends decide how before. */
+    /* For pairs that are connected later, both ends decide in advance which kind of link they
+     * use. */
     if (ddl__is_sparse(comm->size) && theirs->shares != own->shares &&
         ddl__may_share_memory(&comm->addresses[comm->rank], &comm->addresses[rank]))
         return ddl__fail(DDL_EINVAL,
@@ -48,7 +49,7 @@ static void link_shorten(ddl__link *link)
         ddl__tcp_link_shorten(link);
 }
 
-/* Queue less in sockets to members on this machine, which are in other containers or were
+/* Use short socket queues to members on this machine that are in other containers or were
  * configured to use TCP. */
 static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
 {
@@ -60,7 +61,7 @@ static void shorten_same_machine(ddl_comm *comm, const ddl__location *locations)
     }
 }
 
-/* Two members that run nothing more to create their comm. */
+/* Return true for a comm of two members that runs no further operation in its creation. */
 static bool comm_is_pair(const ddl_comm *comm)
 {
     return comm->size == 2 && comm->layout.mode != 'p';
@@ -72,7 +73,7 @@ static int64_t left_ms(const ddl__until *until, int64_t least)
     return left > least ? left : least;
 }
 
-/* Run an operation of the creation. The comm ends when waiting for it is in vain. */
+/* Run an operation of the creation. End the comm if it cannot complete. */
 static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl__until *until)
 {
     ddl_work *work;
@@ -91,8 +92,8 @@ static ddl_status run_operation(ddl_comm *comm, const ddl__call *call, const ddl
     return status;
 }
 
-/* All-gather `rows` in place. In a large comm by trees, whose edges the barrier that follows uses
- * as well: every other pair would have its link opened for this alone. */
+/* All-gather `rows` in place. In a large comm use trees, whose edges the barrier that follows uses
+ * as well: other algorithms would open the links of many more pairs for this operation alone. */
 static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t timeout_ms,
                               const ddl__until *until)
 {
@@ -118,7 +119,7 @@ static ddl_status gather_rows(ddl_comm *comm, void *rows, size_t row, int64_t ti
     return run_operation(comm, &call, until);
 }
 
-/* With whom this rank shares memory, and its place among them. */
+/* Find the ranks with which this rank shares memory, and its index among them. */
 static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sharing *sharing)
 {
     unsigned char *shared = calloc((size_t)comm->size, 1);
@@ -134,7 +135,7 @@ static ddl_status find_sharing(ddl_comm *comm, ddl__link *const *links, ddl__sha
     return DDL_OK;
 }
 
-/* All members' settings are here, by rank. */
+/* Compare and apply the settings of all members, by rank. */
 static ddl_status apply_settings(ddl_comm *comm, const settings *all)
 {
     size_t size = (size_t)comm->size;
@@ -169,7 +170,7 @@ ddl_status ddl__exchange_settings(ddl_comm *comm, const ddl__wireup *wireup)
     own->layout = comm->layout;
     ddl_status status = find_sharing(comm, ddl__engine_links(comm->engine), &own->sharing);
     int64_t left = left_ms(wireup->until, comm_is_pair(comm) ? COMMIT_LEAST_MS : 1);
-    /* A rank that does not come is known to its neighbours only: let them say so before. */
+    /* Only the neighbours of a missing rank know about it, so let them report it first. */
     if (ddl__is_sparse(comm->size))
         left += COMMIT_LEAST_MS;
     if (status == DDL_OK)
@@ -184,7 +185,7 @@ ddl_status ddl__creation_commit(ddl_comm *comm, const ddl__until *until)
 {
     ddl__call call = {.kind = DDL__BARRIER,
                       .dtype = DDL_U8,
-                      .uncounted = true, /* it is not one of the user's operations */
+                      .uncounted = true, /* not one of the user's operations */
                       .timeout_ms = left_ms(until, COMMIT_LEAST_MS)};
     return comm->size == 1 || comm_is_pair(comm) ? DDL_OK : run_operation(comm, &call, until);
 }

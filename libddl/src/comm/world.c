@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates the comm of all ranks of a job: they exchange addresses at a rendezvous first. */
+/* The creation of the comm of all ranks of a job, which first exchange addresses at a
+ * rendezvous. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,8 @@
 #include "comm/launcher.h"
 #include "connect/rendezvous.h"
 
-/* An invalid configuration is not reported here. It is reported when the comm is created, so that
- * all ranks fail. */
+/* Return the limit for warnings. An invalid configuration is not reported here but at the creation
+ * of the comm, so that all ranks fail. */
 static int64_t stall_warn_ms(const ddl_comm_config *config)
 {
     ddl_comm_config limits = *config;
@@ -47,8 +48,8 @@ static ddl_status create_comm(const ddl__rendezvous_plan *plan, const ddl_comm_c
     return status;
 }
 
-/* Send "RANK WHAT" to the unix socket of the launcher that has started this rank on this host,
- * which has this abstract name; NULL: no launcher. Does not block, and ignores errors.
+/* Send "RANK WHAT" to the unix socket of the launcher that has started this rank on this host.
+ * `name` is the socket's abstract name; NULL: no launcher. Does not block, and ignores errors.
  * ddl_launch/reports.py lists the values of `what`. */
 static void report_to_launcher(const char *name, int rank, const char *what)
 {
@@ -67,7 +68,7 @@ static void report_to_launcher(const char *name, int rank, const char *what)
     close(fd);
 }
 
-/* Return $DDL_LAUNCHER, if this rendezvous is the one that the launcher has set up for its ranks;
+/* Return $DDL_LAUNCHER if this rendezvous is the one that the launcher has set up for its ranks,
  * else NULL. */
 static const char *find_launcher(const char *url, int rank, int size)
 {
@@ -78,7 +79,7 @@ static const char *find_launcher(const char *url, int rank, int size)
     return !strcmp(url, world.url) && rank == world.rank && size == world.size ? name : NULL;
 }
 
-/* Find the world that this process was started in, and give the endpoint its secret. */
+/* Find the world in which this process was started, and give the endpoint its secret. */
 static ddl_status join_launched(ddl_endpoint *endpoint, ddl__world *world)
 {
     ddl_status status = ddl__launcher_find(world);
@@ -105,9 +106,12 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
     if (status != DDL_OK)
         return status;
     if (size < 1 || rank < 0 || rank >= size)
-        return ddl__fail(DDL_EINVAL, "rank %d of size %d", rank, size);
+        return ddl__fail(
+            DDL_EINVAL,
+            "rank is %d and size is %d: size must be at least 1, and rank from 0 to size - 1", rank,
+            size);
     if (!url && size > 1)
-        return ddl__fail(DDL_EINVAL, "url is NULL, but size is %d", size);
+        return ddl__fail(DDL_EINVAL, "url is NULL; must be given because size is %d", size);
 
     ddl__rendezvous_plan plan = {.endpoint = endpoint,
                                  .rank = rank,

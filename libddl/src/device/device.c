@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations: device_state.h has the design notes. */
+/* The operations of a device: device_state.h has the design notes. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,25 +14,25 @@ typedef ddl__device_chunk chunk;
 
 /* ------------------------------------------------------------------------------------- cutting */
 
-/* How the calls of a submission are cut into chunks. */
+/* The chunks of the calls of a submission. */
 typedef struct cuts_of_calls {
-    ddl__chunks *chunks; /* of each call that is carried out: those of the submission, ... */
-    ddl__call *made;     /* ... or made of them */
+    ddl__chunks *chunks; /* for each call that is run: the submission's, or calls made from them */
+    ddl__call *made;     /* the calls that are made from them */
     const ddl__call **packed;
-    uint32_t n, n_packed; /* of these */
-    int64_t n_chunks;     /* of all calls */
+    uint32_t n, n_packed; /* numbers of `chunks` and of `packed` */
+    int64_t n_chunks;     /* number of chunks of all calls */
 } cuts_of_calls;
 
-/* Small all-reduces of a submission that pass through host memory are packed: each costs a copy
- * forth and back, but all of them only one start and one wait of the GPU. */
+/* Small all-reduces of a submission that use host memory are packed: each costs a copy in both
+ * directions, but all of them together cost only one start and one wait of the GPU. */
 enum { SMALL = 128 << 10 /* bytes */ };
 
 /* The calls of a submission. */
 typedef struct plan {
     const ddl__call *calls;
     uint32_t n;
-    bool *by_nccl; /* by call, as: */
-    bool *taken;   /* it goes by NCCL, or is packed already */
+    bool *by_nccl; /* by call: it uses NCCL */
+    bool *taken;   /* by call: it uses NCCL, or is already packed */
 } plan;
 
 static ddl_status cut_one(ddl__device *d, const ddl__call *call, cuts_of_calls *cuts)
@@ -54,7 +54,7 @@ static ddl_status cut_for_nccl(ddl__device *d, const ddl__call *call, cuts_of_ca
     return rest->count ? cut_one(d, rest, cuts) : DDL_OK;
 }
 
-/* Of call i, and all later ones that are packed with it. */
+/* Make the chunks of call i, and of all later calls that are packed with it. */
 static ddl_status pack(ddl__device *d, const plan *p, uint32_t i, cuts_of_calls *cuts)
 {
     ddl__call *made = &cuts->made[cuts->n];
@@ -93,9 +93,9 @@ static ddl_status cut_all(ddl__device *d, const plan *p, cuts_of_calls *cuts)
     return status;
 }
 
-/* Cut them; the calls outlive the cuts. Under `order`, in the device's context: ranks may wait for
- * each other to start NCCL. Free the cuts in any case. NCCL leaves a rest of some calls, which is a
- * call as well. */
+/* Divide the calls, which must outlive the cuts, into chunks. Under `order`, in the device's
+ * context: ranks may wait for each other to start NCCL. Free the cuts in any case. NCCL leaves a
+ * rest of some calls, which is a separate call. */
 static ddl_status cuts_make(ddl__device *d, const ddl__call *calls, uint32_t n, cuts_of_calls *cuts)
 {
     size_t room = 2 * (size_t)n + 1;
@@ -122,7 +122,7 @@ static void cuts_free(cuts_of_calls *cuts)
     free(cuts->packed);
 }
 
-/* What is to be submitted as one operation: the calls, and how the whole is waited for. */
+/* The calls to submit as one operation, and how the caller waits for it. */
 typedef struct request {
     const ddl__call *whole;
     cuts_of_calls cuts;
@@ -146,13 +146,13 @@ static void end_operation(void *argument)
 
 /* --------------------------------------------------------------------------- making and freeing */
 
-/* Whether the chunks of this call pass through the slots. */
+/* Return true if the chunks of this call use the slots. */
 static bool fits_slots(const ddl__chunks *chunks)
 {
     return !chunks->is_whole || ddl__chunk_bytes(chunks, 0) <= DDL__SLOT_BYTES;
 }
 
-/* Memory of the operation's own, for this chunk. */
+/* Allocate separate memory for this chunk of the operation. */
 static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t bytes)
 {
     ddl__pinned *pinned = ddl__pinned_take(d, bytes, 1);
@@ -168,7 +168,7 @@ static ddl_status place_apart(ddl__device *d, operation *o, chunk *c, size_t byt
     return DDL_OK;
 }
 
-/* The chunk's operation is on this memory. */
+/* Add the chunk's operation on its memory to the group. */
 static ddl_status add_call(operation *o, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     ddl__call made;
@@ -205,7 +205,8 @@ static ddl_status add_chunks(ddl__device *d, operation *o, const ddl__chunks *ch
     return status;
 }
 
-/* Under `order`, in the device's context: make the operation, with its chunks, not submitted. */
+/* Under `order`, in the device's context: make the operation with its chunks, without submitting
+ * it. */
 static ddl_status operation_create(ddl__device *d, const request *r, operation **out)
 {
     operation *o = calloc(1, sizeof *o + (size_t)r->cuts.n_chunks * sizeof *o->chunks);
@@ -248,7 +249,7 @@ static bool copy_to_device(void *context, const void *device, void *host, size_t
     return DDL__GOOD(d, copy_to_device, ddl__cuda_address(device), host, bytes, d->to);
 }
 
-/* Queue what the device does for a chunk. */
+/* Queue the device's part of a chunk. */
 static bool queue_chunk(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     return (!c->freed || DDL__GOOD(d, stream_wait_event, d->from, c->freed, 0)) &&
@@ -269,8 +270,8 @@ static bool queue_call(ddl__device *d, const ddl__chunks *chunks, chunk *first)
     return good;
 }
 
-/* Queue what the device does for all chunks, between what the caller's stream holds and what comes
- * after. */
+/* Queue the device's part of all chunks, between what the caller's stream holds and what
+ * follows. */
 static bool queue_operation(ddl__device *d, operation *o, const request *r)
 {
     bool good = DDL__GOOD(d, event_record, o->start, r->stream) &&
@@ -312,19 +313,19 @@ static ddl_status submit(ddl__device *d, const request *r, ddl_work **work)
     list_append(d, o);
     if (queue_operation(d, o, r))
         return DDL_OK;
-    /* Some copies may be queued, so the operation stays in the list to the end. */
+    /* Some copies may be queued, so the operation stays in the list until the end. */
     char text[DDL__MESSAGE_MAX];
     snprintf(text, sizeof text, "%s", ddl__message());
     pthread_mutex_lock(&d->lock);
     d->broken = true;
     ddl__device_fail(d, DDL_EABORTED, text);
     pthread_mutex_unlock(&d->lock);
-    return DDL_OK; /* the work tells */
+    return DDL_OK; /* the work reports the failure */
 }
 
 /* ------------------------------------------------------------------------------------- the call */
 
-/* In the device's context; `own` is the one that the thread had before, to which a default stream
+/* In the device's context; `own` is the thread's previous context, to which a default stream
  * belongs. */
 static ddl_status check_stream(const ddl__device *d, ddl__cuda_stream stream, ddl__cuda_context own)
 {
@@ -356,7 +357,7 @@ static ddl_status check_buffers(const ddl__device *d, const ddl__call *call)
     return status == DDL_OK ? ddl__device_check(d, call->recv) : status;
 }
 
-/* As the engine does when the call has no work, or waits first. */
+/* Wait as the engine does if the call has no work, or waits first. */
 static ddl_status wait_at_once(ddl_work *work, uint32_t wait_ms, ddl_work **out)
 {
     ddl_status status = ddl__work_wait(work, out ? ddl__deadline(wait_ms) : DDL__NEVER);
@@ -395,7 +396,7 @@ ddl_status ddl__device_submit(ddl__device *d, const ddl__call *calls, uint32_t n
     ddl_work *work = NULL;
     if (!ddl__device_enter(d))
         return DDL_ESYSTEM;
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* captures of other threads do not matter for this one */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->order);
     ddl_status status = cuts_make(d, calls, n, &r.cuts);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.h - operations of one comm on buffers in the memory of a GPU. They pass through host
- * memory, where the engine runs them; copies and operations overlap. Long ones of ranks that have a
- * GPU each go by NCCL within a host. */
+/* device.h - operations of one comm on buffers in GPU memory. They use host memory, in which the
+ * engine runs them; copies and operations overlap. Long operations of ranks with one GPU each use
+ * NCCL within a host. */
 #ifndef DDL_DEVICE_DEVICE_H
 #define DDL_DEVICE_DEVICE_H
 
@@ -9,27 +9,27 @@
 
 /* ---- device_open.c ---- */
 
-/* For the GPU that this address belongs to; NULL: the one of the stream, which of a default stream
- * is that of the calling thread's context. Opens the driver. */
+/* Create a device for the GPU of this address; if it is NULL, for the GPU of the stream. A default
+ * stream belongs to the calling thread's context. Opens the driver. */
 ddl_status ddl__device_create(const ddl__device_config *config, const void *address, void *stream,
                               ddl__device **out);
 
-/* Before the engine is destroyed: fail what is under way, and do not call it any more. NULL is
- * fine. */
+/* Fail pending operations and stop calling the engine. Call this before the engine is destroyed.
+ * NULL is allowed. */
 void ddl__device_detach(ddl__device *device);
 
-/* After the engine was destroyed: wait until the GPU has come to the copies that were queued, and
- * free. NULL is fine. */
+/* Wait until the GPU has executed the queued copies, and free the device. Call this after the
+ * engine was destroyed. NULL is allowed. */
 void ddl__device_destroy(ddl__device *device);
 
 /* ---- device.c ---- */
 
-/* Check that the buffers, or the stream, are of the device. */
+/* Check that the buffers, or the stream, belong to the device. */
 ddl_status ddl__device_check_call(const ddl__device *device, const ddl__call *call);
 ddl_status ddl__device_check_stream(const ddl__device *device, void *stream);
 
-/* Queue operations that were checked, to be waited for as `whole` says; they stay the caller's.
- * They start after what `stream` holds by now, and the stream goes on when the results are in the
+/* Queue checked operations, which stay the caller's; `whole` describes the wait for them. They
+ * start after what `stream` holds at the call, and the stream continues when the results are in the
  * buffers. Otherwise as ddl__engine_submit. */
 ddl_status ddl__device_submit(ddl__device *device, const ddl__call *calls, uint32_t n,
                               const ddl__call *whole, void *stream, ddl_work **work);

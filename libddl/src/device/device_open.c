@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a device begins, ends and fails: device_state.h has the design notes. */
+/* Creation, end and failure of a device: device_state.h has the design notes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ static const char *own_name(const ddl__device *d)
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* Under `lock`: end the comm if copies take too long. The engine checks the limit of what it runs.
- */
+/* Under `lock`: end the comm if copies take too long. The engine checks the limits of its
+ * operations. */
 static void check_limit(ddl__device *d)
 {
     const ddl__device_operation *o = d->operations;
@@ -33,8 +33,8 @@ static void check_limit(ddl__device *d)
     ddl__device_fail(d, DDL_EEXPIRED, text);
 }
 
-/* Under `lock`, which is released meanwhile: end the comm if the GPU has failed. Then its host
- * functions are not called. */
+/* Under `lock`, which is released meanwhile: end the comm if the GPU has failed. Its host functions
+ * are then not called. */
 static void check_streams(ddl__device *d)
 {
     ddl__cuda_result results[2] = {DDL__CUDA_SUCCESS, DDL__CUDA_SUCCESS};
@@ -66,7 +66,7 @@ static bool uses_nccl(const ddl__device *d)
     return d->nccl && d->nccl->comm;
 }
 
-/* Under `lock`: what is to be looked after, and when. */
+/* Under `lock`: return the time of the next check. */
 static int64_t next_look(const ddl__device *d)
 {
     if (d->under_way && !d->broken)
@@ -74,12 +74,12 @@ static int64_t next_look(const ddl__device *d)
     return uses_nccl(d) ? ddl__now() + DDL__DEVICE_IDLE_TICK : DDL__NEVER;
 }
 
-/* Looks after what is under way, and ends NCCL's communicator when the comm has ended: other ranks
- * may wait for that, also if this one has nothing under way. */
+/* Check pending operations, and end NCCL's communicator when the comm has ended: other ranks may
+ * wait for that, even if this one has no pending operations. */
 static void *watch(void *argument)
 {
     ddl__device *d = argument;
-    int mode = DDL__CUDA_CAPTURE_RELAXED; /* other threads' captures do not concern this one */
+    int mode = DDL__CUDA_CAPTURE_RELAXED; /* captures of other threads do not matter for this one */
     d->cuda.capture_mode(&mode);
     pthread_mutex_lock(&d->lock);
     while (!d->stop) {
@@ -104,7 +104,7 @@ static void *watch(void *argument)
 
 /* ---------------------------------------------------------------------------------- creation */
 
-/* The GPU of the stream; of a default stream, that of the thread's context. */
+/* Find the GPU of the stream; for a default stream, the GPU of the thread's context. */
 static ddl_status find_gpu_of_stream(ddl__device *d, ddl__cuda_stream stream, int *number)
 {
     ddl__cuda_context context;
@@ -124,7 +124,7 @@ static ddl_status find_gpu_of_call(ddl__device *d, const void *address, ddl__cud
                    : find_gpu_of_stream(d, stream, number);
 }
 
-/* A thread that has no context may not ask; GPU 0's does for it. */
+/* Find the GPU. A thread without a context cannot query the driver, so use GPU 0's context. */
 static ddl_status find_first_gpu(ddl__device *d, const void *address, ddl__cuda_stream stream,
                                  int *number)
 {
@@ -236,7 +236,8 @@ void ddl__device_detach(ddl__device *d)
     pthread_mutex_unlock(&d->lock);
 }
 
-/* Wait until no host function is to be called any more. False: the GPU has not come to them. */
+/* Wait until no more host functions will be called. Return false if the GPU has not executed them
+ * in time. */
 static bool drain(ddl__device *d)
 {
     int64_t at = ddl__now() + DDL__DEVICE_DRAIN_LIMIT;
@@ -282,7 +283,7 @@ void ddl__device_destroy(ddl__device *d)
         pthread_join(d->watcher, NULL);
     if (!drained) {
         ddl__log(DDL__WARN,
-                 "%s: GPU %d has not come to the last copies of a comm, so the comm's host memory "
+                 "%s: GPU %d has not executed the last copies of a comm, so the comm's host memory "
                  "is not freed",
                  own_name(d), d->number);
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How works end, and what callers do with them until then and after. */
+/* The completion of works, and the calls that wait for, test and destroy them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +20,11 @@ void ddl__report(ddl__engine *engine)
         return;
     ssize_t n = engine->completed ? write(engine->report, &count, sizeof count)
                                   : read(engine->report, &count, sizeof count);
-    (void)n; /* the descriptor is in the wanted state already */
+    (void)n; /* the descriptor is already in the wanted state */
 }
 
-/* Under the lock. A part belongs to the group. The last part completes the group, with its own
- * status: a failure ends all remaining parts. */
+/* Under the lock. The group owns the part. The last part completes the group with its own status: a
+ * failure ends all remaining parts. */
 static void finish_part(ddl__engine *engine, ddl_group *group, ddl_status status)
 {
     if (--group->left)
@@ -40,7 +40,7 @@ void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status
     pthread_mutex_lock(&engine->lock);
     ddl_status failure = (ddl_status)atomic_load_explicit(&engine->failure, memory_order_relaxed);
     if (status != DDL_OK && failure != DDL_OK)
-        status = failure; /* of which this one may be a consequence */
+        status = failure; /* status may be a consequence of the comm's failure */
     group->held = false;
     group->outcome = status;
     bool ends = group->work && !group->left;
@@ -48,7 +48,7 @@ void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status
         ddl__finish(engine, group->work, status);
     pthread_mutex_unlock(&engine->lock);
     if (ends)
-        ddl__wake_driver(engine); /* which may wait for this very work */
+        ddl__wake_driver(engine); /* the driver may be waiting for this work */
 }
 
 /* Under the lock, before the work of the group is completed. */
@@ -80,7 +80,7 @@ void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status)
         if (work->call.queued)
             engine->queued--;
         free(work);
-        ddl__engine_release(engine); /* not the last one: the comm has its own */
+        ddl__engine_release(engine); /* not the last reference: the comm has its own */
         return;
     }
     if (status != DDL_OK) {

@@ -13,10 +13,10 @@
 
 enum {
     EVENTS = 32,
-    LIMIT_PASSES = 4 /* passes that move something between looks at the limits */
+    LIMIT_PASSES = 4 /* passes that move something between two checks of the time limits */
 };
 
-/* The operations under way have waited, or will wait while nobody drives. */
+/* Mark the current operations of both streams as having waited, so that they are timed. */
 static void streams_note_wait(ddl__engine *engine)
 {
     engine->ordered.waited = engine->named.stream.waited = true;
@@ -37,7 +37,7 @@ static void announce_sleep(ddl__engine *engine, bool asleep)
         ddl__messages_sleeping(engine->messages, asleep);
     if (!asleep)
         return;
-    /* From here on, works are visible whose submitter found nobody asleep. */
+    /* Works are visible from here on whose submitters found no sleeping driver. */
     pthread_mutex_lock(&engine->lock);
     pthread_mutex_unlock(&engine->lock);
     if (engine->config.fences && ddl__fences_joined(engine->config.fences))
@@ -68,7 +68,7 @@ void ddl__wake_driver(ddl__engine *engine)
 {
     uint64_t one = 1;
     ssize_t n = write(engine->wake, &one, sizeof one);
-    (void)n; /* a full counter wakes as well */
+    (void)n; /* a full counter also wakes the driver */
 }
 
 static int64_t earlier(const ddl__stream *stream, int64_t deadline)
@@ -79,7 +79,7 @@ static int64_t earlier(const ddl__stream *stream, int64_t deadline)
     return queued < deadline ? queued : deadline;
 }
 
-/* The timeout of a sleep: up to the next limit or the deadline. */
+/* Return the timeout of a sleep: until the next limit or the deadline. */
 static int sleep_ms(const ddl__engine *engine, int64_t deadline)
 {
     deadline = earlier(&engine->ordered, deadline);
@@ -97,7 +97,7 @@ static int sleep_ms(const ddl__engine *engine, int64_t deadline)
     return left < 0 ? 0 : left < most ? (int)left : most;
 }
 
-/* Announce sleep, then advance once more; true when there is nothing to do. */
+/* Announce sleep, then advance once more. Return true if there is nothing to do. */
 static bool fall_asleep(ddl__engine *engine)
 {
     announce_sleep(engine, true);
@@ -107,7 +107,7 @@ static bool fall_asleep(ddl__engine *engine)
     return false;
 }
 
-/* Whether the awaited work, or (NULL) any completed work, is there. */
+/* Return true if the awaited work is complete, or if `work` is NULL, any work. */
 static bool is_awaited_done(ddl__engine *engine, const ddl_work *work)
 {
     if (work)
@@ -164,7 +164,7 @@ static void await_driver(ddl__engine *engine, int64_t deadline)
     atomic_store_explicit(&engine->waiters, before - 1, memory_order_relaxed);
 }
 
-/* Drive, with the lock released meanwhile. */
+/* Drive. Releases the lock meanwhile. */
 static void become_driver(ddl__engine *engine, const ddl_work *work, int64_t deadline)
 {
     ddl__driver_start(engine);
@@ -220,8 +220,8 @@ void ddl__advance_and_unlock(ddl__engine *engine)
     ddl__driver_start(engine);
     ddl__stream_prepare(&engine->ordered);
     pthread_mutex_unlock(&engine->lock);
-    /* Otherwise every span that comes now would wake the thread of the endpoint, which slept here
-     * last. */
+    /* Otherwise every span that arrives would wake the endpoint's thread, which was the last to
+     * sleep here. */
     if (atomic_load_explicit(&engine->asleep, memory_order_relaxed))
         announce_sleep(engine, false);
     atomic_store_explicit(&engine->was_driven, true, memory_order_relaxed);
@@ -288,7 +288,7 @@ ddl__background ddl__engine_background(ddl__engine *engine)
         }
         pthread_mutex_lock(&engine->lock);
         wanted = atomic_load_explicit(&engine->waiters, memory_order_relaxed);
-        /* The waiter it gave way to has gone: go on. */
+        /* The waiter for which this thread stopped driving has left, so continue. */
         if (asleep || wanted || !ddl__pending(engine))
             break;
         pthread_mutex_unlock(&engine->lock);

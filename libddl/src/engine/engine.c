@@ -19,9 +19,9 @@ static bool engine_watch_fd(ddl__engine *engine, int fd, ddl__link *link)
                                 .data.ptr = link};
     if (!link)
         event.events = EPOLLIN;
-    else if (link->ops->shared) /* nothing waits for room in a peer's bell */
+    else if (link->ops->shared) /* no thread waits for room in a peer's bell */
         event.events = EPOLLIN | EPOLLET;
-    /* Where links share a descriptor, the first one polls it. */
+    /* If links share a descriptor, the first link polls it. */
     return !epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &event) || errno == EEXIST;
 }
 
@@ -53,7 +53,7 @@ ddl__engine *ddl__engine_create(const ddl__engine_config *config)
     atomic_init(&engine->references, 1);
     engine->probed_at = ddl__now();
     engine->wait_policy.sharing = config->sharing_cores;
-    /* The members that the first operations wait for are still connecting, and need the cores. */
+    /* The members that the first operations wait for are still connecting and need the cores. */
     if (config->sharing_cores)
         engine->wait_policy.core_taken.left = 2 * (uint32_t)config->size;
     else
@@ -127,7 +127,7 @@ void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd)
 {
     if (!engine_watch_fd(engine, fd, link))
         ddl__log(DDL__WARN, "epoll refuses a link: %s", strerror(errno));
-    ddl__engine_wake(engine); /* one that shares memory has the descriptor of others */
+    ddl__engine_wake(engine); /* a shared-memory link has the descriptor of other links */
 }
 
 void ddl__engine_wake(ddl__engine *engine)
@@ -166,7 +166,8 @@ void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter)
 int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS])
 {
-    ddl__fp_mode caller = ddl__fp_enter(); /* costs must be equal on all members */
+    /* costs must be equal on all members, so compute them in the library's mode */
+    ddl__fp_mode caller = ddl__fp_enter();
     int n = ddl__stream_candidates(&engine->ordered, call, found);
     ddl__fp_leave(caller);
     return n;
@@ -215,11 +216,13 @@ void ddl__engine_release(ddl__engine *engine)
     free(engine);
 }
 
-/* Threads that wait for a work, one of which may drive, leave now that all works are complete. */
+/* Wait until all threads that wait for works have left, including the driver. All works are
+ * complete. */
 static void await_leaving(ddl__engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed); /* to be woken */
+    /* so that this thread is woken */
+    atomic_fetch_add_explicit(&engine->waiters, 1, memory_order_relaxed);
     while (engine->driven || atomic_load_explicit(&engine->waiters, memory_order_relaxed) > 1)
         pthread_cond_wait(&engine->changed, &engine->lock);
     for (ddl_work *work = engine->completed, *next; work; work = next) {

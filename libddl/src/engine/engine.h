@@ -10,142 +10,142 @@
 #include "engine/recorder/recorder.h"
 #include "net/regions.h"
 
-/* How soon the thread of the endpoint is to drive. */
+/* How soon the endpoint's thread should drive. */
 typedef enum ddl__urgency {
     DDL__NOW,
-    DDL__SOON /* if nobody waits by then: what could be done at once is done */
+    DDL__SOON /* if no thread is waiting by then; everything that was possible at once is done */
 } ddl__urgency;
 
 typedef struct ddl__engine_config {
     int rank, size;
-    ddl__link **links;    /* by rank, NULL for the own rank; owned by the engine */
-    ddl__link **messages; /* the same for messages; destroyed before the others */
-    char **names;         /* by rank, as "rank 2 on host"; borrowed, they outlive the engine */
+    ddl__link **links;    /* by rank, NULL for this rank; owned by the engine */
+    ddl__link **messages; /* the same for messages; destroyed before `links` */
+    char **names;         /* "rank 2 on host", by rank; borrowed, outlive the engine */
     int64_t segment_bytes;
     int64_t window;            /* see ddl__request */
-    int64_t message_window;    /* the same for the message links */
+    int64_t message_window;    /* the same as `window` for the message links */
     ddl__regions *regions;     /* of the endpoint; borrowed; or NULL */
-    const ddl__fences *fences; /* heavy ones that its arena announces, or NULL */
-    bool sharing_cores;        /* more members on this host than cores */
-    /* A work is pending and nobody waits for it, so some thread must drive. Called by any thread,
-     * with no lock held. */
+    const ddl__fences *fences; /* heavy fences that the engine announces in its arena; or NULL */
+    bool sharing_cores;        /* this host has more members than cores */
+    /* Called if a work is pending and no thread waits for it, so that some thread drives. Called by
+     * any thread, without locks. */
     void (*need_progress)(void *context, ddl__urgency urgency);
     void *context;
 } ddl__engine_config;
 
-/* Takes ownership of the links in any case. NULL when a resource is refused (message set). */
+/* Takes ownership of the links in any case. NULL if a resource is unavailable (message set). */
 ddl__engine *ddl__engine_create(const ddl__engine_config *config);
 
-/* Close all links with a leave message, complete all works with DDL_EABORTED, free. */
+/* Close all links with a leave message, complete all works with DDL_EABORTED, and free the
+ * engine. */
 void ddl__engine_destroy(ddl__engine *engine);
 
-/* The links by rank: of ordered operations; of messages and named operations. */
+/* The links by rank: those of ordered operations, and those of messages and named operations. */
 ddl__link *const *ddl__engine_links(const ddl__engine *engine);
 ddl__link *const *ddl__engine_message_links(const ddl__engine *engine);
 
-/* Plan for ranks that all share memory from now on. Before any concurrent use. */
+/* Plan for ranks that all share memory. Before any concurrent use. */
 void ddl__engine_all_shared(ddl__engine *engine);
 
-/* Plan for rings of so many bytes from now on. is_near: they stay in a core's second-level cache.
- * Before any concurrent use. */
+/* Plan for rings of `window` bytes. is_near: they stay in a core's second-level cache. Before any
+ * concurrent use. */
 void ddl__engine_set_window(ddl__engine *engine, int64_t window, bool is_near);
 
-/* Plan for this topology from now on. It outlives the engine. Before any concurrent use. */
+/* Plan for this topology, which must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_topology(ddl__engine *engine, const ddl__topology *topology);
 
-/* Use the algorithms of these choices from now on, and for what they leave open, this one (none:
- * the costs choose). The choices outlive the engine. Before any concurrent use. */
+/* Use the algorithms of these choices, and `by` where they leave the algorithm open (0: the costs
+ * choose). The choices must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_choices(ddl__engine *engine, const ddl__choices *choices, ddl__algorithm by);
 
-/* Measure ordered operations from now on. The meter outlives the engine. Before any concurrent use.
- */
+/* Measure ordered operations. The meter must outlive the engine. Before any concurrent use. */
 void ddl__engine_set_meter(ddl__engine *engine, ddl__meter *meter);
 
-/* The algorithms that are worth a comparison for this call: as ddl__plan_candidates. */
+/* Return the algorithms worth comparing for this call, as ddl__plan_candidates does. */
 int ddl__engine_candidates(const ddl__engine *engine, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS]);
 
-/* Queue an operation. If work is NULL, run it to its end. Takes ownership of call->blocks in any
+/* Queue an operation. If work is NULL, run it to completion. Takes ownership of call->blocks in any
  * case. */
 ddl_status ddl__engine_submit(ddl__engine *engine, const ddl__call *call, ddl_work **work);
 
-/* Queue all operations of the group. `call` describes the whole. The group stays with the caller.
- */
+/* Queue all operations of the group. `call` describes the group. The caller keeps the group. */
 ddl_status ddl__engine_submit_group(ddl__engine *engine, ddl_group *group, const ddl__call *call,
                                     ddl_work **work);
 
-/* The results of the group's operations, which is `held`, are where the caller wants them, or will
- * not be: then with a status other than DDL_OK. Any thread. */
+/* Let a held group complete. status is DDL_OK if the results are in the caller's buffers, else the
+ * reason why they will not be. Any thread. */
 void ddl__engine_release_group(ddl__engine *engine, ddl_group *group, ddl_status status);
 
-/* Its operation may start. Any thread. */
+/* Let the operation that waits for this hold start. Any thread. */
 void ddl__engine_release_hold(ddl__engine *engine, ddl__hold *hold);
 
-/* Whether the group is submitted and not complete. */
+/* Return true if the group is submitted and not complete. */
 bool ddl__engine_holds_group(ddl__engine *engine, const ddl_group *group);
 
-/* Free the group; if it is submitted, when it is complete. */
+/* Free the group, or if it is submitted, let it be freed on completion. */
 void ddl__engine_drop_group(ddl__engine *engine, ddl_group *group);
 
 ddl_status ddl__engine_status(ddl__engine *engine);
 void ddl__engine_abort(ddl__engine *engine, const char *reason);
 
-/* End the comm everywhere for a cause that no link tells, such as a dead peer. The first cause
- * wins. Any thread; does not block. */
+/* End the comm on all members for a cause that no link reports, such as a dead peer. The first
+ * cause wins. Any thread; does not block. */
 void ddl__engine_fail(ddl__engine *engine, ddl_status status, const char *text);
 
-/* Append why this rank still waits, as ": rank 1 not there yet; ...", or nothing: for an operation
- * by order, or (NULL) for the one with this name. Called by the driver without the engine's lock.
- */
+/* Append the reason why this rank still waits, such as ": rank 1 not there yet; ...", or nothing.
+ * The operation is given by `operation` if matched by order, else by `name` (operation NULL). The
+ * driver calls it without the engine's lock. */
 typedef void ddl__explain_fn(void *context, const ddl__signature *operation, const char *name,
                              char *text, size_t size);
 
-/* Explain by this function from now on; NULL: not. When this returns, no call of the earlier
- * function runs. Any thread. */
+/* Set the function that explains waits; NULL: none. When this returns, no call of the previous
+ * function is running. Any thread. */
 void ddl__engine_set_explainer(ddl__engine *engine, ddl__explain_fn *explain, void *context);
 
-/* The comm is created, and its failure detector runs. Before that, a lost link soon ends the comm
- * even if nothing waits for it. */
+/* Note that the comm is created and that its failure detector runs. Before that, a lost link soon
+ * ends the comm even if nothing waits for it. */
 void ddl__engine_created(ddl__engine *engine);
 
-/* The process of this member has ended. A lost link alone proves less: a member that ends the comm
- * may have no room to say why, and its reason then comes a little later. Any thread. */
+/* Note that the process of this member has exited. A lost link alone proves less: a member that
+ * ends the comm may have no room to send the reason, which then arrives a little later. Any
+ * thread. */
 void ddl__engine_peer_died(ddl__engine *engine, int rank);
 
-/* This member sends nothing any more; it has left the comm, or its process has ended before it
- * could. Any thread. */
+/* Note that this member sends nothing any more: it has left the comm, or its process has exited
+ * without leaving. Any thread. */
 void ddl__engine_peer_gone(ddl__engine *engine, int rank);
 
-/* A link that was unopened has this descriptor now: watch it. Any thread. */
+/* Watch this descriptor of a link that was unopened until now. Any thread. */
 void ddl__engine_watch(ddl__engine *engine, ddl__link *link, int fd);
 
-/* No link to this peer can be opened: end the comm. Any thread. */
+/* End the comm because no link to this peer can be opened. Any thread. */
 void ddl__engine_peer_unreachable(ddl__engine *engine, int peer, const char *text);
 
-/* Whether the comm has ended because of this peer. */
+/* Whether this peer is the reason why the comm has ended. */
 typedef enum ddl__finding { DDL__PEER_FINE, DDL__PEER_LOST, DDL__PEER_UNREACHABLE } ddl__finding;
 ddl__finding ddl__engine_find_peer(const ddl__engine *engine, int peer);
 
-/* The driver is to look at its links again, if it sleeps. Any thread. */
+/* Make the driver check its links again if it sleeps. Any thread. */
 void ddl__engine_wake(ddl__engine *engine);
 
-/* Close all links and tell the peers why. Nothing runs on this comm, nor will. */
+/* Close all links and send the peers the reason. No operation runs on this comm, now or later. */
 void ddl__engine_close_links(ddl__engine *engine, ddl_status status, const char *text);
 
-/* The progress so far. Any thread. */
+/* A snapshot of the progress. Any thread. */
 typedef struct ddl__snapshot {
     ddl_status status;
-    bool told;                  /* a caller has been told of the failure */
-    uint64_t pending, finished; /* works */
-    uint64_t moves;             /* steps that operations have made */
-    uint64_t passes;            /* passes in which messages moved: a long message takes many */
-    uint64_t scratch;           /* bytes of scratch memory that the engine keeps for plans */
-    uint64_t lent;              /* bytes that peers have read or stored where they lie */
+    bool told;                  /* a caller has received the failure */
+    uint64_t pending, finished; /* counts of works */
+    uint64_t moves;             /* steps that operations have completed */
+    uint64_t passes;            /* passes in which messages moved; a long message takes many */
+    uint64_t scratch;           /* bytes of scratch memory kept for plans */
+    uint64_t lent;              /* bytes that peers have read or stored in place */
     char text[DDL__MESSAGE_MAX];
 } ddl__snapshot;
 ddl__snapshot ddl__engine_snapshot(ddl__engine *engine);
 
-/* A named operation that waits for its turn. */
+/* A named operation that waits to run. */
 typedef struct ddl__waiting {
     char name[DDL_NAME_MAX];
     ddl__signature signature;
@@ -154,41 +154,42 @@ typedef struct ddl__waiting {
 
 enum { DDL__WAITING_MAX = 32 };
 
-/* Get the oldest of these, up to max (at most DDL__WAITING_MAX). Returns how many. Any thread. */
+/* Store the oldest waiting named operations, up to max (at most DDL__WAITING_MAX). Return their
+ * number. Any thread. */
 int ddl__engine_waiting(ddl__engine *engine, ddl__waiting *waiting, int max);
 
-/* On rank 0, which matches names: whether that rank is not known to have called this one. In any
- * case `last` is the name that it called last, "" if none. Any thread. */
+/* On rank 0, which matches names: return true if that rank is not known to have called this name.
+ * In any case `last` becomes the last name that it called, "" if none. Any thread. */
 bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank,
                                  char last[DDL_NAME_MAX]);
 
 const ddl__recorder *ddl__engine_recorder(const ddl__engine *engine);
 
-/* Receive what peers have said although nothing waits for them: a failure of theirs becomes a
- * failure of this comm. Any thread; does not block. */
+/* Receive what peers have sent although nothing waits for it, so that a failure of a peer ends this
+ * comm. Any thread; does not block. */
 void ddl__engine_poll(ddl__engine *engine);
 
 ddl_status ddl__engine_completed(ddl__engine *engine, ddl_work **works, void **users, int max,
                                  int64_t deadline, int *taken);
 
-/* A descriptor that is readable while there are completed works to take. The engine owns it. */
+/* Return a descriptor that is readable while there are completed works. The engine owns it. */
 ddl_status ddl__engine_report_fd(ddl__engine *engine, int *fd);
 
-/* The result of the work, with its message in this thread, once it is complete or at the deadline.
- */
+/* Wait until the work is complete or the deadline passes. Return its result, with its message in
+ * this thread. */
 ddl_status ddl__work_wait(ddl_work *work, int64_t deadline);
 ddl_status ddl__work_test(const ddl_work *work);
 void ddl__work_destroy(ddl_work *work);
 
-/* The thread of the endpoint drives while nobody waits. */
+/* The endpoint's thread drives while no caller waits. */
 typedef enum ddl__background {
     DDL__BACKGROUND_IDLE,   /* nothing is pending, or a waiter drives */
-    DDL__BACKGROUND_ASLEEP, /* call again when the fd is readable, or after a while */
+    DDL__BACKGROUND_ASLEEP, /* call again when the descriptor is readable, or after a while */
 } ddl__background;
 ddl__background ddl__engine_background(ddl__engine *engine);
 
-/* Whether a caller has driven by itself (DDL__SOON) since the last call. If callers come again and
- * again, the thread of the endpoint would only alternate with them. */
+/* Return true if a caller has driven (DDL__SOON) since the last call of this function. If callers
+ * come again and again, the endpoint's thread would only alternate with them. */
 bool ddl__engine_was_driven(ddl__engine *engine);
 int ddl__engine_fd(const ddl__engine *engine);
 

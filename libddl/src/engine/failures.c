@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a failure is found, and what it does. A lost link may be the work of a peer that ends the
- * comm and had no room to say why, so it is not reported at once. Spans that peers sent before the
- * end of the comm still count and are received first. */
+/* How a failure is found, and what it does. If a link is lost, the peer may have ended the comm
+ * without room to send the reason, so the loss is not reported at once. Spans that peers sent
+ * before the end of the comm are still valid and are received first. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,7 +104,7 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
         break;
     case DDL__LINK_ABORTED:
         ddl__reason_read(link->reason, &reason);
-        if (strstr(reason.text, "(told by ")) /* whoever told it */
+        if (strstr(reason.text, "(told by ")) /* keep the rank that reported it first */
             ddl__fail_all(engine, reason.status, "%s", reason.text);
         else
             ddl__fail_all(engine, reason.status, "%s (told by %s)", reason.text, name);
@@ -116,7 +116,7 @@ static void fail_by_link(ddl__engine *engine, const ddl__link *link, int rank, c
     }
 }
 
-/* Fail if what blocks the stream can no longer come. */
+/* End the comm if the data that the stream waits for can no longer arrive. */
 static void check_stream(ddl__engine *engine, ddl__stream *stream)
 {
     int rank;
@@ -130,7 +130,7 @@ static void check_stream(ddl__engine *engine, ddl__stream *stream)
     }
 }
 
-/* The link by which this rank ended the comm, or NULL. */
+/* Return the link by which this rank ended the comm, or NULL. */
 static ddl__link *link_aborted(const ddl__engine *engine, int rank)
 {
     ddl__link *link = engine->config.links[rank], *other = engine->config.messages[rank];
@@ -139,7 +139,7 @@ static ddl__link *link_aborted(const ddl__engine *engine, int rank)
     return other && other->state == DDL__LINK_ABORTED ? other : NULL;
 }
 
-/* The comm ends: receive the spans that were sent before. */
+/* Receive the spans that were sent before the end of the comm. */
 static void drain_last_spans(ddl__engine *engine)
 {
     int64_t end = ddl__now() + DDL__DRAIN_LIMIT;
@@ -177,8 +177,8 @@ static bool has_link_in(const ddl__engine *engine, int rank, ddl__link_state sta
     return (link && link->state == state) || (other && other->state == state);
 }
 
-/* Whether the end of a link has to be explained: it is lost, and may have failed or its peer have
- * died; or the peer has left while the comm was created, since it could not create it. */
+/* Return true if the end of a link needs an explanation: it is lost, because of a failure or a dead
+ * peer; or the peer left during the creation of the comm, because its own creation failed. */
 static bool is_unexplained(const ddl__engine *engine, int rank)
 {
     return has_link_in(engine, rank, DDL__LINK_LOST) ||
@@ -186,7 +186,7 @@ static bool is_unexplained(const ddl__engine *engine, int rank)
             !atomic_load_explicit(&engine->created, memory_order_relaxed));
 }
 
-/* Whether an explanation may still come. */
+/* Return true if an explanation may still arrive. */
 static bool has_unconfirmed_loss(ddl__engine *engine)
 {
     int64_t now = ddl__now();
@@ -207,8 +207,8 @@ static bool has_unconfirmed_loss(ddl__engine *engine)
     return engine->unconfirmed_until;
 }
 
-/* While the comm is being created, nobody else reports a member whose process has ended, and
- * members that wait for it keep this one waiting. */
+/* End the comm if a member is lost during the creation. No other member reports its death then, and
+ * members that wait for it keep this rank waiting. */
 static void check_creation(ddl__engine *engine)
 {
     for (int rank = 0; rank < engine->config.size; rank++) {
@@ -218,8 +218,8 @@ static void check_creation(ddl__engine *engine)
     }
 }
 
-/* The last spans of a peer count more than its end, and may have come together with it after the
- * last look for spans. Advance until no further end is found; true if there were such spans. */
+/* Receive the last spans of a peer before its end is handled: they may have arrived together with
+ * it after the last poll. Advance until no further link ends. True if there were such spans. */
 static bool advance_last_spans(ddl__engine *engine)
 {
     for (unsigned ended = ddl__links_ended(engine), before = 0; ended != before;) {
@@ -253,14 +253,14 @@ void ddl__check_ended(ddl__engine *engine)
     if (ddl__has_more(engine))
         ddl__named_check_peers(engine);
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
-        return; /* nothing is pending now */
+        return; /* nothing is pending any more */
     if (ddl__has_more(engine))
         ddl__messages_check_peers(engine->messages);
     ddl__check_limits(engine);
 }
 
-/* Let the driver end the comm with this status. Without a driver, do it now. With `after_spans`,
- * what peers have sent is received first. */
+/* Let the driver end the comm with this status. Without a driver, do it here. With `after_spans`,
+ * first receive what peers have sent. */
 static void request_abort(ddl__engine *engine, ddl_status status, const char *text,
                           bool after_spans)
 {

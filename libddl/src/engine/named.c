@@ -2,13 +2,13 @@
 /* Design notes.
  *
  * A named work is in `names` from its submission to its completion. The driver announces it to rank
- * 0 with its name and signature. Rank 0 enters it in its table, and when all ranks have announced
- * it, orders all of them to run it. Name messages between two ranks keep their order, so every rank
- * runs named works in the order of rank 0, as a stream of its own.
+ * 0 with its name and signature. Rank 0 enters it in its table. When all ranks have announced it,
+ * rank 0 orders all of them to run it. Name messages between two ranks keep their order, so every
+ * rank runs named works in the order of rank 0, as a separate stream.
  *
- * The stream shares the message links. The signature of what travels there says whether it is a
- * frame or belongs to the stream. Each side takes only its own, and both are driven while a named
- * work is pending, so neither blocks the other for long. */
+ * The stream shares the message links. The signature of a span shows whether it is a frame or
+ * belongs to the stream. Each side takes only its own spans, and both are driven while a named work
+ * is pending, so neither blocks the other for long. */
 #include "engine/named.h"
 
 #include <stdio.h>
@@ -20,10 +20,10 @@
 #include "engine/calls/frames.h"
 #include "engine/state.h"
 
-/* What a rank sends to rank 0. */
+/* The message that announces an operation to rank 0. */
 typedef struct announcement {
     ddl__signature signature;
-    char name[DDL_NAME_MAX]; /* unterminated; the length of the message gives its length */
+    char name[DDL_NAME_MAX]; /* not terminated; the length follows from the length of the message */
 } announcement;
 
 static const char *rank_name(const ddl__engine *engine, int rank)
@@ -43,11 +43,10 @@ ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work)
 {
     ddl__named *named = &engine->named;
     if (ddl__names_find(&named->names, work->name, strlen(work->name)))
-        return ddl__fail(
-            DDL_EINVAL,
-            "an operation named \"%s\" is under way on rank %d: wait for it, or choose "
-            "another name",
-            work->name, engine->config.rank);
+        return ddl__fail(DDL_EINVAL,
+                         "an operation named \"%s\" is pending on rank %d: wait for it, or choose "
+                         "another name",
+                         work->name, engine->config.rank);
     ddl__names_add(&named->names, work);
     if (!named->unannounced)
         named->unannounced_tail = &named->unannounced;
@@ -65,13 +64,13 @@ void ddl__named_remove(ddl__engine *engine, ddl_work *work)
 
 /* ------------------------------------------------------------------------------------- ordering */
 
-/* Rank 0 has ordered it: queue it to run. */
+/* Queue a work that rank 0 has ordered to run. */
 static void run_next(ddl__engine *engine, const char *name, size_t length)
 {
     pthread_mutex_lock(&engine->lock);
     ddl_work *work = ddl__names_find(&engine->named.names, name, length);
     if (work && (!work->announced || work->ordered))
-        work = NULL; /* an order that no announcement explains */
+        work = NULL; /* an order without an announcement */
     if (work) {
         work->ordered = true;
         if (work->whole_of)
@@ -81,9 +80,10 @@ static void run_next(ddl__engine *engine, const char *name, size_t length)
     }
     pthread_mutex_unlock(&engine->lock);
     if (!work)
-        ddl__fail_all(engine, DDL_EINTERNAL,
-                      "%s was told to run \"%.*s\", which it has not called, or is running",
-                      rank_name(engine, engine->config.rank), (int)length, name);
+        ddl__fail_all(
+            engine, DDL_EINTERNAL,
+            "%s received an order to run \"%.*s\", which it has not called or is already running",
+            rank_name(engine, engine->config.rank), (int)length, name);
 }
 
 static void order(ddl__engine *engine, const char *name, size_t length)
@@ -107,7 +107,7 @@ static void fail_by_difference(ddl__engine *engine, int rank, const ddl__signatu
                   rank_name(engine, first), one, (int)length, name, rank_name(engine, rank), other);
 }
 
-/* On rank 0: a rank has called this. */
+/* On rank 0: enter a rank's announcement. */
 static void enter(ddl__engine *engine, int rank, const announcement *call, size_t length)
 {
     int first;
@@ -135,8 +135,8 @@ static void announce(ddl__engine *engine, const announcement *call, size_t lengt
         fail_for_memory(engine);
 }
 
-/* Announce the oldest new work: fill in its announcement. Returns the length of its name, 0 if
- * there is none. */
+/* Fill in the announcement of the oldest new work. Return the length of its name, 0 if there is
+ * none. */
 static size_t next_unannounced(ddl__engine *engine, announcement *call)
 {
     ddl__named *named = &engine->named;
@@ -168,7 +168,8 @@ static void handle_name_message(ddl__engine *engine, const ddl__name_message *me
         memcpy(&call, message->payload, message->bytes);
         enter(engine, message->from, &call, message->bytes - head);
     } else {
-        ddl__fail_all(engine, DDL_EINTERNAL, "%s sent what only rank 0 may send, or too much of it",
+        ddl__fail_all(engine, DDL_EINTERNAL,
+                      "%s sent a name message that only rank 0 may send, or one that is too long",
                       rank_name(engine, message->from));
     }
 }
@@ -199,7 +200,7 @@ static ddl__waiting describe_waiting(const ddl_work *work)
     return w;
 }
 
-/* Insert the work into the n oldest so far, at most max. */
+/* Insert the work into the n oldest works so far, at most max. */
 static int insert_oldest(const ddl_work **oldest, int n, int max, const ddl_work *work)
 {
     int at = n < max ? n : max;
@@ -247,7 +248,7 @@ bool ddl__engine_name_is_missing(ddl__engine *engine, const char *name, int rank
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* The work that waits for its turn and has the nearest limit, or NULL. Under the lock. */
+/* Return the waiting work with the nearest deadline, or NULL. Under the lock. */
 static const ddl_work *most_urgent(const ddl__named *named)
 {
     const ddl_work *urgent = NULL;
@@ -258,7 +259,7 @@ static const ddl_work *most_urgent(const ddl__named *named)
     return urgent;
 }
 
-/* Copy its name and limit; false when none waits. */
+/* Copy the name and limit of the most urgent work. Return false if none waits. */
 static bool find_urgent(ddl__engine *engine, char *name, int64_t *deadline, int64_t *limit_ms)
 {
     pthread_mutex_lock(&engine->lock);
@@ -291,7 +292,7 @@ void ddl__named_check_limits(ddl__engine *engine)
                   rank_name(engine, engine->config.rank), name, (long long)limit_ms, why);
 }
 
-/* Rank 0 fails if a rank has left before announcing; the others, if rank 0 has left. */
+/* Fail on rank 0 if a rank has left before announcing; on other ranks if rank 0 has left. */
 void ddl__named_check_peers(ddl__engine *engine)
 {
     char name[DDL_NAME_MAX];

@@ -8,33 +8,33 @@
 
 typedef struct ddl__named {
     /* Under the engine's lock. */
-    ddl__names names;                          /* submitted and not complete */
-    ddl_work *unannounced, **unannounced_tail; /* those not yet announced, linked by `next` */
+    ddl__names names; /* submitted and not complete */
+    /* the works that are not announced, linked by `next` */
+    ddl_work *unannounced, **unannounced_tail;
 
     /* Used by the driver, except for the queue of the stream. */
-    ddl__announcements announcements; /* of rank 0 */
-    ddl__stream stream;               /* ordered by rank 0; runs over the message links */
-    int64_t deadline;                 /* no work that waits for its turn has an earlier limit */
+    ddl__announcements announcements; /* on rank 0 */
+    ddl__stream stream;               /* runs over the message links in the order of rank 0 */
+    int64_t deadline;                 /* lower bound of the waiting works' deadlines */
 } ddl__named;
 
-/* Under the lock: a named work was submitted. Refused while another of this name is under way. */
+/* Under the lock: register a submitted named work. Fails while another work of this name is
+ * pending. */
 ddl_status ddl__named_admit(ddl__engine *engine, ddl_work *work);
 
-/* Under the lock: it is complete. */
+/* Under the lock: remove a completed work. */
 void ddl__named_remove(ddl__engine *engine, ddl_work *work);
 
-/* Whether any are under way; also without the lock. */
-
-/* Called by the driver: announce works, order them (rank 0), and queue what is ordered. False when
- * there is nothing to do. */
+/* Called by the driver: announce works, order them (rank 0), and queue the ordered ones. Return
+ * false if there is nothing to do. */
 bool ddl__named_advance(ddl__engine *engine);
 
-/* Called by the driver: fail if a work has waited for its turn past its limit, or waits for a rank
- * that has left. */
+/* Called by the driver: fail if a work has waited past its limit, or waits for a rank that has
+ * left. */
 void ddl__named_check_limits(ddl__engine *engine);
 void ddl__named_check_peers(ddl__engine *engine);
 
-/* Under the lock: the comm is dead. */
+/* Under the lock: fail all works because the comm is dead. */
 void ddl__named_fail(ddl__engine *engine, ddl_status status);
 
 #endif

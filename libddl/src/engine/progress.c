@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One pass of the driver: messages, then named operations, then ordered ones. After a pass that
- * moved nothing: whether to go on waiting. */
+ * moved nothing, it decides whether to continue to wait. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,14 +27,14 @@ void ddl__settle_messages(ddl__engine *engine)
     ddl__fail_all(engine, status, "%s", text);
 }
 
-/* Only the driver counts. */
+/* Only the driver increments counters. */
 static void counter_increment(atomic_ullong *counter)
 {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1,
                           memory_order_relaxed);
 }
 
-/* Messages, also those of named operations. */
+/* Advance messages, including those of named operations. */
 static bool advance_messages(ddl__engine *engine)
 {
     if (ddl__messages_go_by_events(engine->messages))
@@ -51,7 +51,7 @@ static ddl__matching stream_matching(const ddl__engine *engine, const ddl__strea
     return stream == &engine->ordered ? DDL__MATCH_ORDER : DDL__MATCH_NAME;
 }
 
-/* Whether the operation took so little time that no clock need be read: see recorder.h. */
+/* Return true if the operation was so short that the clock need not be read (recorder.h). */
 static bool stream_was_short(const ddl__engine *engine, const ddl__stream *stream)
 {
     const ddl_work *work = stream->current;
@@ -71,9 +71,8 @@ static bool stream_start(ddl__engine *engine, ddl__stream *stream, ddl_work *wor
     return true;
 }
 
-/* Record the start of the current work. Its first spans are on their way by now, so there is time
- * to read the clock. It started now if it was queued behind another work, otherwise at its
- * submission. */
+/* Record the start of the current work. Its first spans are already sent, so there is time to read
+ * the clock. It started now if it was queued behind another work, otherwise at its submission. */
 static void stream_record(ddl__engine *engine, ddl__stream *stream)
 {
     ddl_work *work = stream->current;
@@ -84,7 +83,7 @@ static void stream_record(ddl__engine *engine, ddl__stream *stream)
                           &work->signature, stream->busy ? ddl__now() : work->submitted);
 }
 
-/* The next work, unless a device still copies its buffers. */
+/* Return the next work, unless a device still copies its buffers. */
 static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->next) {
@@ -101,7 +100,7 @@ static ddl_work *stream_take_next(ddl__engine *engine, ddl__stream *stream)
     return work;
 }
 
-/* The plan of the current work has ended. See `ended` in state.h. */
+/* Handle the end of the current work's plan. See `ended` in state.h. */
 static void stream_end(ddl__engine *engine, ddl__stream *stream)
 {
     ddl_work *work = stream->current;
@@ -118,7 +117,7 @@ static void stream_end(ddl__engine *engine, ddl__stream *stream)
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* False when the stream is blocked or has no works. */
+/* Return false if the stream is blocked or has no works. */
 static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
 {
     if (!stream->current) {
@@ -139,7 +138,7 @@ static bool advance_stream(ddl__engine *engine, ddl__stream *stream)
     return true;
 }
 
-/* Advance messages and named operations. A named operation starts only when the order to run it is
+/* Advance messages and named operations. A named operation starts only after its order to run is
  * sent to all ranks. */
 static bool advance_more(ddl__engine *engine)
 {
@@ -161,8 +160,8 @@ bool ddl__advance(ddl__engine *engine)
     return advance_stream(engine, &engine->ordered) || moved;
 }
 
-/* Copy the call and the signature of a work that has run past its limit: the current one, the next
- * one, which waits for a device, or a queued one, which another thread may destroy. */
+/* Copy the call and the signature of a work that has exceeded its limit: the current one, the next
+ * one if a device holds it, or a queued one, which another thread may destroy. */
 static bool find_expired(ddl__engine *engine, ddl__stream *stream, ddl__call *call,
                          ddl__signature *signature)
 {
@@ -187,7 +186,7 @@ static bool find_expired(ddl__engine *engine, ddl__stream *stream, ddl__call *ca
     return expired;
 }
 
-/* Fail if a work of the stream has run past its limit. */
+/* Fail if a work of the stream has exceeded its limit. */
 static void check_stream_limit(ddl__engine *engine, ddl__stream *stream)
 {
     ddl__call call;
@@ -203,10 +202,11 @@ static void check_stream_limit(ddl__engine *engine, ddl__stream *stream)
         ddl__describe_signature(other, sizeof other, &current->signature);
         snprintf(before, sizeof before, ": it waited for %s", other);
     }
-    if (current && stream == &engine->ordered) /* a named one runs when all have called it */
+    /* a named operation runs only after all ranks have called it */
+    if (current && stream == &engine->ordered)
         ddl__engine_explain(engine, &current->signature, NULL, why, sizeof why);
     else if (!current)
-        snprintf(why, sizeof why, ": the GPU has not come to it");
+        snprintf(why, sizeof why, ": the GPU has not reached it");
     ddl__fail_all(engine, DDL_EEXPIRED, "%s: %s ran past its limit of %lld ms%s%s",
                   engine->config.names[engine->config.rank], text, (long long)call.timeout_ms,
                   before, why);
@@ -233,7 +233,8 @@ unsigned ddl__links_ended(const ddl__engine *engine)
     return n;
 }
 
-/* A peer may have died, and all that would tell this rank as well. */
+/* Probe the peers: one of them may have died, and with it everything that would report its death to
+ * this rank. */
 static void probe_peers(ddl__engine *engine)
 {
     int64_t now = ddl__now();

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - the insides of an engine, for the files of this folder that make it up: engine.c
- * (creation and end), submission.c (how works begin), drive.c (who drives, and waiting), progress.c
- * (one pass of the driver), completion.c (how works end), failures.c (how failures are found, and
- * end the comm).
+/* state.h - the internals of an engine, for the files of this folder: engine.c (creation and end),
+ * submission.c (start of works), drive.c (choice of the driver, and waiting), progress.c (one pass
+ * of the driver), completion.c (completion of works), failures.c (detection of failures, and the
+ * end of the comm).
  *
  * Design notes.
  *
- * The works of a stream run one after the other, in the order of submission. Messages have their
- * own links and complete as they are matched. The thread that holds `driven` is the driver: it
- * alone touches links, plans and current works. A waiter becomes the driver if there is none, and
- * drives until what it waits for is complete; other waiters sleep on `changed`. While nobody waits,
- * the thread of the endpoint drives through ddl__engine_background, and gives way to any waiter
- * (`waiters`).
+ * The works of a stream run one after another, in the order of submission. Messages have their own
+ * links and complete as they are matched. The thread that holds `driven` is the driver: only the
+ * driver touches links, plans and current works. A waiter becomes the driver if there is none, and
+ * drives until its work is complete; other waiters sleep on `changed`. While no caller waits, the
+ * endpoint's thread drives through ddl__engine_background, and stops for any waiter (`waiters`).
  *
  * `lock` guards the queues, the posted messages, the completed list, `driven`, `waiters`, `failure`
  * and the completion of every work. It is never held while a plan runs or a thread sleeps on the
@@ -26,17 +25,17 @@
  * link drops what it had borrowed. The parts of a group belong to the group, and its last part
  * completes the work of the group.
  *
- * News that the comm is dead, from a link or from the failure detector, may overtake spans that
- * were sent before. These have arrived by then, so the driver first runs what can run, and fails
- * only what is blocked.
+ * The notice that the comm is dead, from a link or from the failure detector, may overtake spans
+ * that were sent before. These have arrived by then, so the driver first runs what can run, and
+ * fails only what is blocked.
  *
- * A caller's work keeps the engine's memory and lock (`references`), since a thread may come to
- * wait for it while another one destroys the comm. ddl__engine_destroy completes all works, and
- * waits until the driver and all waiters have left.
+ * A caller's work keeps the engine's memory and lock alive (`references`), because a thread may
+ * start to wait for it while another thread destroys the comm. ddl__engine_destroy completes all
+ * works, and waits until the driver and all waiters have left.
  *
  * A sleeping driver is woken by the descriptors of its links, and by `wake` for aborts and
- * takeovers; all are in `epoll`. A thread that queues something looks at `asleep` afterwards. The
- * driver sets `asleep` before its last look at the queues. */
+ * takeovers; all are in `epoll`. A thread that queues something checks `asleep` afterwards. The
+ * driver sets `asleep` before it checks the queues for the last time. */
 #ifndef DDL_ENGINE_STATE_H
 #define DDL_ENGINE_STATE_H
 
@@ -50,62 +49,65 @@
 #include "engine/named.h"
 #include "engine/recorder/recorder.h"
 
-/* What is known of the death of a member. */
+/* What this rank knows about the death of a member. */
 typedef struct ddl__loss {
-    atomic_bool ended; /* its process has ended: confirmed by the system */
-    int64_t noticed;   /* when a link to it was found lost; 0: none was */
+    atomic_bool ended; /* the operating system has confirmed that its process has exited */
+    int64_t noticed;   /* time when a link to it was found lost; 0: none */
     atomic_int found;  /* ddl__finding */
 } ddl__loss;
 
 struct ddl__engine {
     ddl__engine_config config;
-    atomic_uint references; /* the comm's, and one for each work that a caller has */
+    atomic_uint references; /* one for the comm, and one for each work that a caller has */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ddl_work *completed, **last; /* queued works that are complete and not yet taken */
-    uint32_t queued;             /* works that are in the completed list, or will be */
-    int report;                  /* readable while `completed` has works; -1: not asked for */
-    atomic_uint n_messages;      /* pending works that are messages */
-    atomic_uint names_unsent;    /* name messages to others */
+    uint32_t queued;             /* queued works that are not taken yet, complete or not */
+    int report; /* descriptor that is readable while `completed` has works; -1: not requested */
+    atomic_uint n_messages;   /* pending works that are messages */
+    atomic_uint names_unsent; /* name messages to other ranks that are not sent */
     bool driven;
-    ddl__fp_mode drivers_mode; /* of the thread that drives, to be restored */
-    atomic_bool asleep;        /* the driver sleeps on `epoll`, or looks once more before it does */
+    ddl__fp_mode drivers_mode; /* the driver thread's own mode, to be restored */
+    atomic_bool asleep; /* the driver sleeps on `epoll`, or polls once more before it sleeps */
     atomic_uint waiters;
     atomic_bool was_driven; /* see ddl__engine_was_driven */
     atomic_int failure;     /* ddl_status; DDL_OK while alive */
-    atomic_bool told;       /* a call has returned the failure, or a work has ended with it */
+    atomic_bool told;       /* a call or a work has returned the failure */
     char message[DDL__MESSAGE_MAX];
     atomic_bool abort_asked; /* by a caller or the failure detector */
-    bool abort_after_spans;  /* by the latter: spans sent before count */
+    /* requested by the detector: first receive spans that were sent before */
+    bool abort_after_spans;
     ddl_status abort_status;
     char abort_text[DDL__MESSAGE_MAX];
-    uint64_t admitted, finished; /* works, ever */
+    uint64_t admitted, finished; /* numbers of works since creation */
 
     /* Used by the driver only, except for the queues. */
-    const ddl_work *awaited; /* what the driver itself waits for, or NULL */
-    ddl_work *ended;         /* the same when its plan has ended but it is not complete */
+    const ddl_work *awaited; /* the work that the driver itself waits for; or NULL */
+    ddl_work *ended;         /* the awaited work if its plan has ended and it is not complete */
     ddl__stream ordered;     /* ordered operations */
     ddl__named named;        /* named operations */
     ddl__messages *messages;
     ddl__wait_policy wait_policy;
-    ddl__recorder recorder;    /* read by any thread, like the next three */
-    atomic_ullong moves;       /* how often an operation moved without ending */
-    atomic_ullong passes;      /* passes in which messages moved */
-    atomic_bool created;       /* see ddl__engine_created */
-    ddl__loss *losses;         /* by rank */
-    int64_t unconfirmed_until; /* when to believe a lost link; 0: none is in doubt */
-    int64_t probed_at;         /* when links last probed their peers */
+    ddl__recorder recorder; /* read by any thread, as are the next three */
+    atomic_ullong moves;    /* passes of operations that moved without completing */
+    atomic_ullong passes;   /* passes in which messages moved */
+    atomic_bool created;    /* see ddl__engine_created */
+    ddl__loss *losses;      /* by rank */
+    /* time until which a lost link is not reported; 0: none is in doubt */
+    int64_t unconfirmed_until;
+    int64_t probed_at; /* time when links last probed their peers */
     int epoll, wake;
 
-    pthread_mutex_t explaining; /* held during a call of `explain`; before the detector's lock */
-    ddl__explain_fn *explain;   /* or NULL */
+    /* held during a call of `explain`; locked before the detector's lock */
+    pthread_mutex_t explaining;
+    ddl__explain_fn *explain; /* or NULL */
     void *explain_context;
 };
 
 /* ---- engine.c ---- */
 
 /* Drop a reference. The last one frees the lock, which a thread that waits for a work may still
- * want when the comm is destroyed. */
+ * need when the comm is destroyed. */
 void ddl__engine_release(ddl__engine *engine);
 
 /* ---- completion.c ---- */
@@ -115,8 +117,8 @@ static inline bool ddl__is_complete(const ddl_work *work)
     return atomic_load_explicit(&work->status, memory_order_acquire) != DDL_INPROGRESS;
 }
 
-/* Whether the work is in the list of completed ones. Leaving the list is the last thing that the
- * engine does to a work; the caller may then free it without the lock. */
+/* Return true if the work is in the list of completed works. Leaving the list is the last thing
+ * that the engine does to a work; the caller may then free it without the lock. */
 static inline bool ddl__in_list(const ddl_work *work)
 {
     return atomic_load_explicit(&work->reported, memory_order_acquire);
@@ -132,16 +134,16 @@ static inline bool ddl__is_message(const ddl_work *work)
     return work->call.kind == DDL__SEND || work->call.kind == DDL__RECV;
 }
 
-/* Under the lock, when the list of completed works has become empty or non-empty. */
+/* Under the lock: update the descriptor after the completed list has become empty or non-empty. */
 void ddl__report(ddl__engine *engine);
 
-/* Under the lock: give the work its result. */
+/* Under the lock: complete the work with this status. */
 void ddl__finish(ddl__engine *engine, ddl_work *work, ddl_status status);
 
-/* Under the lock: the same for a list along `next`. */
+/* Under the lock: complete a list of works, linked by `next`. */
 void ddl__finish_list(ddl__engine *engine, ddl_work *list, ddl_status status);
 
-/* Called by the driver under the lock: complete its awaited work if that has ended. */
+/* Called by the driver under the lock: complete its awaited work if its plan has ended. */
 void ddl__settle(ddl__engine *engine);
 
 /* ---- submission.c ---- */
@@ -154,39 +156,39 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole);
 /* Waits of fewer turns are not measured. */
 enum { DDL__SHORT_WAIT_TURNS = 64 };
 
-/* One pass over all that is pending. False when all of it is blocked or there is nothing. */
+/* Make one pass over everything pending. False if all of it is blocked or there is nothing. */
 bool ddl__advance(ddl__engine *engine);
 
-/* Complete messages that have ended. A message that has failed ends the comm. */
+/* Complete messages that have ended. A failed message ends the comm. */
 void ddl__settle_messages(ddl__engine *engine);
 
-/* Whether any named operation is under way here. Any thread. */
+/* Return true if a named operation is pending on this rank. Any thread. */
 static inline bool ddl__named_pending(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->named.names.n, memory_order_relaxed);
 }
 
-/* Whether name messages wait to be sent. Any thread. */
+/* Return true if name messages are not sent yet. Any thread. */
 static inline bool ddl__names_unsent(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->names_unsent, memory_order_relaxed);
 }
 
-/* Whether anything but ordered operations is pending. Any thread. */
+/* Return true if anything but ordered operations is pending. Any thread. */
 static inline bool ddl__has_more(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->n_messages, memory_order_relaxed) ||
            ddl__named_pending(engine) || ddl__names_unsent(engine);
 }
 
-/* End the comm if what blocks this rank can no longer come. Only after a pass that moved nothing.
- */
+/* End the comm if the data that this rank waits for can no longer arrive. Only after a pass that
+ * moved nothing. */
 void ddl__check_blocked(ddl__engine *engine);
 
-/* End the comm if anything has run past its own limit. */
+/* End the comm if an operation has exceeded its limit. */
 void ddl__check_limits(ddl__engine *engine);
 
-/* How many links have ended, for whatever cause. */
+/* Return how many links have ended, for any reason. */
 unsigned ddl__links_ended(const ddl__engine *engine);
 
 /* ---- failures.c, called by the driver ---- */
@@ -202,13 +204,13 @@ void ddl__check_ended(ddl__engine *engine);
 void ddl__engine_explain(ddl__engine *engine, const ddl__signature *operation, const char *name,
                          char *text, size_t size);
 
-/* Carry out a requested abort. */
+/* Execute a requested abort. */
 void ddl__abort_execute(ddl__engine *engine);
 
-/* The comm is about to end because this rank's link is lost. */
+/* Note that the comm is about to end because the link to this rank is lost. */
 void ddl__find_peer_lost(ddl__engine *engine, int rank);
 
-/* Whether an abort was requested and not yet carried out. Any thread. */
+/* Return true if an abort was requested and not executed yet. Any thread. */
 static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 {
     return atomic_load_explicit(&engine->abort_asked, memory_order_acquire) &&
@@ -217,8 +219,8 @@ static inline bool ddl__abort_is_pending(const ddl__engine *engine)
 
 /* ---- drive.c ---- */
 
-/* Under the lock: this thread becomes the driver, or ceases to be. The driver runs all kernels and
- * makes all plans in the floating-point mode of the library. */
+/* Under the lock: this thread becomes the driver, or stops being it. The driver runs all kernels
+ * and makes all plans in the library's floating-point mode. */
 static inline void ddl__driver_start(ddl__engine *engine)
 {
     engine->driven = true;
@@ -231,23 +233,23 @@ static inline void ddl__driver_stop(ddl__engine *engine)
     engine->driven = false;
 }
 
-/* Wait for this work, or (NULL) for any completed work, by driving or by waiting for the driver.
- * The lock is held on entry and on return. */
+/* Wait for this work, or if it is NULL, for any completed work, by driving or by waiting for the
+ * driver. The lock is held on entry and on return. */
 void ddl__wait_locked(ddl__engine *engine, const ddl_work *work, int64_t deadline);
 
-/* Under the lock: whether somebody must drive. */
+/* Under the lock: return true if some thread must drive. */
 bool ddl__pending(const ddl__engine *engine);
 
-/* Release the lock. If works are pending and nobody waits, ask for the thread of the endpoint: at
- * once for a new submission, soon after a wait, since a thread that has waited mostly waits again.
- */
+/* Release the lock. If works are pending and no thread waits, call for the endpoint's thread: at
+ * once after a new submission, soon after a wait, since a thread that has waited usually waits
+ * again. */
 void ddl__unlock_and_hand_over(ddl__engine *engine, ddl__urgency urgency);
 
-/* Release the lock, with nobody driving: do what can be done at once, and leave the rest to the
- * next waiter or to the thread of the endpoint. */
+/* Release the lock while there is no driver: do what is possible at once, and leave the rest to the
+ * next waiter or to the endpoint's thread. */
 void ddl__advance_and_unlock(ddl__engine *engine);
 
-/* Wake the driver if it sleeps, after something was queued under the lock; or in any case. */
+/* Wake the driver: if it sleeps, after something was queued under the lock; or in any case. */
 void ddl__wake_sleeper(ddl__engine *engine);
 void ddl__wake_driver(ddl__engine *engine);
 

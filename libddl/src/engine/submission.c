@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How works begin: from a call to a queue. */
+/* The start of works: from a call to a queue. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ void ddl__push_parts(ddl__engine *engine, ddl__stream *stream, ddl_work *whole)
         ddl__finish(engine, whole, DDL_OK);
 }
 
-/* What is submitted: a call, or a group described by `call`. */
+/* A submission: a call, or a group described by `call`. */
 typedef struct submission {
     const ddl__call *call;
     ddl_group *group;
@@ -60,7 +60,7 @@ static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_wo
     if (atomic_load_explicit(&engine->failure, memory_order_relaxed) != DDL_OK)
         return ddl__engine_status(engine);
     if (what->group && what->group->work)
-        return ddl__fail(DDL_ESTATE, "the group is under way: submit it again when it is complete");
+        return ddl__fail(DDL_ESTATE, "the group is pending: submit it again when it is complete");
     if (work->name) {
         ddl_status status = ddl__named_admit(engine, work);
         if (status != DDL_OK)
@@ -81,7 +81,7 @@ static ddl_status work_admit(ddl__engine *engine, const submission *what, ddl_wo
     return DDL_OK;
 }
 
-/* Under the lock: true if the submitter, as driver, runs this first. */
+/* Under the lock: return true if the submitter, as the driver, can run this work first. */
 static bool comes_first(const ddl__engine *engine, const submission *what)
 {
     const ddl__call *call = what->call;
@@ -90,7 +90,7 @@ static bool comes_first(const ddl__engine *engine, const submission *what)
            !atomic_load_explicit(&engine->waiters, memory_order_relaxed);
 }
 
-/* Prepare and admit the work. On success the lock is held on return. */
+/* Prepare and admit the work. On success, return with the lock held. */
 static ddl_status work_enter(ddl__engine *engine, const submission *what, ddl_work *work,
                              bool drives)
 {
@@ -127,7 +127,7 @@ static ddl_status submit_blocking(ddl__engine *engine, const submission *what)
     return status;
 }
 
-/* Wait as a blocking call does, for wait_ms. After that the operation goes on as a work. */
+/* Wait as a blocking call does, for up to wait_ms. After that the operation continues as a work. */
 static ddl_status submit_waiting(ddl__engine *engine, const submission *what, ddl_work **out)
 {
     *out = NULL;
@@ -155,7 +155,7 @@ static ddl_status submit_waiting(ddl__engine *engine, const submission *what, dd
     return status;
 }
 
-/* Whether its first steps take less time than waking a thread for them. */
+/* Return true if the first steps take less time than waking a thread for them. */
 static bool is_quick(const submission *what)
 {
     enum { QUICK = 1 << 20 }; /* bytes */
@@ -182,7 +182,7 @@ static ddl_status submit(ddl__engine *engine, const submission *what, ddl_work *
         return status;
     }
     atomic_fetch_add_explicit(&engine->references, 1, memory_order_relaxed);
-    *out = work; /* before any thread can complete it and hand it out */
+    *out = work; /* before a thread can complete and return it */
     if (engine->driven) {
         ddl__wake_sleeper(engine);
         pthread_mutex_unlock(&engine->lock);

@@ -45,7 +45,7 @@ static void outlet_place(ddl__arena_outlet *o, void *memory, unsigned readers, u
     o->n_readers = readers;
 }
 
-/* Map the first outlet, and n private ones beginning with that of reader `first`. Pages are
+/* Map the first outlet, and n private ones starting with that of reader `first`. Pages are
  * allocated when they are first written: zeroing them here would take most of the time of creating
  * a comm, and many comms never need them. */
 static ddl__arena *arena_map(int fd, unsigned readers, uint64_t bytes, uint64_t private_bytes,
@@ -129,7 +129,7 @@ int ddl__arena_bell(const ddl__arena *arena)
     return arena->bell;
 }
 
-/* Whether a file of `total` bytes fits its header. No sum may overflow. */
+/* Return true if a file of `total` bytes fits its header. No sum may overflow. */
 static bool header_fits(const ddl__arena_header *said, uint64_t total)
 {
     uint64_t rings = rings_bytes(said->readers), readers = said->readers;
@@ -140,8 +140,8 @@ static bool header_fits(const ddl__arena_header *said, uint64_t total)
            rest / readers == private_stride(said->private_bytes);
 }
 
-/* A file that can shrink would end this process when it is read. The header is copied before it is
- * checked, since the peer can write it at any time. */
+/* A file that can shrink would kill this process on a read. The header is copied before it is
+ * checked, because the peer can write it at any time. */
 ddl__arena *ddl__arena_open(int fd, unsigned number)
 {
     ddl__arena_header said;
@@ -161,7 +161,7 @@ ddl__arena *ddl__arena_open(int fd, unsigned number)
     }
     if (!header_fits(&said, (uint64_t)status.st_size)) {
         ddl__fail(DDL_EREFUSED,
-                  "a peer's shared memory of %lld bytes says %u readers, %llu bytes for all and "
+                  "a peer's shared memory of %lld bytes claims %u readers, %llu bytes for all and "
                   "%llu for each",
                   (long long)status.st_size, said.readers, (unsigned long long)said.bytes,
                   (unsigned long long)said.private_bytes);
@@ -201,7 +201,7 @@ void ddl__arena_drop(ddl__arena *arena)
     free(arena);
 }
 
-/* A reader that begins to map the arena stores its bell and then looks at the end of its ring. */
+/* A reader that starts to map the arena stores its bell and then checks for the end in its ring. */
 void ddl__arena_mark_ended(ddl__arena *arena, int bell)
 {
     ddl__arena_outlet *o = &arena->outlet;
@@ -216,7 +216,7 @@ void ddl__arena_mark_ended(ddl__arena *arena, int bell)
     }
 }
 
-/* The private outlet of a reader, as its owner or that reader sees it. */
+/* Set `o` to the private outlet of a reader, as seen by the owner or that reader. */
 void ddl__outlet_place_private(ddl__arena_outlet *o, const ddl__arena *arena, unsigned number)
 {
     size_t stride = private_stride(arena->private_bytes);

@@ -10,7 +10,7 @@
 
 enum {
     ATTEMPTS = 8,
-    READ_MOST = 1024 /* more than a queue holds: any process can send them */
+    READ_MOST = 1024 /* more messages than a queue holds: any process can send them */
 };
 
 static const char KIND[] = "bell";
@@ -41,7 +41,8 @@ int ddl__bell_create(uint64_t *number)
         if (*number && !bind(bell, (struct sockaddr *)&name, ddl__bell_name(KIND, *number, &name)))
             return bell;
     }
-    ddl__fail(DDL_ESYSTEM, "no unix socket by which peers wake this rank: %s", strerror(errno));
+    ddl__fail(DDL_ESYSTEM, "cannot create the unix socket by which peers wake this rank: %s",
+              strerror(errno));
     if (bell >= 0)
         close(bell);
     return -1;
@@ -56,8 +57,9 @@ static bool send_to(int from, uint64_t number)
            (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
-/* There is no room for a message: in the queue of that bell, which rings already then; or for
- * what this one has sent to others that are stopped. A socket of its own has sent nothing. */
+/* If there is no room for a message, either the queue of that bell is full, and it rings already;
+ * or this socket's messages to stopped processes use up its buffer. A new socket has sent nothing
+ * yet. */
 void ddl__bell_ring(int own, uint64_t number)
 {
     if (send_to(own, number))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* close_reason.h - what a member says when its comm has ended: the reason with which it closes its
- * links. All members that read it fail alike. */
+/* close_reason.h - the reason with which a member closes its links when its comm has ended. All
+ * members that read it fail alike. */
 #ifndef DDL_NET_CLOSE_REASON_H
 #define DDL_NET_CLOSE_REASON_H
 
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-enum { DDL__REASON_MAX = 256 }; /* bytes, with the terminating NUL */
+enum { DDL__REASON_MAX = 256 }; /* including the terminating NUL */
 
 typedef struct ddl__reason {
     ddl_status status;
@@ -23,8 +23,8 @@ typedef struct ddl__reason {
 
 void ddl__reason_write(const ddl__reason *reason, char said[DDL__REASON_MAX]);
 
-/* False if the text has another form: then all of it is the text of DDL_EABORTED. The text points
- * into `said`. */
+/* Parse a reason. Return false if the text has another form; all of it is then the text of
+ * DDL_EABORTED. The parsed text points into `said`. */
 bool ddl__reason_read(const char *said, ddl__reason *reason);
 
 #endif

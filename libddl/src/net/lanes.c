@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lanes.c - long spans over several connections.
  *
- * The lane of the next chunk is chosen when the chunk can be sent: the one that will deliver it
- * first, judging by its unacknowledged bytes and by how fast earlier bytes were acknowledged. A
- * full lane is waited for only if all others would take far longer, which would delay all that
- * follows. The send buffers of lanes are small, so that a slow lane does not queue for long. */
+ * The lane of the next chunk is chosen when the chunk can be sent: the lane that will deliver it
+ * first, estimated from its unacknowledged bytes and from the rate at which earlier bytes were
+ * acknowledged. The sender waits for a full lane only if all others would take far longer, which
+ * would delay everything behind the chunk. The send buffers of lanes are small, so that a slow lane
+ * does not queue for long. */
 #include <errno.h>
 #include <linux/sockios.h>
 #include <stdio.h>
@@ -18,10 +19,10 @@
 
 enum {
     STRETCH = 256 << 10, /* bytes of one measurement */
-    FAR = 4              /* a lane that takes so many times longer is not used */
+    FAR = 4              /* a lane that takes this many times longer is not used */
 };
 
-/* The longest measurement, and how long a rate counts while the lane is idle. */
+/* The longest measurement, and the time for which a rate is valid while the lane is idle. */
 static const int64_t STRETCH_NS = 20000000, FORGET_NS = 200000000;
 
 /* -------------------------------------------------------------------------------------- sending */
@@ -56,15 +57,15 @@ void ddl__lanes_shut(ddl__tcp_link *l)
     }
 }
 
-/* Bytes that the peer has not acknowledged; at least one if there are any. */
+/* Return the bytes that the peer has not acknowledged; at least one if there are any. */
 static uint64_t unacknowledged(const ddl__lane *lane)
 {
     int bytes = 0;
     return ioctl(lane->fd, SIOCOUTQ, &bytes) || bytes < 0 ? 0 : (uint64_t)bytes;
 }
 
-/* Measure the rate of the lane, over periods in which it always had data to send and that hold many
- * packets. The rate of an idle lane is a lower bound. */
+/* Measure the rate of the lane, over periods of many packets in which it always had data to send.
+ * The rate of an idle lane is a lower bound. */
 static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
 {
     uint64_t acknowledged = lane->given > waiting ? lane->given - waiting : 0;
@@ -87,8 +88,8 @@ static void lane_measure(ddl__lane *lane, uint64_t waiting, int64_t now)
     }
 }
 
-/* The lane that will deliver a chunk first; a lane without a known rate counts as the fastest. NULL
- * if that lane is full and all others would take far longer. */
+/* Return the lane that will deliver a chunk first. A lane without a known rate counts as the
+ * fastest. Return NULL if that lane is full and all others would take far longer. */
 static ddl__lane *lane_choose(ddl__tcp_link *l)
 {
     uint64_t waiting[DDL__LANES_MAX];
@@ -129,7 +130,7 @@ static void lane_assign(ddl__lane *lane, ddl__long_span *span)
     span->cut += lane->out.bytes;
 }
 
-/* The current chunk is sent. */
+/* Finish the current chunk, which is sent. */
 static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
 {
     lane->span->unsent -= lane->out.bytes;
@@ -141,7 +142,7 @@ static void lane_finish(ddl__tcp_link *l, ddl__lane *lane)
     }
 }
 
-/* Sending has failed, unless the socket is full. */
+/* Fail the link after a send error. A full socket (EAGAIN) is not an error. */
 static void lane_stop(ddl__tcp_link *l, const ddl__lane *lane)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -152,7 +153,7 @@ static void lane_stop(ddl__tcp_link *l, const ddl__lane *lane)
     ddl__lanes_shut(l);
 }
 
-/* Continue the current chunk; false when the lane is full or has failed. */
+/* Continue the current chunk. Return false if the lane is full or has failed. */
 static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
 {
     while (lane->span) {
@@ -179,7 +180,7 @@ static bool lane_push(ddl__tcp_link *l, ddl__lane *lane)
     return true;
 }
 
-/* The oldest long span with bytes that no lane has, or NULL. */
+/* Return the oldest long span with bytes that no lane has, or NULL. */
 static ddl__long_span *next_to_cut(ddl__tcp_link *l)
 {
     for (unsigned i = 0; i < l->n_long; i++)
@@ -204,7 +205,7 @@ void ddl__lanes_push(ddl__tcp_link *l)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* The loss is reported after `delay`. error 0: the connection has ended. */
+/* Note a loss, to be reported after `delay`. error 0: the connection was closed. */
 static void note_loss(ddl__tcp_link *l, const char *name, int error, int64_t delay)
 {
     char words[sizeof l->buffers->lost_why - DDL__LANE_NAME];
@@ -221,14 +222,16 @@ void ddl__lanes_fail(ddl__tcp_link *l, const char *name, int error)
     note_loss(l, name, error, DDL__LANE_REASON_LIMIT);
 }
 
-/* The peer, if alive, has noticed the failure as well and knows more: its reason comes first. */
+/* Handle an error of a lane. The peer, if alive, has noticed the failure as well and knows more, so
+ * its reason is awaited first. */
 static void lane_break(ddl__tcp_link *l, ddl__lane *lane, int error)
 {
     l->broken = true;
     note_loss(l, lane->name, error, 2 * DDL__LANE_REASON_LIMIT);
 }
 
-/* A lane may end after its last chunk, but not all lanes while bytes are missing. */
+/* Handle the end of a lane. A lane may end after its last chunk, but not all lanes while bytes are
+ * missing. */
 static void lane_end(ddl__tcp_link *l, ddl__lane *lane)
 {
     bool all = true;
@@ -239,8 +242,8 @@ static void lane_end(ddl__tcp_link *l, ddl__lane *lane)
         lane_break(l, lane, 0);
 }
 
-/* A chunk header has come. True if the chunk belongs to the current long span; its place is set
- * then. */
+/* Handle a received chunk header. Return true if the chunk belongs to the current long span; its
+ * destination is then set. */
 static bool chunk_place(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t bytes)
 {
     uint64_t number = lane->in.signature.words[0], offset = lane->in.signature.words[1];
@@ -249,7 +252,7 @@ static bool chunk_place(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t by
         return false;
     if (lane->in.type != DDL__TCP_CHUNK || number != l->long_received || !n || offset > bytes ||
         n > bytes - offset || n > l->unplaced) {
-        ddl__tcp_lose(l, lane->name, "what came is not a libddl frame");
+        ddl__tcp_lose(l, lane->name, "the received bytes are not a libddl frame");
         return false;
     }
     l->unplaced -= n;
@@ -259,7 +262,7 @@ static bool chunk_place(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t by
     return true;
 }
 
-/* Receive the rest of a chunk and the next header; false when no more can be received now. */
+/* Receive the rest of a chunk and the next header. Return false if no more can be received now. */
 static bool lane_receive(ddl__tcp_link *l, ddl__lane *lane, char *into, size_t bytes)
 {
     if (lane->got == sizeof lane->in && !lane->left && !chunk_place(l, lane, into, bytes))

@@ -15,7 +15,7 @@
 
 /* ---------------------------------------------------------------------------------- the owner */
 
-/* Room for a descriptor, aligned as the kernel wants it. */
+/* Room for a descriptor, aligned as the kernel requires. */
 typedef union control {
     char bytes[CMSG_SPACE(sizeof(int))];
     struct cmsghdr aligned;
@@ -23,7 +23,7 @@ typedef union control {
 
 static const char KIND[] = "loan";
 
-/* False while the peer has no room: the next span tries again. */
+/* Send an offer. Return false if the peer has no room; the next span tries again. */
 static bool offer_send(int socket, const ddl__offer *offer, int file)
 {
     control room = {{0}};
@@ -40,8 +40,8 @@ static bool offer_send(int socket, const ddl__offer *offer, int file)
     return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *offer;
 }
 
-/* Connect and send. A peer of another user, or one that is not found, is offered nothing, and not
- * again. */
+/* Connect and send the offer. A peer of another user, or one that is not found, gets no offer now
+ * or later. */
 static bool offer_make(const ddl__arena *peer, unsigned from, const ddl__region *region)
 {
     ddl__offer offer = {.secret = {peer->secret[0], peer->secret[1]},
@@ -149,13 +149,13 @@ int ddl__lending_listen(uint64_t bell)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, length) && !listen(fd, BACKLOG))
         return fd;
-    ddl__fail(DDL_ESYSTEM, "no unix socket for offers of memory: %s", strerror(errno));
+    ddl__fail(DDL_ESYSTEM, "cannot create a unix socket for offers of memory: %s", strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;
 }
 
-/* The alignment of a message's room may let more than one in. */
+/* Take the received descriptors. The alignment of the room may let more than one in. */
 static void take_files(struct msghdr *message, int *file, bool *several)
 {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
@@ -183,8 +183,8 @@ static ssize_t receive_some(int fd, ddl__offer *offer, int *file, bool *several)
     return n;
 }
 
-/* The offer of a peer that has connected. If it has sent nothing yet, it cannot any more, and
- * offers again. */
+/* Receive the offer of a peer that has connected. A peer that has sent nothing by then can no
+ * longer send, and offers again. */
 static bool offer_receive(int fd, const ddl__arena *own, ddl__offer *offer, int *file,
                           bool *several)
 {
@@ -211,13 +211,13 @@ bool ddl__lending_receive(const ddl__arena *own, ddl__offer *offer, int *file, b
     return false;
 }
 
-/* A descriptor that is missing was dropped by the kernel: this process has too many. What takes the
- * place of another region was freed by its owner, after its spans were released. */
+/* Check an offer. A missing descriptor was dropped by the kernel, since this process has too many.
+ * A region that replaces another one is valid only if all spans of the old one are released. */
 static const char *offer_fault(const ddl__lending *lending, const ddl__offer *offer, int file,
                                bool several, uint64_t released)
 {
     if (several)
-        return "came with several";
+        return "came with others";
     if (offer->number >= DDL__REGIONS || !offer->serial || !offer->bytes)
         return "has a wrong number";
     if (lending->borrowed && lending->borrowed[offer->number].last > released)
@@ -237,7 +237,7 @@ bool ddl__lending_take(ddl__lending *lending, const ddl__offer *offer, int file,
     if (!lending->borrowed)
         lending->borrowed = calloc(DDL__REGIONS, sizeof *lending->borrowed);
     if (!lending->borrowed)
-        return true; /* without a mapping the peer's spans are copied */
+        return true; /* without a mapping, the peer's spans are copied */
     struct ddl__borrowed *b = &lending->borrowed[offer->number];
     unmap(b);
     void *base = file < 0 ? NULL : map_offered(file, offer->bytes);

@@ -2,10 +2,10 @@
 /* link.h - a link joins this rank to one peer of a comm and moves spans, in order, both ways.
  *
  * A span is a run of bytes, possibly empty, with a signature. The sender reserves memory, fills it
- * and publishes it, or sends user memory as it is. The receiver peeks at a span in place and
- * releases it, or receives it into memory of its own. One published span may have several readers.
+ * and publishes it, or sends user memory without a copy. The receiver peeks at a span in place and
+ * releases it, or receives it into its own memory. One published span may have several readers.
  *
- * Links know no ranks and no reductions. No call blocks. One thread at a time uses a link (the
+ * Links do not know ranks or reductions. No call blocks. One thread at a time uses a link (the
  * driver of the comm), except for close, which any thread may call. Links never call up: the driver
  * reads `state`. */
 #ifndef DDL_NET_LINK_H
@@ -20,11 +20,11 @@
 
 #include "base/status.h"
 
-/* Up to so many bytes of a span may lie among the words of a link: no non-temporal stores there.
- * From DDL__COPY_MINIMUM bytes on, memcpy is not for shared memory (reduce.h). */
+/* The longest span that may lie among the words of a link, where non-temporal stores are not
+ * allowed; and the length from which memcpy must not be used for shared memory (reduce.h). */
 enum { DDL__LINK_SHORT = 608, DDL__COPY_MINIMUM = 2 * 1024 };
 
-/* As memcpy. */
+/* The type of memcpy. */
 typedef void ddl__link_copy_fn(void *dst, const void *src, size_t bytes);
 
 /* Equal on both ends of a correct program. Links only compare it. */
@@ -37,12 +37,12 @@ typedef enum ddl__link_state {
     DDL__LINK_MISMATCH, /* the next span has another signature or length: see `found` */
     DDL__LINK_LEFT,     /* the peer left */
     DDL__LINK_ABORTED,  /* the peer ended the comm: see `reason` */
-    DDL__LINK_LOST      /* the connection broke: the peer died, or the network */
+    DDL__LINK_LOST      /* the connection broke: the peer died, or the network failed */
 } ddl__link_state;
 
 typedef enum ddl__link_pending {
-    DDL__LINK_SENDING, /* user memory may be in use */
-    DDL__LINK_UNREAD,  /* the peer has yet to release spans, in memory of the link */
+    DDL__LINK_SENDING, /* the link may still use user memory */
+    DDL__LINK_UNREAD,  /* the peer has yet to release spans in memory of the link */
     DDL__LINK_DRAINED
 } ddl__link_pending;
 
@@ -52,68 +52,69 @@ struct ddl__region;
 
 typedef struct ddl__link_ops {
     const char *kind; /* "shm", ... */
-    bool zero_copy;   /* send_user does not copy: prefer it to reserve and publish */
-    bool shared;      /* readers read the memory of the sender in place */
+    bool zero_copy;   /* send_user does not copy; prefer it to reserve and publish */
+    bool shared;      /* readers read the sender's memory in place */
 
-    /* Memory for one span to all of `to` (links of one kind and comm), or NULL while there is no
-     * room. Reserved spans are published in the order of reservation. Several may be reserved at
-     * once where memory is shared, except short spans for several peers. */
+    /* Reserve memory for one span to all of `to` (links of one kind and comm). Return NULL while
+     * there is no room. Reserved spans are published in the order of reservation. If memory is
+     * shared, several may be reserved at once, except short spans for several peers. */
     void *(*reserve)(ddl__link *const *to, unsigned n, size_t bytes);
     /* Publish the oldest reserved span. Cannot fail. */
     void (*publish)(ddl__link *const *to, unsigned n, void *span, size_t bytes,
                     const ddl__signature *signature);
-    /* Publish user memory, which must not change while flush says DDL__LINK_SENDING. False while
-     * there is no room. */
+    /* Publish user memory, which must not change while flush returns DDL__LINK_SENDING. Return
+     * false while there is no room. */
     bool (*send_user)(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                       const ddl__signature *signature);
-    /* Publish memory of one of the caller's regions, which the peer then reads in place; it must
-     * not change while flush says DDL__LINK_SENDING. With `returns`, the peer may store the
-     * result there, for a later span of as many bytes. False while there is no room, and when the
-     * peer does not map the region: send it otherwise. NULL where it never does. */
+    /* Publish memory of one of the caller's regions, which the peer then reads in place. It must
+     * not change while flush returns DDL__LINK_SENDING. With `returns`, the peer may store the
+     * result there, for a later span of as many bytes. Return false while there is no room, and if
+     * the peer does not map the region; send it otherwise then. NULL if the link never supports
+     * this. */
     bool (*lend)(ddl__link *to, const struct ddl__region *region, const void *memory, size_t bytes,
                  const ddl__signature *signature, bool returns);
-    /* The memory of the next span, which was peeked at, if its sender wants the result there: store
-     * it before the release, then give it back. Else NULL. */
+    /* Return the memory of the next span, which was peeked at, if its sender wants the result
+     * there; else NULL. Store the result before the release, then call give_back. */
     void *(*borrow)(ddl__link *link);
-    /* Publish the result that was stored there. False while there is no room. */
+    /* Publish the result that was stored there. Return false while there is no room. */
     bool (*give_back)(ddl__link *link, size_t bytes, const ddl__signature *signature);
-    /* Send what is queued, and tell what of all that was sent is pending. */
+    /* Send what is queued. Return the state of everything sent so far. */
     ddl__link_pending (*flush)(ddl__link *link);
 
-    /* Whether a span comes next, and which one: it must be peeked at with this length and
-     * signature. Its bytes may still be on their way. If there is none and the state is not open,
-     * none will come. */
+    /* Return true if there is a next span. It must be peeked at with the returned length and
+     * signature; its bytes may not have arrived yet. If there is none and the state is not open, no
+     * more spans will arrive. */
     bool (*next)(ddl__link *link, ddl__signature *signature, size_t *bytes);
-    /* This rank waits for a span: an unopened link asks for its connection after a while. NULL
-     * where links are always open. */
+    /* Note that this rank waits for a span: an unopened link requests its connection after a while.
+     * NULL if links are always open. */
     void (*want)(ddl__link *link);
-    /* The next span once all of it has come, else NULL. It must have this length and signature.
-     * Where memory is shared, the span lies in the memory of the peer, and `ahead` skips so many
-     * spans that come before it. Elsewhere ahead is 0, and the span is received into `into` unless
-     * that is NULL; call it again with the same arguments. */
+    /* Return the next span once it has arrived completely, else NULL. It must have this length and
+     * signature. If memory is shared, the span lies in the memory of the peer, and `ahead` skips
+     * the spans before it. Otherwise ahead is 0, and the span is received into `into` unless that
+     * is NULL; call again with the same arguments. */
     const void *(*peek)(ddl__link *link, unsigned ahead, void *into, size_t bytes,
                         const ddl__signature *signature);
-    /* Release the next span, which was peeked at. False if it may have changed meanwhile, because
-     * the peer has given the operation up: nothing that was made of it may be used, and nothing
-     * comes any more. */
+    /* Release the next span, which was peeked at. Return false if it may have changed meanwhile,
+     * because the peer has abandoned the operation: results made from it must not be used, and no
+     * more spans arrive. */
     bool (*release)(ddl__link *link);
     /* Announce that the driver is going to sleep (true) or is awake. A peer that publishes to a
-     * sleeper makes link->fd readable. Links of a comm that share memory have one descriptor; other
-     * than those beside them, they announce it in one place: one of them is enough. After
-     * announcing it on all links, pass a heavy fence if the fences of the arena (ddl__arena_fence)
-     * are joined, and look for spans once more before sleeping. */
+     * sleeper makes link->fd readable. First links of a comm that share memory have one descriptor
+     * and announce in one place, so a call for one of them is enough. After announcing on all
+     * links, execute a heavy fence if the fences of the arena (ddl__arena_fence) are joined, and
+     * check for spans once more before sleeping. */
     void (*sleeping)(ddl__link *link, bool asleep);
-    /* link->fd has an event: handle doorbells, leave messages and errors. */
+    /* Handle an event of link->fd: doorbells, leave messages and errors. */
     void (*poll)(ddl__link *link);
 
-    /* Send the peer a leave message (reason NULL), or that the comm is dead and why. Nothing can be
-     * sent afterwards. Any thread. */
+    /* Send the peer a leave message (reason NULL), or the reason why the comm is dead. Nothing can
+     * be sent afterwards. Any thread. */
     void (*close)(ddl__link *link, const char *reason);
-    /* The peer's process has ended: an event of link->fd tells. NULL where the link finds that out
-     * itself. Any thread. */
+    /* Note that the peer's process has exited; link->fd then has an event. NULL if the link detects
+     * that itself. Any thread. */
     void (*peer_ended)(ddl__link *link);
-    /* Find out whether the peer's process has ended, if nobody tells; as peer_ended then. NULL
-     * where the link finds that out itself. */
+    /* Check whether the peer's process has exited, and if so, do as peer_ended. NULL if the link
+     * detects that itself. */
     void (*probe)(ddl__link *link);
     /* Send a leave message unless closed, and free. */
     void (*destroy)(ddl__link *link);
@@ -123,29 +124,29 @@ enum { DDL__LINK_REASON = 256 };
 
 struct ddl__link {
     const ddl__link_ops *ops;
-    int fd; /* to sleep on, edge-triggered */
+    int fd; /* descriptor to sleep on, edge-triggered */
     ddl__link_state state;
-    bool borrowed;        /* a result is to be given back */
-    bool quiet;           /* an event will tell when something comes */
-    bool unflushed;       /* for its user: what was sent may still be in use */
-    ddl__signature found; /* MISMATCH: what came instead */
+    bool borrowed;        /* a result is to be returned */
+    bool quiet;           /* an event will report the next arrival */
+    bool unflushed;       /* used by the link's user: sent memory may still be in use */
+    ddl__signature found; /* MISMATCH: the signature that arrived instead */
     size_t found_bytes;
-    char *reason; /* ABORTED, LOST: in words; of DDL__LINK_REASON bytes */
+    char *reason; /* ABORTED, LOST: text of DDL__LINK_REASON bytes */
 
-    /* For send_user over shared memory; set by the user of the link. NULL: memcpy. */
+    /* Copy functions of send_user over shared memory; set by the link's user. NULL: memcpy. */
     ddl__link_copy_fn *copy, *copy_nontemporal;
-    ddl__stores *stores; /* stores.h; NULL where no memory is shared */
-    bool from_memory;    /* what is sent is longer than the caches; set by the user of the link */
+    ddl__stores *stores; /* stores.h; NULL if no memory is shared */
+    bool from_memory;    /* the data to send is longer than the caches; set by the link's user */
 };
 
-/* The next span in place, or NULL. */
+/* Return the next span in place, or NULL. */
 static inline const void *ddl__link_peek(ddl__link *link, size_t bytes,
                                          const ddl__signature *signature)
 {
     return link->ops->peek(link, 0, NULL, bytes, signature);
 }
 
-/* Take the next span into dst; false until all of it has come. */
+/* Take the next span into dst. Return false until it has arrived completely. */
 static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
                                   const ddl__signature *signature)
 {
@@ -157,7 +158,7 @@ static inline bool ddl__link_take(ddl__link *link, void *dst, size_t bytes,
     return link->ops->release(link);
 }
 
-/* Close the links of an array that may have holes. */
+/* Close the links of an array. Entries may be NULL. */
 static inline void ddl__links_close(ddl__link *const *links, size_t n, const char *reason)
 {
     for (size_t i = 0; i < n; i++)
@@ -165,7 +166,7 @@ static inline void ddl__links_close(ddl__link *const *links, size_t n, const cha
             links[i]->ops->close(links[i], reason);
 }
 
-/* Destroy the links of an array that may have holes, and the array. */
+/* Destroy the links of an array, and the array. Entries may be NULL. */
 static inline void ddl__links_destroy(ddl__link **links, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -14,15 +14,15 @@
 
 #include "base/status.h"
 
-/* Resize an empty file. Above RLIMIT_FSIZE the kernel would end the process by SIGXFSZ, unless that
- * is handled. */
+/* Resize an empty file. Above RLIMIT_FSIZE the kernel would kill the process by SIGXFSZ, so check
+ * the limit first. */
 static bool memfd_resize(int fd, size_t total)
 {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY &&
         limit.rlim_cur < total) {
         ddl__fail(DDL_ESYSTEM,
-                  "shared memory of %zu bytes is a file, and files may have %llu bytes here: raise "
+                  "shared memory of %zu bytes exceeds the file size limit of %llu bytes: raise "
                   "ulimit -f",
                   total, (unsigned long long)limit.rlim_cur);
         return false;
@@ -45,7 +45,7 @@ int ddl__memory_file_create(size_t bytes)
         close(fd);
         return -1;
     }
-    /* Peers must be able to trust the size. */
+    /* Seal the size, so that peers can trust it. */
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     return fd;
 }
@@ -56,7 +56,7 @@ const char *ddl__memory_file_fault(int fd, uint64_t bytes)
     struct statfs system;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &status) || fstatfs(fd, &system) || system.f_type != TMPFS_MAGIC)
-        return "is no memory file";
+        return "is not a memory file";
     if (!(seals & F_SEAL_SHRINK))
         return "can shrink";
     return (uint64_t)status.st_size < bytes ? "is too short" : NULL;

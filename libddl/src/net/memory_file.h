@@ -6,11 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A file of so many zero bytes, sealed: nobody can change its size. -1 with the message set. */
+/* Create a file of `bytes` zero bytes whose size is sealed. Return -1 with the message set on
+ * failure. */
 int ddl__memory_file_create(size_t bytes);
 
-/* What is wrong with a file that a peer gave, of which so many bytes are to be mapped: "can
- * shrink", say, which would end a process that reads it. NULL if nothing is. */
+/* Return why a file from a peer must not be mapped over `bytes` bytes, for example "can shrink",
+ * which would kill a process that reads it. Return NULL if it is fine. */
 const char *ddl__memory_file_fault(int fd, uint64_t bytes);
 
 #endif

@@ -18,10 +18,10 @@ enum { PAGE = 4096, HUGE_PAGE = 2 * 1024 * 1024, LINE = 64 };
 
 typedef struct header {
     ddl__regions *regions; /* NULL: ordinary memory */
-    char *mapping;         /* that contains header and memory */
+    char *mapping;         /* the mapping with header and memory */
     size_t mapped;
     uint32_t number;
-    unsigned generation; /* of the process that allocated it */
+    unsigned generation; /* generation of the process that allocated it */
 } header;
 
 _Static_assert(sizeof(header) <= LINE, "before aligned memory");
@@ -41,7 +41,7 @@ ddl__regions *ddl__regions_create(void)
     return regions;
 }
 
-/* Under the lock, which is released. */
+/* Under the lock, which is released here. */
 static void regions_drop(ddl__regions *regions)
 {
     bool last = !--regions->references;
@@ -60,8 +60,8 @@ void ddl__regions_release(ddl__regions *regions)
     regions_drop(regions);
 }
 
-/* Memory for a header, and behind it `bytes` from a multiple of `alignment` on; NULL if refused.
- * The kernel refuses what it would refuse malloc, which it does not ask of a memory file. */
+/* Reserve memory for a header and then `bytes` from a multiple of `alignment` on. NULL if refused.
+ * The kernel refuses what it would refuse to malloc; it does not check that for a memory file. */
 static void *reserve(size_t bytes, size_t alignment, header *h)
 {
     if (bytes > SIZE_MAX / 2)
@@ -89,7 +89,7 @@ static void *alloc_ordinary(size_t bytes)
     return memory;
 }
 
-/* Under the lock: a number that no region has, or DDL__REGIONS. */
+/* Under the lock: return a number that no region has, or DDL__REGIONS. */
 static uint32_t find_number(ddl__regions *regions)
 {
     uint32_t number = 0;
@@ -98,7 +98,7 @@ static uint32_t find_number(ddl__regions *regions)
     return number;
 }
 
-/* Add a region; false if there are too many. */
+/* Add a region. Return false if there are too many. */
 static bool regions_add(ddl__regions *regions, ddl__region region, uint32_t *number)
 {
     pthread_mutex_lock(&regions->lock);
@@ -120,7 +120,7 @@ static bool regions_add(ddl__regions *regions, ddl__region region, uint32_t *num
     return added;
 }
 
-/* Map a new memory file over part of the reserved memory. -1 if that cannot be had. */
+/* Map a new memory file over part of the reserved memory. Return its descriptor, or -1. */
 static int map_file(void *memory, size_t bytes)
 {
     int fd = ddl__memory_file_create(bytes);
@@ -132,14 +132,14 @@ static int map_file(void *memory, size_t bytes)
     }
     if (bytes >= HUGE_PAGE)
         madvise(memory, bytes, MADV_HUGEPAGE);
-    if (!ddl__guard_memory(memory, bytes, fd)) { /* a child would share it */
+    if (!ddl__guard_memory(memory, bytes, fd)) { /* a forked child would share it */
         close(fd);
         return -1;
     }
     return ddl__guard(fd);
 }
 
-/* NULL if memory that peers can map cannot be had. */
+/* Return memory that peers can map, or NULL if there is none. */
 static void *alloc_region(ddl__regions *regions, size_t bytes)
 {
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
@@ -177,7 +177,7 @@ static void free_region(const header *h)
     atomic_fetch_sub_explicit(&regions->n, 1, memory_order_relaxed);
     regions_drop(regions);
     ddl__unguard_memory(region.base);
-    /* Peers that map the file keep no pages of it. Forked children still read a detached one. */
+    /* Peers that map the file keep no pages of it. Forked children still read a detached file. */
     if (attached)
         fallocate(region.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)region.bytes);
     ddl__close_guarded(region.fd);
@@ -194,7 +194,7 @@ void ddl__memory_free(void *memory)
     else if (h.generation == ddl__generation())
         free_region(&h);
     else
-        munmap(h.mapping, h.mapped); /* with the copy that a forked child has */
+        munmap(h.mapping, h.mapped); /* also unmaps a forked child's copy */
 }
 
 ddl__region ddl__regions_find(ddl__regions *regions, const void *memory)
@@ -209,7 +209,7 @@ ddl__region ddl__regions_find(ddl__regions *regions, const void *memory)
     return found;
 }
 
-/* A private mapping shows the file until its page is first written to. */
+/* A private mapping shows the file's content until its page is first written. */
 void ddl__region_detach(ddl__regions *regions, const ddl__region *region, void *memory,
                         size_t bytes)
 {

@@ -13,26 +13,26 @@
 enum {
     HEAD = 4,
     WHOLE = HEAD + DDL__RECORD_MAX + DDL__TAG,
-    INCOMING = 2 * WHOLE, /* read at a time */
-    PIECES = 64           /* of one record */
+    INCOMING = 2 * WHOLE, /* bytes read at a time */
+    PIECES = 64           /* pieces of one record */
 };
 
-/* Records under one key: at most 4 GiB, from where AES-GCM's own limit is far. */
+/* Records under one key: at most 4 GiB, far below the limit of AES-GCM. */
 static const uint64_t RENEW = 1 << 16;
 
-/* One direction. */
+/* The state of one direction. */
 typedef struct way {
     ddl__cipher *cipher;
     unsigned char key[DDL__KEY];
-    uint64_t number; /* of the next record under this key */
-    size_t from, to; /* the range of `bytes` not sent yet, or not looked at yet */
+    uint64_t number; /* number of the next record under this key */
+    size_t from, to; /* range of `bytes` that is unsent, or not yet decrypted */
     unsigned char *bytes;
 } way;
 
 struct ddl__seal {
     const ddl__crypto *crypto;
     way out, in;
-    size_t clear; /* decrypted bytes from in.from on that were not taken yet */
+    size_t clear; /* decrypted bytes from in.from on that are not taken */
     int error;    /* the errno that ended receiving */
 };
 
@@ -79,7 +79,7 @@ void ddl__seal_destroy(ddl__seal *seal)
     free(seal);
 }
 
-/* The nonce of the next record; false if a new key is due and cannot be made. */
+/* Set the nonce of the next record. Return false if a new key is due and cannot be made. */
 static bool next_record(const ddl__crypto *crypto, way *w, bool out, unsigned char iv[DDL__IV])
 {
     static const char label[] = "libddl renew";
@@ -129,7 +129,8 @@ void ddl__seal_drop(ddl__seal *seal)
         seal->out.from = seal->out.to = 0;
 }
 
-/* Encrypt what fits into one record, after `skip` bytes of the message; returns how much, or 0. */
+/* Encrypt as much as fits into one record, after `skip` bytes of the message. Return the number of
+ * bytes, or 0. */
 static size_t record_seal(ddl__seal *seal, const struct msghdr *message, size_t skip)
 {
     struct iovec pieces[PIECES];
@@ -183,7 +184,7 @@ ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message)
 
 /* ------------------------------------------------------------------------------------ receiving */
 
-/* Read more; as recv. */
+/* Read more bytes, as recv does. */
 static ssize_t seal_fill(ddl__seal *seal, int fd)
 {
     way *w = &seal->in;
@@ -202,7 +203,7 @@ static ssize_t seal_fill(ddl__seal *seal, int fd)
     return k;
 }
 
-/* Decrypt the next record if all of it is here. False if it was altered. */
+/* Decrypt the next record if it has arrived completely. Return false if it was altered. */
 static bool record_open(ddl__seal *seal)
 {
     way *w = &seal->in;
@@ -225,7 +226,7 @@ static bool record_open(ddl__seal *seal)
     return true;
 }
 
-/* Copy decrypted bytes to the message, from `place` on. */
+/* Copy decrypted bytes to the message, from offset `place` on. */
 static size_t seal_take(ddl__seal *seal, const struct msghdr *message, size_t place)
 {
     way *w = &seal->in;
@@ -318,7 +319,7 @@ const char *ddl__seal_error(int error, char *text, size_t size)
 {
     errno = error;
     if (error == EBADMSG)
-        snprintf(text, size, "what came was altered on its way: it cannot be decrypted");
+        snprintf(text, size, "received data was altered on its way: it cannot be decrypted");
     else
         snprintf(text, size, "%m");
     return text;

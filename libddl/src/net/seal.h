@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* seal.h - encrypts and authenticates the bytes of a stream socket if asked to. A NULL seal passes
- * them as they are.
+/* seal.h - optional encryption and authentication of the bytes of a stream socket. A NULL seal
+ * passes them unchanged.
  *
- * Bytes are sent in records: four bytes of length, low byte first, the encrypted bytes, and a tag.
- * Each direction has its own key. The number of a record is its nonce, so records cannot be
- * altered, dropped, repeated or reordered. After very many, the key is replaced by one derived from
- * it.
+ * Bytes are sent in records: a length of four bytes, low byte first, the encrypted bytes, and a
+ * tag. Each direction has its own key. The number of a record is its nonce, so records cannot be
+ * altered, dropped, repeated or reordered. After many records, the key is replaced by one derived
+ * from it.
  *
  * Two threads may use the two directions. Nothing blocks. */
 #ifndef DDL_NET_SEAL_H
@@ -17,39 +17,41 @@
 
 typedef struct ddl__seal ddl__seal;
 
-/* Room for a chunk of a long span with its header, so that these are not divided. */
+/* Room for a chunk of a long span with its header, so that neither is split. */
 enum { DDL__RECORD_MAX = (64 << 10) + 64 };
 
-/* Keys for sending and receiving. crypto is borrowed. NULL with the message set. */
+/* Create a seal with keys for sending and receiving. crypto is borrowed. Return NULL with the
+ * message set on failure. */
 ddl__seal *ddl__seal_create(const ddl__crypto *crypto, const unsigned char out[DDL__KEY],
                             const unsigned char in[DDL__KEY]);
 void ddl__seal_destroy(ddl__seal *seal);
 
 /* As sendmsg without waiting. With a seal, bytes count as sent once they are encrypted; some may
- * wait here for room in the socket. */
+ * wait in the seal for room in the socket. */
 ssize_t ddl__seal_send(ddl__seal *seal, int fd, const struct msghdr *message);
 
-/* Whether encrypted bytes wait; and send what can be sent: true when none is left, otherwise false
- * with errno. */
+/* Return true if encrypted bytes wait; and send as many as possible: true if none is left, else
+ * false with errno. */
 bool ddl__seal_has_unsent(const ddl__seal *seal);
 bool ddl__seal_flush(ddl__seal *seal, int fd);
 
 /* Drop the waiting bytes: nothing more can be sent. */
 void ddl__seal_drop(ddl__seal *seal);
 
-/* As recvmsg without waiting. Fewer bytes than asked for mean, with a seal as well, that no more
- * have come. EBADMSG: the data was altered, and nothing more can be received. */
+/* As recvmsg without waiting. Fewer bytes than requested mean, with a seal as well, that no more
+ * have arrived. EBADMSG: the data was altered, and nothing more can be received. */
 ssize_t ddl__seal_recv(ddl__seal *seal, int fd, const struct msghdr *message);
 
 /* As send and recv without waiting. */
 ssize_t ddl__seal_send_bytes(ddl__seal *seal, int fd, const void *bytes, size_t n);
 ssize_t ddl__seal_recv_bytes(ddl__seal *seal, int fd, void *bytes, size_t n);
 
-/* All of the bytes by the deadline, else false with errno; ECONNRESET when the peer closed. */
+/* Send or receive all bytes by the deadline, else return false with errno; ECONNRESET if the peer
+ * closed. */
 bool ddl__seal_send_all(ddl__seal *seal, int fd, const void *bytes, size_t n, int64_t deadline);
 bool ddl__seal_recv_all(ddl__seal *seal, int fd, void *bytes, size_t n, int64_t deadline);
 
-/* An errno of these in words. */
+/* Return the text of an errno of these functions. */
 const char *ddl__seal_error(int error, char *text, size_t size);
 
 #endif

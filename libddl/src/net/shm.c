@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * Sleeping. A driver announces in its own arena that it sleeps, looks once more, and only then
- * sleeps on its doorbells. A peer that publishes a span to it, or releases one of its spans, stores
- * first and looks at that flag afterwards. At least one side must see the store of the other. Where
- * both processes can, the sleeper pays for that with a heavy fence (base/fences.h), and a publisher
- * need not wait until the line that it has stored to comes back from the reader's core. Otherwise
- * both pairs are sequentially consistent. The side that takes the flag down rings, once.
+ * Sleeping. A driver announces in its own arena that it sleeps, polls once more, and only then
+ * sleeps on its bell. A peer that publishes a span to it, or releases one of its spans, stores
+ * first and checks that flag afterwards. At least one side must see the store of the other. If both
+ * processes support it, the sleeper ensures that with a heavy fence (base/fences.h); a publisher
+ * then need not wait until the cache line that it has stored to returns from the reader's core.
+ * Otherwise both pairs are sequentially consistent. The side that clears the flag rings, once.
  *
- * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one for
- * all that share memory with it: its bell (bell.h). So no pair keeps a descriptor.
- */
+ * Waking. A driver that also waits for TCP sleeps on descriptors, not on a futex. It has one
+ * descriptor for all peers that share memory with it: its bell (bell.h). Thus no pair of ranks
+ * needs its own descriptor. */
 #include "net/shm.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ _Static_assert((int)DDL__NONTEMPORAL_MINIMUM > (int)DDL__LINK_SHORT, "not among 
 
 /* ------------------------------------------------------------------------------------ the link */
 
-/* No stamp follows it. */
+/* A stamp that no later one follows. */
 static const uint64_t NOTHING_MORE = UINT64_MAX / 2;
 
 typedef ddl__shm_link shm_link;
@@ -35,15 +35,15 @@ static shm_link *shm(ddl__link *link)
     return ddl__shm_of(link);
 }
 
-/* This process has joined the fences, so each sleep of its driver passes a heavy one from now on.
- * Whether the peer has announced the same. */
+/* Announce that each sleep of this process's driver executes a heavy fence from now on. Return true
+ * if the peer has announced the same. */
 static bool are_promised(const shm_link *s)
 {
     atomic_store_explicit(s->own_fences, 1, memory_order_release);
     return atomic_load_explicit(s->peer_fences, memory_order_acquire) == 1;
 }
 
-/* Store what the peer is to see, and wake its driver if it sleeps. */
+/* Store a word that the peer polls, and wake its driver if it sleeps. */
 static void word_store(shm_link *s, atomic_ullong *where, uint64_t value)
 {
     atomic_uint *sleeping = &s->peer->shared->sleeping;
@@ -68,7 +68,7 @@ static uint64_t whole_lines(size_t bytes)
     return (bytes + DDL__ARENA_LINE - 1) & ~(uint64_t)(DDL__ARENA_LINE - 1);
 }
 
-/* Whether this reader has as many unreleased spans as its ring has entries. */
+/* Return true if this reader has as many unreleased spans as its ring has entries. */
 static bool outlet_is_full(ddl__arena_outlet *own, unsigned to)
 {
     ddl__arena_reader *r = &own->readers[to];
@@ -93,16 +93,17 @@ static void outlet_reclaim(ddl__arena_outlet *own)
     own->tail = tail;
 }
 
-/* Memory for a span of so many bytes, or NULL while there is no room. */
+/* Reserve memory for a span of `bytes`. Return NULL while there is no room. */
 static void *outlet_reserve(ddl__arena_outlet *own, size_t bytes)
 {
     uint64_t size = own->size, need = whole_lines(bytes);
     uint64_t start = own->reserved, place = start % size;
     if (place + need > size)
-        start += size - place; /* a span never wraps: leave the rest of this round */
+        start += size - place; /* a span never wraps: skip the rest of this round */
     if (start + need - own->tail > size) {
         outlet_reclaim(own);
-        if (own->tail == own->reserved) /* empty: the rest of the round is free as well */
+        /* the outlet is empty, so the rest of the round is free as well */
+        if (own->tail == own->reserved)
             own->tail = own->head = own->reserved = start;
     }
     if (start + need - own->tail > size)
@@ -128,7 +129,7 @@ static void *short_place(ddl__link *const *to, unsigned n)
     return n == 1 ? own_entry(own, one, own->readers[one].reserved)->inline_span : own->short_span;
 }
 
-/* There is no room, or a link is unopened and asks for its peer's arena. */
+/* Handle a lack of room: an unopened link requests its peer's arena. */
 __attribute__((noinline)) static void *wait_for_room(ddl__link *const *to, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
@@ -153,9 +154,9 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
                         const ddl__signature *signature)
 {
     ddl__arena_outlet *own = shm(to[0])->own;
-    bool travels = is_short(n, bytes); /* inside its ddl__arena_entry */
+    bool travels = is_short(n, bytes); /* the span is stored inside its ddl__arena_entry */
     uint64_t start = own->head;
-    if (!travels) { /* the next offset at this place */
+    if (!travels) { /* the next offset with this position */
         uint64_t place = (uint64_t)((unsigned char *)span - own->bytes);
         start += (place + own->size - start % own->size) % own->size;
         own->head = start + whole_lines(bytes);
@@ -175,7 +176,7 @@ static void shm_publish(ddl__link *const *to, unsigned n, void *span, size_t byt
     }
 }
 
-/* Copy user memory into a span by the better kind of stores. */
+/* Copy user memory into a span with the faster kind of stores. */
 static void span_store(ddl__link *to, bool several, void *span, const void *memory, size_t bytes)
 {
     if (bytes < DDL__NONTEMPORAL_MINIMUM || !to->copy) {
@@ -209,7 +210,7 @@ static bool shm_send_user(ddl__link *const *to, unsigned n, const void *memory, 
     return true;
 }
 
-/* Publish a span that lies outside the arena, at the place that `where` tells. */
+/* Publish a span that lies outside the arena, with its position from `where`. */
 static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, size_t length,
                               size_t bytes, const ddl__signature *signature)
 {
@@ -225,7 +226,7 @@ static void publish_elsewhere(shm_link *s, uint32_t kind, const void *where, siz
     word_store(s, &e->stamp, r->published);
 }
 
-/* Of a first link only. */
+/* For first links only. */
 static bool shm_lend(ddl__link *to, const ddl__region *region, const void *memory, size_t bytes,
                      const ddl__signature *signature, bool returns)
 {
@@ -267,8 +268,8 @@ static bool has_come(const shm_link *s, ddl__arena_entry *e, unsigned ahead)
     return atomic_load_explicit(&e->stamp, memory_order_seq_cst) == s->position + ahead + 1;
 }
 
-/* The state of the peer is read before the last look for a span: without a span, and with a state
- * that is not open, none will come. */
+/* Read the state of the peer before polling for a span the last time: if there is none then and the
+ * state is not open, no more spans will arrive. */
 static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     shm_link *s = shm(link);
@@ -287,7 +288,7 @@ static bool shm_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
     return true;
 }
 
-/* Take an offer of any peer of this arena's owner. */
+/* Accept an offer of any peer of this arena's owner. */
 static void take_offer(ddl__arena *own, const ddl__offer *offer, int file, bool several)
 {
     shm_link *s = offer->from < own->outlet.n_readers ? own->links[offer->from] : NULL;
@@ -308,7 +309,7 @@ void ddl__shm_take_offers(ddl__arena *own)
         take_offer(own, &offer, file, several);
 }
 
-/* An offer that the peer has made waits at our socket. */
+/* Accept an offer of the peer if one waits at this rank's socket. */
 static void look_for_offers(shm_link *s)
 {
     unsigned offers =
@@ -326,7 +327,8 @@ static ddl__loan loan_of(const ddl__arena_entry *e)
     return loan;
 }
 
-/* A span that lies neither in its entry nor in the arena. NULL if the peer has said nonsense. */
+/* Find a span that lies neither in its entry nor in the arena. Return NULL if the peer's entry is
+ * invalid. */
 static const void *find_elsewhere(shm_link *s, const ddl__arena_entry *e, unsigned ahead,
                                   void *into, size_t bytes)
 {
@@ -351,14 +353,15 @@ static void *shm_borrow(ddl__link *link)
     return memory;
 }
 
-/* Never follow a number of a peer out of its memory, nor to a misaligned element. */
+/* Return true if the span is inside the peer's memory and aligned. Numbers from a peer are never
+ * trusted. */
 static bool is_inside(const shm_link *s, uint64_t offset, size_t bytes)
 {
     return offset <= s->peer->size && bytes <= s->peer->size - offset &&
            offset % DDL__ARENA_LINE == 0;
 }
 
-/* Peek at a span that may have been lent. */
+/* Peek at a span that may be lent. */
 __attribute__((noinline)) static const void *peek_long(shm_link *s, const ddl__arena_entry *e,
                                                        unsigned ahead, void *into, size_t bytes)
 {
@@ -400,9 +403,9 @@ static const void *shm_peek(ddl__link *link, unsigned ahead, void *into, size_t 
                : peek_long(s, e, ahead, into, bytes);
 }
 
-/* After a lent span was read: whether the peer has closed the link. Its caller may have written
- * there since, unless its process has ended. The addition of nothing keeps the reading before the
- * look. */
+/* After a lent span was read: return true if the peer has closed the link. Its caller may have
+ * written there since, unless its process has exited. The atomic addition of 0 keeps the reads
+ * before the check. */
 static bool lent_has_ended(shm_link *s)
 {
     if (!s->lending.borrowed || next_entry(s, 0)->offset != DDL__ARENA_LENT)
@@ -424,7 +427,7 @@ static bool shm_release(ddl__link *link)
     return true;
 }
 
-/* send_user copies, so only lent memory is in use. */
+/* send_user copies, so only lent memory can be in use. */
 static ddl__link_pending shm_flush(ddl__link *link)
 {
     const shm_link *s = shm(link);
@@ -441,7 +444,7 @@ static void shm_sleeping(ddl__link *link, bool asleep)
     atomic_store_explicit(&shm(link)->own->shared->sleeping, asleep, memory_order_seq_cst);
 }
 
-/* The bell is that of all links of the arena. */
+/* Handle the bell, which is the same for all links of the arena. */
 static void shm_poll(ddl__link *link)
 {
     const ddl__arena *own = shm(link)->own_arena;

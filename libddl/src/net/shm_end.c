@@ -2,19 +2,19 @@
 /* Design notes: the end of a peer.
  *
  * A rank that leaves or aborts stores that, with the reason, in each of its own rings, and rings
- * the reader's bell. A driver whose bell rings looks at the ends of all its peers: one cache line
+ * the reader's bell. A driver whose bell rings checks the ends of all its peers: one cache line
  * each.
  *
- * The death of a process shows in no memory. At least some members of the host have a control
+ * The death of a process does not show in memory. At least some members of the host have a control
  * connection to the dead rank, whose end the failure detector sees at once. Its thread stores the
  * end in all rings of the dead rank's arena, and rings the bells of all readers
- * (ddl__shm_peer_ended). So the others know as soon as the first member does.
+ * (ddl__shm_peer_ended). The other members thus learn it as soon as the first one does.
  *
- * If all members that have such a connection are gone, too, a driver that waits finds out by
- * itself: once a second it looks whether the bells of its peers exist (ddl__shm_probe).
+ * If all members with such a connection are dead, too, a waiting driver detects the death itself:
+ * once a second it checks that the bells of its peers exist (ddl__shm_probe).
  *
- * What the dead rank had published counts, since a reader looks for spans after the end.
- */
+ * Spans that the dead rank had published are still delivered, because a reader checks for spans
+ * after the end. */
 #include <string.h>
 
 #include "net/bell.h"
@@ -27,13 +27,13 @@ void ddl__shm_look_for_end(ddl__shm_link *s)
     unsigned state = atomic_load_explicit(&end->state, memory_order_seq_cst);
     bool is_open = link->state == DDL__LINK_OPEN;
     if (state == DDL__LINK_ABORTED && link->state != DDL__LINK_ABORTED) {
-        memcpy(link->reason, end->reason, DDL__LINK_REASON - 1); /* whatever it is: cut */
+        memcpy(link->reason, end->reason, DDL__LINK_REASON - 1); /* truncated if too long */
         link->reason[DDL__LINK_REASON - 1] = 0;
         link->state = DDL__LINK_ABORTED;
     } else if (state == DDL__LINK_LEFT && is_open) {
         link->state = DDL__LINK_LEFT;
     } else if (state == DDL__LINK_LOST && (is_open || link->state == DDL__LINK_MISMATCH)) {
-        strcpy(link->reason, "its process ended or closed the connection");
+        strcpy(link->reason, "its process exited or closed the connection");
         link->state = DDL__LINK_LOST;
     }
 }
@@ -41,7 +41,7 @@ void ddl__shm_look_for_end(ddl__shm_link *s)
 void ddl__shm_close(ddl__link *link, const char *reason)
 {
     ddl__shm_link *s = ddl__shm_of(link);
-    if (s->first || /* the first link says it */
+    if (s->first || /* the first link reports it */
         atomic_exchange_explicit(&s->closed, true, memory_order_relaxed))
         return;
     ddl__arena_ring *ring = &s->own_arena->outlet.shared->rings[s->to];
@@ -50,7 +50,7 @@ void ddl__shm_close(ddl__link *link, const char *reason)
     unsigned open = DDL__LINK_OPEN;
     atomic_compare_exchange_strong(&ring->end.state, &open,
                                    reason ? DDL__LINK_ABORTED : DDL__LINK_LEFT);
-    /* Soon the caller may write to what was lent. No such store passes the load. */
+    /* The caller may soon write to lent memory. No such store may be reordered before this load. */
     uint64_t bell = atomic_load_explicit(&ring->bell, memory_order_seq_cst);
     if (bell)
         ddl__bell_ring(s->own_arena->bell, bell);
@@ -62,11 +62,11 @@ void ddl__shm_peer_ended(ddl__link *link)
     ddl__arena *peer = s->arrival ? ddl__shm_arrival_end(s->arrival) : s->peer_arena;
     if (peer)
         ddl__arena_mark_ended(peer, s->own_arena->bell);
-    /* Whoever has marked it first may have ended before it has rung. */
+    /* The member that marked the end first may have exited before it rang. */
     ddl__bell_ring(s->own_arena->bell, s->own_arena->bell_number);
 }
 
-/* A rank stores its end before it closes its bell. */
+/* A rank stores its end before it closes its bell, so a missing bell without an end means death. */
 void ddl__shm_probe(ddl__link *link)
 {
     ddl__shm_link *s = ddl__shm_of(link);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links over shared memory that get the peer's arena when one of the two ends first sends.
  *
- * Until then such a link looks as if it were full and empty. A driver that wants to send asks for
- * the arena (connect/first_use.h dials the peer); so does one that has waited for a while to
- * receive. Another thread leaves it in `arrival`. The driver takes it over at the next send,
- * receive or event. So only the driver changes the link. */
+ * Until then such a link looks full to the sender and empty to the receiver. A driver that wants to
+ * send requests the arena (connect/first_use.h dials the peer), as does a driver that has waited
+ * for a while to receive. Another thread stores the arena in `arrival`. The driver adopts it at the
+ * next send, receive or event. Thus only the driver changes the link. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +97,7 @@ static void lapse(ddl__shm_link *first)
 {
     first->link.state = first->arrival->lapsed;
     if (first->link.state == DDL__LINK_LOST)
-        strcpy(first->link.reason, "it ended before it was connected with this rank");
+        strcpy(first->link.reason, "it exited before it was connected to this rank");
 }
 
 void ddl__shm_adopt(ddl__shm_link *s)

@@ -9,10 +9,10 @@
 enum { PAGE = 4096 };
 
 struct ddl__slots {
-    size_t bytes; /* of one */
+    size_t bytes; /* bytes of one slot */
     unsigned n;
     char *memory;
-    atomic_uint users[]; /* links that have yet to send slot i */
+    atomic_uint users[]; /* number of links that have yet to send slot i */
 };
 
 ddl__slots *ddl__slots_create(size_t slot_bytes, unsigned n)
@@ -44,7 +44,7 @@ size_t ddl__slots_bytes(const ddl__slots *s)
     return s->bytes;
 }
 
-/* Take the lowest free slot: it is the most likely to be in the cache. */
+/* Return the lowest free slot: it is the most likely to be in the cache. */
 void *ddl__slot_find(ddl__slots *s)
 {
     for (unsigned i = 0; i < s->n; i++)

@@ -66,8 +66,8 @@ int ddl__dial(const struct sockaddr *address, socklen_t length, int64_t deadline
     return ddl__dial_from(NULL, address, length, deadline);
 }
 
-/* Connect, or start to. A unix listener with a full backlog has no room yet, and no event tells
- * when it has. */
+/* Connect, or start to connect. A unix listener with a full backlog has no room yet, and no event
+ * reports when it has. */
 static int start_connect(int fd, const struct sockaddr *address, socklen_t length, int64_t deadline)
 {
     const struct timespec pause = {.tv_nsec = 1000 * 1000};
@@ -81,8 +81,8 @@ static int start_connect(int fd, const struct sockaddr *address, socklen_t lengt
     return 0;
 }
 
-/* The kernel may pick, as local port, the port that is dialed while nobody listens there; TCP then
- * connects the socket to itself. */
+/* Return true if the socket is connected to itself. The kernel may pick the dialed port as local
+ * port while no process listens there; TCP then connects the socket to itself. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage ends[2];
@@ -94,7 +94,7 @@ static bool is_own_end(int fd)
            !memcmp(&ends[0], &ends[1], lengths[0]);
 }
 
-/* Without TIME_WAIT, during which nobody could listen there. */
+/* Avoid TIME_WAIT, during which no process could listen on the port. */
 void ddl__skip_time_wait(int fd)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -116,7 +116,8 @@ int ddl__dial_error(int fd)
     return !error && is_own_end(fd) ? ECONNREFUSED : error;
 }
 
-/* A socket that has connected, or will (*error is EINPROGRESS); -1 with *error. */
+/* Return a socket that is connected, or connecting (*error is EINPROGRESS); -1 with *error on
+ * failure. */
 static int dial_begin(const struct sockaddr *from, const struct sockaddr *address, socklen_t length,
                       int64_t deadline, int *error)
 {
@@ -223,7 +224,7 @@ int ddl__listen(const char *host, uint16_t *port)
     }
     if (!host || strchr(host, ':'))
         fd = ddl__listen_at((struct sockaddr *)&v6, sizeof v6);
-    if (fd < 0 && (!host || !strchr(host, ':'))) /* also where there is no IPv6 */
+    if (fd < 0 && (!host || !strchr(host, ':'))) /* including hosts without IPv6 */
         fd = ddl__listen_at((struct sockaddr *)&v4, sizeof v4);
     if (fd < 0)
         ddl__fail(DDL_ESYSTEM, "cannot listen on %s port %u: %s", host ? host : "any address",
@@ -243,7 +244,7 @@ bool ddl__send_with_fd(int fd, const void *bytes, size_t n, int passed, int64_t 
     return ddl__send_with_fds(fd, bytes, n, &passed, passed >= 0, deadline);
 }
 
-/* Room for descriptors, aligned as the kernel wants it. */
+/* Room for descriptors, aligned as the kernel requires. */
 typedef union control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(DDL__PASSED_MAX * sizeof(int))];
@@ -295,7 +296,7 @@ static ssize_t recv_some(int fd, void *bytes, size_t n, int *passed, unsigned n_
 {
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     control room = {0};
-    /* Leave out the padding, where the kernel would put one more descriptor. */
+    /* Leave out the padding, in which the kernel would store one more descriptor. */
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = n_passed ? room.bytes : NULL,
@@ -348,7 +349,7 @@ ssize_t ddl__peek_some(int fd, void *bytes, size_t n, bool *along)
     struct iovec iov = {.iov_base = bytes, .iov_len = n};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t k = recvmsg(fd, &message, MSG_DONTWAIT | MSG_PEEK);
-    *along = k > 0 && message.msg_flags & MSG_CTRUNC; /* there was no room for it */
+    *along = k > 0 && message.msg_flags & MSG_CTRUNC; /* there was no room for a descriptor */
     return k;
 }
 

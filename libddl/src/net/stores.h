@@ -6,9 +6,9 @@
  * cores that is faster than memory; from a far core it is many times slower. Virtual cores move
  * between the two within seconds, so the choice has to follow. The writer sees the difference in
  * its own rate: both kinds are timed as they are used, and the better one is used. Now and then a
- * span tries the other kind, the more rarely the slower it was, so that tries cost about a 31st.
+ * span tries the other kind, more rarely the slower it was, so that tries cost about a 31st.
  *
- * Timing a short span would cost a tenth of it, so only every eighth is timed, or 32nd. A span that
+ * Timing a short span would cost a tenth of it, so only every eighth or 32nd is timed. A span that
  * fits into the store queue of a core is timed until it has left the queue, which its publisher
  * waits for anyway. Results do not depend on the kind of stores. */
 #ifndef DDL_NET_STORES_H
@@ -22,33 +22,34 @@
 
 enum {
     DDL__STORES = 4, /* classes of spans */
-    /* Bytes of a span from which the kind of stores matters, and from which each span is timed. */
+    /* The shortest span for which the kind of stores matters, and the shortest for which each is
+     * timed. */
     DDL__NONTEMPORAL_MINIMUM = 640,
     DDL__STORES_LONG = 128 * 1024,
-    DDL__STORES_TIMED = 8, /* one of so many shorter spans is timed, and of the shortest ones: */
+    DDL__STORES_TIMED = 8, /* one of this many shorter spans is timed */
     DDL__STORES_SELDOM = 32,
     DDL__STORES_TRY = 31,  /* timed spans between tries of a kind that is as fast */
-    DDL__STORES_RARELY = 8 /* times as many at most, for a slower kind */
+    DDL__STORES_RARELY = 8 /* at most this many times as many for a slower kind */
 };
 
-/* What is known of spans of one class. */
+/* The measurements for spans of one class. */
 struct ddl__stores {
     float rate[2];  /* bytes per ns: plain, non-temporal; 0: not known yet */
-    uint32_t spans; /* timed since the last try */
+    uint32_t spans; /* timed spans since the last try */
     uint32_t untimed;
     bool nontemporal; /* the better kind */
 };
 
-/* How much faster non-temporal stores must seem to be chosen. The reader fetches what they stored
- * from memory, which the writer does not see: if both kinds seem about equally fast, plain stores
- * are up to twice as fast in the end. Of long spans, the writer sees a factor of five to ten far if
- * what it stores comes from a cache. If it comes from memory, which bounds both kinds, the writer
- * sees 0.6 to 1.3 near and 1.4 to 2.6 far.
+/* The factor by which non-temporal stores must seem faster to be chosen. The reader fetches their
+ * data from memory, which the writer does not see: if both kinds seem about equally fast to the
+ * writer, plain stores are up to twice as fast overall. For long spans from a cache, the writer
+ * sees a factor of five to ten to a far core. If the data comes from memory, which bounds both
+ * kinds, the writer sees 0.6 to 1.3 near and 1.4 to 2.6 far.
  *
- * After a short span, the non-temporal stores are still under way when the writer goes on, and
+ * After a short span, the non-temporal stores are still in progress when the writer continues, and
  * later plain stores find their lines in other places. The writer sees a factor of 1 to 2.7 near
  * and 5 to 9 far while it stores plainly, and 3 to 6 near and 10 to 30 far while it stores
- * non-temporally. Of the shortest spans, which are timed to the end, it sees 0.5 to 0.9 near and
+ * non-temporally. For the shortest spans, which are timed to the end, it sees 0.5 to 0.9 near and
  * 1.6 to 2.4 far. */
 static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes, bool from_memory)
 {
@@ -59,14 +60,14 @@ static inline float ddl__stores_gain(const ddl__stores *stores, size_t bytes, bo
     return stores->nontemporal ? 8 : 4;
 }
 
-/* The class of a span of at least DDL__NONTEMPORAL_MINIMUM bytes: by its length, and a long one by
- * where it comes from. */
+/* Return the class of a span of at least DDL__NONTEMPORAL_MINIMUM bytes: by its length, and for a
+ * long one by its source. */
 static inline unsigned ddl__stores_class(size_t bytes, bool from_memory)
 {
     return bytes >= DDL__STORES_LONG ? 2 + from_memory : bytes >= DDL__COPY_MINIMUM;
 }
 
-/* Whether to time the next span, of at least DDL__NONTEMPORAL_MINIMUM bytes. */
+/* Return true if the next span, of at least DDL__NONTEMPORAL_MINIMUM bytes, is to be timed. */
 static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
 {
     uint32_t period = bytes < DDL__COPY_MINIMUM ? DDL__STORES_SELDOM : DDL__STORES_TIMED;
@@ -76,7 +77,7 @@ static inline bool ddl__stores_time(ddl__stores *stores, size_t bytes)
     return true;
 }
 
-/* Whether to store the next span, which is timed, non-temporally. */
+/* Return true if the next span, which is timed, is to be stored non-temporally. */
 static inline bool ddl__stores_choose(ddl__stores *stores)
 {
     bool better = stores->nontemporal;
@@ -91,9 +92,9 @@ static inline bool ddl__stores_choose(ddl__stores *stores)
     return !better;
 }
 
-/* For spans of the middle class. What the other kind gave while it was the better one says nothing
- * about now, so the change is believed until that kind is tried. 16 times is what far cores show.
- */
+/* For spans of the middle class, after a change of the better kind. The old rate of the other kind
+ * is outdated, so assume the change is right until that kind is tried: far cores show up to 16
+ * times. */
 static inline void ddl__stores_believe(ddl__stores *stores)
 {
     float *rate = stores->rate;
@@ -104,8 +105,9 @@ static inline void ddl__stores_believe(ddl__stores *stores)
         rate[1] = rate[0];
 }
 
-/* A span of so many bytes took so long. One slow sample, as a preemption gives, decides nothing. A
- * fast one of a long span is believed: nothing makes it seem faster than it was. */
+/* Learn from a span of this many bytes and nanoseconds. One slow sample, as after a preemption,
+ * decides nothing. A fast sample of a long span is always valid, because nothing makes it seem
+ * faster than it was. */
 static inline void ddl__stores_learn(ddl__stores *stores, bool nontemporal, size_t bytes,
                                      bool from_memory, int64_t ns)
 {
@@ -120,16 +122,16 @@ static inline void ddl__stores_learn(ddl__stores *stores, bool nontemporal, size
         ddl__stores_believe(stores);
 }
 
-/* What a link over shared memory knows of spans to its peer alone, or to several peers of which it
- * is the first. A far and a near peer have stores of their own. */
+/* Return the measurements of a shared-memory link for spans to its peer alone, or to several peers
+ * of which it is the first. Far and near peers have separate measurements. */
 static inline ddl__stores *ddl__link_stores(const ddl__link *link, bool several, size_t bytes,
                                             bool from_memory)
 {
     return &link->stores[several * DDL__STORES + ddl__stores_class(bytes, from_memory)];
 }
 
-/* Whether a span of at least DDL__NONTEMPORAL_MINIMUM bytes to these peers had better be stored
- * non-temporally: for a writer that computes what it stores, so that it cannot be timed. */
+/* Return true if a span of at least DDL__NONTEMPORAL_MINIMUM bytes to these peers should be stored
+ * non-temporally. For a writer that computes the data, and therefore cannot time the stores. */
 static inline bool ddl__links_nontemporal(ddl__link *const *to, unsigned n, size_t bytes)
 {
     const bool from_memory = to[0]->from_memory;

@@ -18,11 +18,11 @@
 
 enum {
     SOCKET_BUFFER = 4 << 20,
-    LANE_BUFFER = 512 << 10, /* what a slow lane may queue; the kernel doubles it */
+    LANE_BUFFER = 512 << 10, /* queue of a slow lane; the kernel doubles it */
     NEAR_BUFFER = 128 << 10, /* the same between ranks of one machine */
 
-    /* A peer whose kernel does not answer is gone, or the network is. It is probed while nothing is
-     * under way; otherwise its missing acknowledgements show it. */
+    /* If a peer's kernel does not answer, the peer is dead or the network has failed. Keepalive
+     * probes detect that on an idle connection, missing acknowledgements on a busy one. */
     KEEPALIVE_IDLE_S = DDL__KEEPALIVE_IDLE / DDL__S,
     KEEPALIVE_EACH_S = DDL__KEEPALIVE_EACH / DDL__S,
     KEEPALIVE_PROBES = 3
@@ -30,8 +30,8 @@ enum {
 
 /* --------------------------------------------------------------------------------- silent peers */
 
-/* Whether data was retransmitted and nothing has come back for a long time. A peer that takes
- * nothing in, but whose kernel answers, is only slow. */
+/* Return true if data was retransmitted and nothing was received for a long time. A peer that reads
+ * nothing, but whose kernel answers, is only slow. */
 static bool is_silent(int fd)
 {
     struct tcp_info info;
@@ -42,7 +42,7 @@ static bool is_silent(int fd)
 
 static void link_examine(ddl__tcp_link *l)
 {
-    static const char why[] = "the peer's host has not acknowledged anything for long";
+    static const char why[] = "the peer's host has not acknowledged any data for a long time";
     if (is_silent(l->fd))
         ddl__tcp_lose(l, l->buffers->name, why);
     for (unsigned i = 0; i < l->n_lanes && l->base.state == DDL__LINK_OPEN; i++)
@@ -50,13 +50,13 @@ static void link_examine(ddl__tcp_link *l)
             ddl__tcp_lose(l, l->lanes[i].name, why);
 }
 
-/* The kernel wakes sleepers by itself; this is a good time to check the sockets. */
+/* The kernel itself wakes sleepers; use this call to check the sockets. */
 static void tcp_sleeping(ddl__link *link, bool asleep)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     if (!asleep || link->state != DDL__LINK_OPEN || l->fd < 0)
         return;
-    if (l->lost_at) /* the reason may have come, or not in time */
+    if (l->lost_at) /* the reason may have arrived, or be overdue */
         ddl__tcp_look(link);
     int64_t now = ddl__now();
     if (now < l->examined + DDL__UNACKNOWLEDGED_POLL)
@@ -67,9 +67,9 @@ static void tcp_sleeping(ddl__link *link, bool asleep)
 
 /* ------------------------------------------------------------------------------ life and death */
 
-/* A leave message is sent after everything that waits, an abort before everything but a span that
- * has begun. If the rest of that span does not fit into the socket now, the abort cannot be sent,
- * since the user memory may be gone soon. */
+/* Close the link. A leave message is sent after everything that waits, an abort before everything
+ * but a span that has been started. If the rest of that span does not fit into the socket now, the
+ * abort cannot be sent, because the user memory may soon be freed. */
 static void tcp_close(ddl__link *link, const char *reason)
 {
     static const ddl__signature none;
@@ -91,8 +91,8 @@ static void tcp_close(ddl__link *link, const char *reason)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Closing a socket with unread data, even the peer's leave message, resets the connection and
- * discards what was sent last. */
+/* Read the rest and close. Closing a socket with unread data, even the peer's leave message, resets
+ * the connection and discards what was sent last. */
 static void empty_and_close(int fd)
 {
     char rest[DDL__TCP_PAGE];
@@ -106,7 +106,7 @@ static void tcp_destroy(ddl__link *link)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);
     if (l->fd < 0)
-        ddl__tcp_adopt(l); /* a peer that has just connected is to get the leave message, too */
+        ddl__tcp_adopt(l); /* a peer that has just connected gets the leave message, too */
     tcp_close(link, NULL);
     ddl__tcp_drop(l, 0);
     empty_and_close(l->fd);
@@ -143,8 +143,8 @@ static const ddl__link_ops tcp_ops = {
 
 /* ------------------------------------------------------------------------------------- creation */
 
-/* Whether the system grants a large buffer (net.core.rmem_max, wmem_max). A bare socket is asked,
- * once in the process. */
+/* Return true if the system grants a large buffer (net.core.rmem_max, wmem_max). Tested on a bare
+ * socket, once per process. */
 static bool is_buffer_granted(int option)
 {
     enum { UNKNOWN, NO, YES };
@@ -163,8 +163,8 @@ static bool is_buffer_granted(int option)
     return now == YES;
 }
 
-/* Give the socket a large buffer from the start. Where the system caps what may be asked for, its
- * own tuning goes further: then ask for nothing. */
+/* Give the socket a large buffer from the start. If the system limits the size, its own tuning
+ * reaches more: then request nothing. */
 static void buffer_enlarge(int fd, int option)
 {
     static const int bytes = SOCKET_BUFFER;
@@ -172,7 +172,8 @@ static void buffer_enlarge(int fd, int option)
         setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);
 }
 
-/* All but the first are for speed or for noticing ends, and may be refused (by a unix socket). */
+/* All options but the first are for speed or for detecting ends, and may be refused (by a unix
+ * socket). */
 void ddl__tcp_socket_prepare(int fd, bool lane)
 {
     static const int yes = 1, idle = KEEPALIVE_IDLE_S, each = KEEPALIVE_EACH_S,
@@ -190,7 +191,7 @@ void ddl__tcp_socket_prepare(int fd, bool lane)
         buffer_enlarge(fd, SO_SNDBUF);
 }
 
-/* `buffers`: NULL: behind the link. */
+/* `buffers` NULL: allocate them with the link. */
 static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_buffers *buffers)
 {
     ddl__tcp_link *l = calloc(1, sizeof *l + (buffers ? 0 : sizeof *buffers));
@@ -200,7 +201,7 @@ static ddl__tcp_link *link_create(ddl__slots *slots, ddl__tcp_buffers *buffers)
     }
     l->buffers = buffers ? buffers : (ddl__tcp_buffers *)(l + 1);
     l->base.reason = l->buffers->reason;
-    if (l->buffers->farewell[0]) /* buffers are used again after a link that failed */
+    if (l->buffers->farewell[0]) /* buffers are reused after a link that failed */
         l->buffers->farewell[0] = 0;
     l->base.ops = &tcp_ops;
     l->base.fd = l->fd = -1;
@@ -239,9 +240,9 @@ ddl__link *ddl__tcp_link_create_unopened(ddl__slots *slots, ddl__tcp_buffers *bu
     return &l->base;
 }
 
-/* A network needs a queue that covers its delay and the time that the driver is busy elsewhere.
- * Between ranks of one machine, queued data only falls out of the caches before it is read, and so
- * do the pages that the kernel copies to next. */
+/* Use a short send queue. Only a network needs a queue that covers its delay and the time that the
+ * driver is busy elsewhere. Between ranks of one machine, queued data drops out of the caches
+ * before it is read, and so do the pages that the kernel copies to next. */
 void ddl__tcp_link_shorten(ddl__link *link)
 {
     static const int bytes = NEAR_BUFFER;
@@ -275,8 +276,8 @@ void ddl__tcp_link_describe(const ddl__link *link, char *text, size_t size)
     }
 }
 
-/* Watch a socket as a driver watches a link. Nobody reads the events of the descriptor that joins
- * several sockets: it represents them in the descriptor of the driver. */
+/* Watch a socket as a driver watches a link. The events of the descriptor that joins several
+ * sockets are not read: it represents them in the driver's epoll. */
 static bool epoll_watch(int epoll, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};

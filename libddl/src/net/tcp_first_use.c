@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP links that get their connection when one of the two ends first sends.
  *
- * The sender asks for the connection (connect/first_use.h dials it); the other end gets it
- * unasked. A rank that has waited for a while to receive asks as well: a peer that is gone then
- * shows, also if nobody monitors it any more. Another thread leaves it in `arrival`, and the driver
- * takes it over at the next send, receive or event that the descriptor -1 has made fail. Only the
- * driver changes `fd` and `seal`: under the lock, since any thread may close. What was queued is
- * sent then. */
+ * The sender requests the connection (connect/first_use.h dials it); the other end gets it without
+ * a request. A rank that has waited for a while to receive also requests it, which reveals a dead
+ * peer even if no member monitors it any more. Another thread stores the connection in `arrival`.
+ * The driver adopts it at the next send or receive, which fail on the descriptor -1, or at the next
+ * event. Only the driver changes `fd` and `seal`, under the lock, because any thread may close. It
+ * then sends what was queued. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -62,7 +62,7 @@ static void link_lapse(ddl__tcp_link *l)
     ddl__tcp_stop(l);
     pthread_mutex_unlock(&l->lock);
     if (l->arrival.lapsed == DDL__LINK_LOST)
-        ddl__tcp_lose(l, "", "it ended before it was connected with this rank");
+        ddl__tcp_lose(l, "", "it exited before it was connected to this rank");
     else
         l->base.state = l->arrival.lapsed;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_receive.c - the receiving half of a TCP link.
  *
- * `got` counts the bytes of the next frame received over the first connection, header included, and
- * is the whole state. One recvmsg reads header and payload, the payload straight into its place,
- * assuming that the next frame is the expected span. It never reads more, so the stream stays in
- * step. If the assumption is wrong, the expected span will never come, and its place may hold the
- * first bytes of another frame. A header that poll has read waits until its span is asked for.
+ * `got` counts the received bytes of the next frame over the first connection, including its
+ * header, and is the whole state. One recvmsg reads header and payload, the payload directly into
+ * its destination, assuming that the next frame is the expected span. It never reads more, so the
+ * stream stays in step. If the assumption is wrong, the expected span will never arrive, and its
+ * destination may hold the first bytes of another frame. A header that poll has read waits until
+ * its span is requested.
  *
  * Edges. A short read or write means that the socket is exhausted and an event will follow. An end
- * of file right behind the data is the exception: it came with an event already seen. After an
- * event, reads therefore go on until EAGAIN. */
+ * of file right behind the data is the exception: its event was already seen. After an event, reads
+ * therefore continue until EAGAIN. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ void ddl__tcp_lose(ddl__tcp_link *l, const char *name, const char *reason)
     snprintf(l->base.reason, DDL__LINK_REASON, "%s%s%s", name, name[0] ? ": " : "", reason);
 }
 
-/* The connection has ended, with an errno or 0. */
+/* Handle the end of the connection, with an errno or 0. */
 static void lose_stream(ddl__tcp_link *l, int error)
 {
     if (!error) {
@@ -44,7 +45,8 @@ static void lose_stream(ddl__tcp_link *l, int error)
     }
 }
 
-/* Nothing more has come. Report the failure of a lane when it is due. Always false. */
+/* Report the failure of a lane when it is due, if nothing more has arrived. Always returns
+ * false. */
 static bool link_check_loss(ddl__tcp_link *l)
 {
     if (l->lost_at && l->base.state == DDL__LINK_OPEN && ddl__now() > l->lost_at)
@@ -52,8 +54,8 @@ static bool link_check_loss(ddl__tcp_link *l)
     return false;
 }
 
-/* A header has come, with `extra` bytes behind it in the place of the expected span. False if it is
- * not valid. The text of a control frame is moved to its own place. */
+/* Check a received header, which has `extra` bytes behind it in the destination of the expected
+ * span. Return false if it is not valid. The text of a control frame is moved to its own buffer. */
 static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
 {
     uint32_t bytes = l->head.bytes;
@@ -74,10 +76,10 @@ static bool header_accept(ddl__tcp_link *l, const void *payload, size_t extra)
     return false;
 }
 
-/* What to do about the current frame. */
+/* The next step for the current frame. */
 typedef enum progress { MORE, WHOLE, STOP } progress;
 
-/* The header of the expected long span has come. */
+/* Start the expected long span, whose header was received. */
 static progress span_assemble(ddl__tcp_link *l, void *into, size_t bytes)
 {
     if (!l->assembling) {
@@ -112,7 +114,7 @@ static progress header_match(ddl__tcp_link *l, void *into, size_t bytes,
     return STOP;
 }
 
-/* Receive the rest of a frame over the first connection; false when the socket is exhausted. */
+/* Receive the rest of a frame over the first connection. False if the socket is exhausted. */
 static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
 {
     struct iovec pieces[2];
@@ -127,7 +129,7 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
         l->got += (size_t)k;
         if (before < sizeof l->head && l->got >= sizeof l->head &&
             !header_accept(l, into, l->got - sizeof l->head))
-            ddl__tcp_lose(l, l->buffers->name, "what came is not a libddl frame");
+            ddl__tcp_lose(l, l->buffers->name, "the received bytes are not a libddl frame");
         return (size_t)k == want || l->event;
     }
     if (k == 0) {
@@ -144,8 +146,8 @@ static bool frame_read(ddl__tcp_link *l, void *into, size_t bytes)
     return true;
 }
 
-/* Receive the next span; true when it is complete. With signature NULL, only look what comes next.
- */
+/* Receive the next span. Return true if it is complete. With signature NULL, only determine what is
+ * next. */
 static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
                          const ddl__signature *signature)
 {
@@ -169,15 +171,15 @@ static bool span_receive(ddl__tcp_link *l, void *into, size_t bytes,
     return false;
 }
 
-/* Bytes of the current span that have yet to come over the first connection. */
+/* Return the bytes of the current span that have yet to arrive over the first connection. */
 static size_t inline_left(const ddl__tcp_link *l)
 {
     size_t payload = ddl__tcp_is_long(l, l->head.bytes) ? 0 : l->head.bytes;
     return sizeof l->head + payload - l->got;
 }
 
-/* The expected span will never be complete. Skip it and all that follows, up to the farewell in
- * which the peer says why. */
+/* Skip an expected span that will never be complete, and everything up to the farewell that
+ * contains the peer's reason. */
 static void seek_farewell(ddl__tcp_link *l)
 {
     char rest[DDL__TCP_PAGE];
@@ -219,7 +221,7 @@ void ddl__tcp_look(ddl__link *link)
         span_receive(l, NULL, 0, NULL);
 }
 
-/* While the state is open, a received header is that of a span. */
+/* While the state is open, a received header belongs to a span. */
 bool ddl__tcp_next(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     ddl__tcp_link *l = ddl__tcp_of(link);

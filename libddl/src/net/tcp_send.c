@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_send.c - the sending half of a TCP link.
  *
- * Frames wait in a ring and point at user memory or at a slot; the oldest may be half sent. A frame
- * that finds the ring empty is sent at once. flush sends the rest, many frames per system call. A
- * slot counts the links that have yet to send it and is free at zero. The last place of the ring is
+ * Frames wait in a ring and point to user memory or to a slot; the oldest may be half sent. A frame
+ * is sent at once if the ring is empty. flush sends the rest, many frames per system call. A slot
+ * counts the links that have yet to send it and is free at zero. The last entry of the ring is
  * reserved for the farewell.
  *
- * A link that is closed, or whose sending has failed, discards what it is given, so that nobody
- * waits for room on a dead link. The cause is learned by receiving, where a leave message, an abort
- * and data may precede the error. If a lane fails, the first connection remains for the farewell.
- */
+ * A link that is closed, or that has failed to send, discards new frames, so that no caller waits
+ * for room on a dead link. The cause is learned by receiving, because a leave message, an abort or
+ * data may precede the error. If a lane fails, the first connection remains for the farewell. */
 #include <assert.h>
 #include <errno.h>
 #include <sys/socket.h>
 
 #include "net/tcp_link.h"
 
-enum { BATCH = 16 /* frames to one sendmsg */ };
+enum { BATCH = 16 /* frames in one sendmsg */ };
 
 static ddl__tcp_frame *queue_at(ddl__tcp_link *l, unsigned i)
 {
     return &l->buffers->frames[(l->oldest + i) % DDL__TCP_QUEUE];
 }
 
-/* The bytes of the payload that go over the first connection. */
+/* Return the bytes of the payload that are sent over the first connection. */
 static size_t inline_bytes(const ddl__tcp_frame *f)
 {
     return f->payload ? f->head.bytes : 0;
@@ -77,7 +76,7 @@ void ddl__tcp_stop(ddl__tcp_link *l)
     l->shut = true;
 }
 
-/* Sending has failed, unless the socket is full. */
+/* Fail the link after a send error. A full socket is not an error. */
 static void stop_unless_full(ddl__tcp_link *l)
 {
     if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -128,7 +127,7 @@ void ddl__tcp_push(ddl__tcp_link *l)
         ddl__tcp_stop(l);
 }
 
-/* Unlock, in the thread of the driver. After a failure to send, receive the cause. */
+/* Unlock, in the driver's thread. After a send error, receive the cause. */
 static void unlock(ddl__tcp_link *l)
 {
     int error = l->error;

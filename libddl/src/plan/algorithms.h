@@ -2,8 +2,8 @@
 /* algorithms.h - the table of all algorithms: one line each.
  *
  * row(NUMBER, descriptor) gives the next number to an algorithm; its descriptor is
- * ddl__<descriptor> in the file of that name (builder.h has the type). Ranks tell each other
- * choices by number, so a new row goes to the end.
+ * ddl__<descriptor> in the file of that name (builder.h has the type). Ranks exchange choices as
+ * numbers, so a new row must be the last.
  *
  * more(NUMBER, descriptor) is a second algorithm under the number and name of the row before it. */
 #ifndef DDL_PLAN_ALGORITHMS_H

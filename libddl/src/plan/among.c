@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Among: an all-reduce of some of the ranks, such as one of each host. Its plan is that of a comm
- * of these alone. */
+/* Among: an all-reduce of some of the ranks, for example one rank of each host. Its plan is the
+ * plan of a comm of only these ranks. */
 #include "plan/builder.h"
 
-/* As these ranks number themselves. */
+/* Return the request in the numbering of these ranks. */
 ddl__request ddl__among_request(const ddl__request *request)
 {
     ddl__request own = *request;
@@ -27,7 +27,8 @@ static uint32_t count_ranks(const ddl__plan *plan)
     return n;
 }
 
-/* An average is that of all ranks: each operand is a sum already. */
+/* Convert the plan to ranks of the whole comm. An average divides by the number of all ranks,
+ * because each operand is already a sum. */
 void ddl__among_renumber(const ddl__request *request, ddl__plan *plan)
 {
     for (uint32_t i = 0, n = count_ranks(plan); i < n; i++)

@@ -58,8 +58,9 @@ void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer)
                      publishes ? ddl__one_rank(peer) : ddl__no_ranks());
 }
 
-/* At most the length asked for and what the window allows, in whole cache lines if it is that long.
- * All segments of the longest step get about the same length, as a short one costs as much. */
+/* Return the segment: at most the requested length and what the window allows, rounded to whole
+ * cache lines if long enough. All segments of the longest step get about the same length, because a
+ * short one costs as much. */
 int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans)
 {
     int64_t bytes = request->segment_bytes;

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* builder.h - what every algorithm has and uses: its descriptor, steps, lists of ranks, segments.
- * For the files of this folder and its tests. */
+/* builder.h - the common parts of the algorithms: descriptor, steps, lists of ranks, segments. For
+ * the files of this folder and its tests. */
 #ifndef DDL_PLAN_BUILDER_H
 #define DDL_PLAN_BUILDER_H
 
 #include "plan/costs.h"
 #include "plan/request.h"
 
-/* How plans are cut, in bytes unless said otherwise. */
+/* Limits for the segments of plans, in bytes unless noted. */
 enum {
     DDL__SEGMENT_SHARED = 256 << 10, /* fits a core's second-level cache with its operands */
     DDL__SEGMENT_WIRES = 128 << 10,
-    DDL__SEGMENT_WIRES_SHORT = 64 << 10, /* the shortest that is divided between interfaces */
+    /* the shortest segment that is divided between interfaces */
+    DDL__SEGMENT_WIRES_SHORT = 64 << 10,
     DDL__SEGMENT_MAX = 1 << 30,
 
-    /* Segments under way on each link of a ring: they hide latency and fit a small window. */
+    /* Segments in flight on each link of a ring: they hide latency and fit a small window. */
     DDL__RING_DEPTH = 8,
 
-    /* At most for one-shot: in shared memory; over levels that a mode string declares. */
+    /* Longest message for one-shot: in shared memory; over levels that a mode string declares. */
     DDL__ONE_SHOT_SHARED = 8 << 10,
     DDL__ONE_SHOT_DECLARED = 4 << 10,
 
-    /* Waves whose spans fit the window. Two are needed, the others are slack. */
+    /* Waves whose spans must fit the window. Two are needed, the others are slack. */
     DDL__WAVES = 4
 };
 
@@ -34,22 +35,23 @@ typedef struct ddl__builder {
 
 typedef struct ddl__algorithm_descriptor {
     const char *name;
-    unsigned kinds; /* bits of the operations that it carries out: DDL__KIND, or several */
+    unsigned kinds; /* bits of the supported operations: DDL__KIND, or several */
 
-    /* Whether it can carry out such a request; NULL: always. */
+    /* Return true if the algorithm supports the request; NULL: always. */
     bool (*fits)(const ddl__request *request);
 
-    /* Add the time that it takes; NULL: none. */
+    /* Add the predicted time; NULL: none. */
     void (*cost)(ddl__cost *cost);
 
     /* Add the steps of one rank. Returns how many segments must fit the window, unless it sets
      * plan->segment and the steps' pieces itself. */
     int64_t (*build)(ddl__builder *builder);
 
-    /* Whether to compare it with others for a request that fits; NULL: always. */
+    /* Return true if the algorithm should be compared with others for a request that fits; NULL:
+     * always. */
     bool (*competes)(const ddl__request *request);
 
-    /* Over wires, compare segments of DDL__SEGMENT_WIRES_SHORT too. */
+    /* Over wires, also compare segments of DDL__SEGMENT_WIRES_SHORT. */
     bool has_short_segments;
 } ddl__algorithm_descriptor;
 
@@ -57,8 +59,8 @@ typedef struct ddl__algorithm_descriptor {
     extern const ddl__algorithm_descriptor ddl__##descriptor;
 DDL__ALGORITHM_TABLE(DDL__ALGORITHM_DECLARE, DDL__ALGORITHM_DECLARE)
 
-/* Operands or targets of a step: `n` ranks from `first` on, modulo the size; or with a list of `of`
- * ranks, those from index `first` on, modulo its length. */
+/* Operands or targets of a step: the `n` ranks from `first` on, modulo the size; or if there is a
+ * list of `of` ranks, its entries from index `first` on, modulo its length. */
 typedef struct ddl__ranks {
     int first, n;
     const uint32_t *list;
@@ -80,13 +82,13 @@ static inline ddl__ranks ddl__listed_ranks(const uint32_t *list, uint32_t n)
     return (ddl__ranks){.n = (int)n, .list = list, .of = (int)n};
 }
 
-/* In rank order, so that all ranks reduce in the same order. */
+/* All ranks in rank order, so that all ranks reduce in the same order. */
 static inline ddl__ranks ddl__all_ranks(const ddl__request *request)
 {
     return (ddl__ranks){.n = request->size};
 }
 
-/* All but this rank, from the next one on, so that not all send to the same rank at once. */
+/* All other ranks, from the next one on, so that not all send to the same rank at once. */
 static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 {
     return (ddl__ranks){.first = request->rank + 1, .n = request->size - 1};
@@ -96,13 +98,14 @@ static inline ddl__ranks ddl__other_ranks(const ddl__request *request)
 void ddl__builder_add(ddl__builder *builder, ddl__step step, ddl__ranks operands,
                       ddl__ranks targets);
 
-/* The same with one peer: the target of a publish, the operand of a take. */
+/* Append a step with one peer: the target of a publish, the operand of a take. */
 void ddl__builder_add_peer(ddl__builder *builder, ddl__step step, int64_t peer);
 
-/* Make room in an array, whose pointer is at `items`. False when out of memory. */
+/* Make room in an array, whose pointer is at `items`. Return false if out of memory. */
 bool ddl__grow(void *items, uint32_t *room, uint32_t needed, size_t size);
 
-/* Elements of a segment where the longest step has `longest` and `spans` must fit the window. */
+/* Return the elements of a segment if the longest step has `longest` elements and `spans` segments
+ * must fit the window. */
 int64_t ddl__choose_segment(const ddl__request *request, int64_t longest, int64_t spans);
 
 /* ---- choice.c ---- */
@@ -112,31 +115,30 @@ typedef struct ddl__algorithm_entry {
     const ddl__algorithm_descriptor *descriptor;
 } ddl__algorithm_entry;
 
-/* The algorithm of that number; NULL if it does not fit the request. */
+/* Return the algorithm of that number, or NULL if it does not support the request. */
 const ddl__algorithm_entry *ddl__algorithm_find(ddl__algorithm number, const ddl__request *request);
 
-/* The one that is asked for, if it fits, else the one that is chosen. */
+/* Return the requested algorithm if it supports the request, else the chosen one. */
 const ddl__algorithm_entry *ddl__algorithm_choose(const ddl__request *request);
 
-/* ---- Of single algorithms. ---- */
+/* ---- Functions of single algorithms. ---- */
 
-/* Whether one-shot takes no longer than direct for a short reduction in shared memory. */
+/* Return true if one-shot is at least as fast as direct for a short reduction in shared memory. */
 bool ddl__one_shot_beats_direct(const ddl__request *request);
 
-/* The request of an ordered sum; or `plain`, an all-reduce in whose plan the additions are the
- * same.
- */
+/* Return the request of an ordered sum; or `plain`, set to an all-reduce whose plan has the same
+ * additions. */
 const ddl__request *ddl__ordered_resolve(const ddl__request *request, ddl__request *plain);
 
-/* ---- among.c: the request of a comm of request->among alone, and what makes its plan one of the
- * whole comm. ---- */
+/* ---- among.c: the request of a comm of only the ranks of request->among, and the conversion of
+ * its plan into one of the whole comm. ---- */
 ddl__request ddl__among_request(const ddl__request *request);
 void ddl__among_renumber(const ddl__request *request, ddl__plan *plan);
 
-/* Rounds between sending and receiving in pairwise. */
+/* Return the number of rounds between sending and receiving in pairwise. */
 int ddl__pairwise_lag(const ddl__request *request);
 
-/* Hierarchical; with `halves`, each level of wires is divided by two repeatedly. */
+/* Hierarchical; with `halves`, each level of wires is halved repeatedly. */
 void ddl__hierarchical_cost(ddl__cost *cost, bool halves);
 int64_t ddl__hierarchical_build(ddl__builder *builder, bool halves);
 

@@ -2,13 +2,13 @@
 /* Chain: broadcast and reduce of long messages.
  *
  * The ranks are a chain that starts at the root of a broadcast and ends at the root of a reduce.
- * Each rank passes on what it receives; in a reduce it adds its own operand first. Segments follow
+ * Each rank forwards what it receives; in a reduce it adds its own operand first. Segments follow
  * each other, so all links are busy at once.
  *
  * Steps: p - 1, and one for each further segment. Messages: each segment. Bytes: N on each link. */
 #include "plan/builder.h"
 
-/* On hosts of several ranks, leaders do the same with fewer links. */
+/* On hosts of several ranks, leaders does the same with fewer links. */
 static bool competes(const ddl__request *request)
 {
     return !ddl__request_has_hosts(request);
@@ -19,7 +19,8 @@ static void cost(ddl__cost *c)
     ddl__cost_add_pipeline(c, c->request->size);
 }
 
-/* The rank after the root starts. Only the root's buffer is written. */
+/* Add a link of a reduce. The chain starts at the rank after the root. Only the root's buffer is
+ * written. */
 static void add_reducing_link(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

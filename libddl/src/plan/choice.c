@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which algorithm carries out a request.
+/* The choice of the algorithm for a request.
  *
- * The choice depends only on what all members of a comm know, and on no measurement, since the
+ * The choice depends only on what all members of a comm know, and on no measurement, because the
  * order of additions must be the same on all ranks and in every run. Over wires the predicted costs
  * decide. In shared memory fixed sizes decide, because caches do not follow a model of latency and
  * bandwidth. They were measured with few ranks (docs/lab/experiments.md). */
@@ -56,7 +56,8 @@ double ddl__algorithm_cost(ddl__algorithm number, const ddl__request *request)
     return entry ? ddl__cost_seconds(entry->descriptor, request) : 0;
 }
 
-/* The choice in shared memory and for declared levels. DDL__ALGORITHM_NONE: the costs decide. */
+/* Return the choice in shared memory and for declared levels, or DDL__ALGORITHM_NONE if the costs
+ * decide. */
 static ddl__algorithm choose_by_rule(const ddl__request *request)
 {
     int64_t bytes = request->count * (int64_t)request->element;

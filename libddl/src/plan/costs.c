@@ -33,7 +33,8 @@ static int64_t sum(const ddl__share *blocks, int n)
     return all;
 }
 
-/* Uneven blocks count only where all ranks know all lengths. */
+/* Return the bytes of the buffer, or of all blocks. Uneven blocks are counted only if all ranks
+ * know all lengths. */
 static double bytes_of(const ddl__request *request)
 {
     double element = (double)request->element;
@@ -47,7 +48,7 @@ static double bytes_of(const ddl__request *request)
 int ddl__cost_most_on_a_host(const ddl__topology *t, bool crossing)
 {
     int most = 1, *ranks = calloc((size_t)t->groups[DDL__HOSTS], sizeof *ranks);
-    for (int r = 0; ranks && r < t->size; r++) { /* out of memory: 1 */
+    for (int r = 0; ranks && r < t->size; r++) { /* without memory, the result is 1 */
         int host = ddl__topology_group(t, DDL__HOSTS, r);
         if (crossing && ddl__topology_group(t, DDL__HOSTS, (r + 1) % t->size) == host)
             continue;

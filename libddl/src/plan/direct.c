@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Direct: each operation in the fewest hops, with every byte moved once.
  *
- * All-reduce in shared memory: every rank sends each other rank the share that this one is
- * responsible for, reduces its own share over all ranks in one pass, and sends the result to all.
- * Reduce-scatter is the first half of that, all-gather the second; a reduce sends the results only
- * to the root. In a broadcast all ranks read from the root. Over wires only operations of one hop
- * are done so.
+ * All-reduce in shared memory: every rank owns one share. It sends each other rank the share that
+ * the other rank owns, reduces its own share over all ranks in one pass, and sends the result to
+ * all. Reduce-scatter is the first half of that, all-gather the second; a reduce sends the results
+ * only to the root. In a broadcast all ranks read from the root. Over wires only operations of one
+ * hop are done this way.
  *
  * Steps: 2; 1 for reduce-scatter, all-gather and broadcast. Messages: p - 1 from each rank in each
  * step. Bytes: 2 N (1 - 1/p) from each rank, half of that in one step; N (p - 1) in a broadcast. */
 #include "plan/builder.h"
 
-/* All ranks must read each other's memory for an operation of two steps. */
+/* In an operation of two steps, all ranks must read each other's memory. */
 static bool fits(const ddl__request *request)
 {
     return request->all_shared || ddl__request_is(request, DDL__KIND(BROADCAST) | DDL__BLOCK_KINDS);
@@ -28,9 +28,8 @@ static void cost(ddl__cost *c)
             ddl__cost_add_memory(c, c->p - 1, 2 * c->n / c->p * (c->p - 1));
 }
 
-/* Whether a share of the others' buffers is read by one rank only, which may store the result
- * there.
- */
+/* Return true if only one rank reads a share of the others' buffers, so that it may store the
+ * result there. */
 static bool stores_in_place(const ddl__request *request)
 {
     return request->kind == DDL__ALLREDUCE && request->in_place;
@@ -51,7 +50,8 @@ static void take_from_others(ddl__builder *builder, uint32_t skew)
     }
 }
 
-/* Send the others their shares; one wave later reduce the own share and send it to `targets`. */
+/* Send the other ranks their shares; one wave later reduce this rank's share and send it to
+ * `targets`. */
 static void reduce_own_share(ddl__builder *builder, bool keep, int64_t dst, ddl__ranks targets)
 {
     const ddl__request *request = builder->request;

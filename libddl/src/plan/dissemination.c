@@ -2,10 +2,10 @@
 /* Dissemination: the barrier.
  *
  * In round k every rank sends an empty message to the rank 2^k after it, modulo p, and receives one
- * from the rank 2^k before it. After round k a rank has heard, directly or not, from the 2^(k + 1)
- * ranks up to itself. After ceil(log2 p) rounds it has heard from all.
+ * from the rank 2^k before it. After round k, messages from the 2^(k + 1) ranks up to itself have
+ * reached a rank, directly or not. After ceil(log2 p) rounds, messages from all ranks have.
  *
- * Steps: ceil(log2 p). Messages: one from each rank in each round. Bytes: none that count. */
+ * Steps: ceil(log2 p). Messages: one from each rank in each round. Bytes: none. */
 #include "plan/builder.h"
 
 static void cost(ddl__cost *c)
@@ -19,7 +19,7 @@ static void cost(ddl__cost *c)
     }
 }
 
-/* Each round is a wave of its own, so it starts when the one before has been received. */
+/* Each round is one wave, so it starts when the previous round's message has been received. */
 static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;

@@ -6,31 +6,32 @@
 
 #include "plan/builder.h"
 
-/* From `start` on, `owner` owns what its group holds. */
+/* A part of the range that a group holds; `owner` owns it. */
 typedef struct piece {
     int64_t start;
     uint32_t owner;
 } piece;
 
-/* What the groups of a level hold: group g has pieces[first[g]] up to pieces[first[g + 1]]. */
+/* The ranges that the groups of a level hold: group g has pieces[first[g]] up to pieces[first[g +
+ * 1]]. */
 typedef struct holdings {
     piece *pieces;
     uint32_t *first;
     uint32_t n, room;
 } holdings;
 
-enum { PIECES = 16 /* for each rank and level, on average; more counts as too irregular */ };
+enum { PIECES = 16 /* pieces for each rank and level, on average; more are too irregular */ };
 
 typedef struct division {
     ddl__exchanges *exchanges;
     const ddl__hierarchy *hierarchy;
     int rank, level;
     int64_t count;
-    bool regular; /* every rank owns one piece at most so far */
+    bool regular; /* every rank owns at most one piece so far */
     holdings below, above;
-    uint32_t *children; /* of the group in work */
-    uint32_t *at;       /* by child: the index of the piece that contains the cut in work */
-    uint32_t *columns;  /* by cut and child: the owner */
+    uint32_t *children; /* children of the current group */
+    uint32_t *at;       /* by child: the index of the piece that contains the current cut */
+    uint32_t *columns;  /* owners, by cut and child */
     uint32_t column_room;
     uint64_t *pairs; /* scratch memory of count_pairs */
     uint32_t pair_room;
@@ -38,13 +39,13 @@ typedef struct division {
 
 int64_t ddl__part_start(const ddl__exchanges *exchanges, const ddl__exchange *x, int i)
 {
-    /* Rounded down in proportion, so that a half of a half ends where a quarter does. */
+    /* Round down in proportion, so that a half of a half ends at a quarter. */
     int64_t units = x->count / exchanges->unit + (x->count % exchanges->unit != 0);
     int64_t offset = units * i / x->parts * exchanges->unit;
     return x->start + (offset < x->count ? offset : x->count);
 }
 
-/* Append the parts of an exchange to what the group holds. */
+/* Append the parts of an exchange to the pieces that the group holds. */
 static bool hold_parts(division *d, const ddl__exchange *x, const uint32_t *members)
 {
     holdings *h = &d->above;
@@ -104,7 +105,8 @@ static int64_t end_of(const division *d, uint32_t child, uint32_t at)
     return at + 1 < d->below.first[child + 1] ? d->below.pieces[at + 1].start : d->count;
 }
 
-/* Let the children of a group exchange what they hold. Sets `irregular` if their cuts differ. */
+/* Let the children of a group exchange the pieces that they hold. Sets `irregular` if their cuts
+ * differ. */
 static bool join_group(division *d, int n, int parts, bool *irregular)
 {
     uint32_t cuts = 0;
@@ -158,7 +160,7 @@ static void list_children(const division *d, uint32_t *first, uint32_t *list)
     first[0] = 0;
 }
 
-/* Divide what the groups of one level hold between those of the next. */
+/* Divide the ranges of the groups of one level between the groups of the next. */
 static bool join_all(division *d, uint32_t *first, uint32_t *list)
 {
     const ddl__hierarchy *hierarchy = d->hierarchy;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exchanges.h - how a range of elements is divided between all ranks, level by level, for the
+/* exchanges.h - the division of a range of elements between all ranks, level by level, for the
  * hierarchical all-reduces.
  *
  * A group of ranks, such as a host, holds a range if each element has one owner in the group: the
- * rank that has it reduced over the group. A single rank holds the whole range and owns all of it.
+ * rank that has the element reduced over the group. A single rank holds the whole range and owns
+ * all of it.
  *
  * A group holds the range after its children have exchanged it. The range is cut wherever the owner
- * changes in any of the children. For each cut its owners, one from each child, exchange it, and
- * each becomes owner of a part. Since the cuts of all children are merged, the children may be of
- * different sizes. */
+ * changes in any of the children. For each cut, its owners, one from each child, exchange it, and
+ * each becomes the owner of a part. Because the cuts of all children are merged, the children may
+ * have different sizes. */
 #ifndef DDL_PLAN_EXCHANGES_H
 #define DDL_PLAN_EXCHANGES_H
 
@@ -17,35 +18,37 @@
 #include "plan/hierarchy.h"
 
 enum {
-    /* The ranges that two ranks may exchange at a level, so that their spans fit a link. */
+    /* The most ranges that two ranks may exchange at a level, so that their spans fit a link. */
     DDL__PAIR_RANGES = 4
 };
 
 /* A range that some ranks exchange: member i becomes owner of part i. */
 typedef struct ddl__exchange {
     int64_t start, count;
-    uint32_t member;          /* index of the first member in exchanges->members */
-    int members, parts, self; /* the first `parts` members get a part */
+    uint32_t member; /* index of the first member in exchanges->members */
+    /* the first `parts` members get a part; self: the index of this rank */
+    int members, parts, self;
 } ddl__exchange;
 
-/* The exchanges of one rank. Those of a level are in the order of their elements on all ranks. */
+/* The exchanges of one rank. The exchanges of a level are in the order of their elements on all
+ * ranks. */
 typedef struct ddl__exchanges {
-    int n;                               /* levels */
-    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l: list[first[l]] up to list[first[l + 1]] */
+    int n;                               /* number of levels */
+    uint32_t first[DDL__LEVELS_MAX + 1]; /* level l has list[first[l]] up to list[first[l + 1]] */
     ddl__exchange *list;
     uint32_t *members;
     uint32_t n_list, n_members, list_room, member_room;
     int64_t unit;
-    int pair_ranges; /* the most that any two ranks exchange at one level */
+    int pair_ranges; /* the most ranges that any two ranks exchange at one level */
 } ddl__exchanges;
 
-/* Divide `count` elements; parts begin at multiples of `unit`. False when out of memory. If
+/* Divide `count` elements; parts begin at multiples of `unit`. Return false if out of memory. If
  * pair_ranges is above DDL__PAIR_RANGES, the other fields are not valid. */
 bool ddl__exchanges_create(ddl__exchanges *exchanges, const ddl__hierarchy *hierarchy, int rank,
                            int64_t count, int64_t unit);
 void ddl__exchanges_destroy(ddl__exchanges *exchanges);
 
-/* Where part `i` begins. Part `parts` begins where the exchange ends. */
+/* Return the start of part `i`. Part `parts` starts where the exchange ends. */
 int64_t ddl__part_start(const ddl__exchanges *exchanges, const ddl__exchange *exchange, int i);
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hierarchical: the all-reduce over the levels of a machine, which are the ranks of a host, the
- * hosts of a rack, racks and aisles.
+/* Hierarchical: the all-reduce over the levels of a machine: the ranks of a host, the hosts of a
+ * rack, racks and aisles.
  *
  * The buffer is cut into chunks. At each level, the members of an exchange (exchanges.h) send each
  * other their parts of a chunk, and each reduces its own part over all members in their order. The
  * next level divides that part further. After the last level every element is reduced at its one
- * owner. Then results go back level by level, from each owner to the others.
+ * owner. Then the results return level by level, from each owner to the others.
  *
  * Chunks follow each other through the levels, so that all kinds of links are busy at once.
  *
- * The order of additions is that of the levels, whichever rank owns an element.
+ * The order of additions follows the levels, whichever rank owns an element.
  *
  * Steps: 2 for each level, however many groups it joins. Messages: 2 (c - 1) from each rank at a
  * level that joins c groups. Bytes: 2 N (1 - 1/p) from each rank; 2 N (1 - 1/h) on each host's wire
- * each way, since the X ranks of a host share it. */
+ * each way, because the X ranks of a host share it. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -22,8 +22,8 @@
 _Static_assert((int)DDL__FOLDS >= (int)DDL__LEVELS_MAX, "a fold for each level");
 
 enum {
-    /* Waves between publishing a span and reading it, where memory is not short. The spans under
-     * way meanwhile hide the latency of a wire and the delays of peers. */
+    /* Waves between publishing a span and reading it, if there is enough memory. The spans in
+     * flight hide the latency of a wire and the delays of peers. */
     WIRE_LAG = 3
 };
 
@@ -73,15 +73,14 @@ static ddl__step over_part(const context *b, const ddl__exchange *x, int i, uint
                        .stride = now->length};
 }
 
-/* Waves that an exchange at this level takes each way. */
+/* Return the waves that an exchange at this level takes each way. */
 static uint32_t lag_of(const context *b, int level)
 {
     return level < b->hierarchy.inside ? 1 : (uint32_t)b->wire_lag;
 }
 
-/* Of an ordered sum, more than two members are added in the order of the tree (ordered.c says when
- * that is the tree over the workers). Returns the index of the fold; a plan has one for each level.
- */
+/* In an ordered sum, add more than two members in the order of the tree (ordered.c: when that is
+ * the tree over the workers). Return the index of the fold; a plan has one for each level. */
 static uint8_t fold_members(const context *b, int level, int members)
 {
     ddl__fold **fold = &b->builder->plan->folds[level];
@@ -126,7 +125,7 @@ static void reduce_level(const context *b, int level, uint32_t skew)
     }
 }
 
-/* The step that makes the last level's results has sent them. */
+/* The step that makes the last level's results has already sent them. */
 static void gather_level(const context *b, int level, uint32_t skew)
 {
     const ddl__exchanges *exchanges = &b->now->exchanges;
@@ -161,7 +160,7 @@ static void add_steps(context *b, chunks *now)
     }
 }
 
-/* Elements of a chunk that the window and the segments allow. */
+/* Return the elements of a chunk that the window and the segments allow. */
 static int64_t longest_chunk(const ddl__request *request)
 {
     int64_t element = (int64_t)request->element, line = DDL__LINE / element;
@@ -170,7 +169,7 @@ static int64_t longest_chunk(const ddl__request *request)
         bytes = request->segment_bytes;
     if (bytes > DDL__SEGMENT_MAX)
         bytes = DDL__SEGMENT_MAX;
-    /* Two waves are under way in a host's shared memory, whose rings waste some of it at their
+    /* Two waves are in flight in a host's shared memory, whose rings waste some of it at their
      * ends. Only one level uses its window, unless hosts have nodes or a mode string declares the
      * levels: then it may have to hold what all levels send, which is less than three chunks. */
     bool by_several = request->topology->declared || request->topology->node;
@@ -212,7 +211,7 @@ static void drop(chunks *first, chunks *rest)
     ddl__exchanges_destroy(&rest->exchanges);
 }
 
-/* Take the finest hierarchy in which no two ranks exchange too many ranges. */
+/* Choose the finest hierarchy in which no two ranks exchange too many ranges. */
 static bool choose_levels(context *b, chunks *first, chunks *rest)
 {
     const ddl__request *request = b->builder->request;
@@ -229,7 +228,7 @@ static bool choose_levels(context *b, chunks *first, chunks *rest)
         if (ranges < rest->exchanges.pair_ranges)
             ranges = rest->exchanges.pair_ranges;
         if (ranges <= DDL__PAIR_RANGES) {
-            /* Half a link's spans: both ways, for the waves under way and the current one. */
+            /* Half of a link's spans: both ways, for the waves in flight and the current one. */
             b->wire_lag = DDL__LINK_SPANS / 4 / ranges - 1;
             if (b->wire_lag > WIRE_LAG)
                 b->wire_lag = WIRE_LAG;

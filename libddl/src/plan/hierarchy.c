@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Count the groups of `below` in each group of `above`. A group's first rank tells it apart, since
- * groups are numbered by their first ranks. */
+/* Count the groups of `below` in each group of `above`. Groups are numbered by their first ranks,
+ * so the first rank identifies a group. */
 static void count_children(const ddl__hierarchy *hierarchy, const int *below, int n_below,
                            const int *above, int *children)
 {
@@ -34,7 +34,8 @@ static int largest(const int *children, int n)
 }
 
 /* Append a partition that joins consecutive groups of `below` within the groups of `above`, so that
- * each has about `parts` equal parts. `children` is from count_children; `scratch` has 3 * size. */
+ * each has about `parts` equal parts. `children` is from count_children; `scratch` has 3 * size
+ * entries. */
 static void divide(ddl__hierarchy *hierarchy, const int *below, const int *above,
                    const int *children, int64_t parts, int *scratch)
 {

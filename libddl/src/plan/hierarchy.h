@@ -8,37 +8,37 @@
 #include "topo/topology.h"
 
 enum {
-    /* A level that joins more groups than this, all of one size, is divided: a large message never
+    /* A level that joins more groups of one size than this is divided: a large message then never
      * has more peers at once, and a small one takes fewer hops than with a division by two. */
     DDL__RADIX = 8,
-    DDL__LEVELS_MAX = 32, /* with the divided ones */
+    DDL__LEVELS_MAX = 32, /* including divided levels */
     DDL__COARSEST = 3
 };
 
 /* One partition of the ranks for each level, from single ranks (0) to one group of all (n). */
 typedef struct ddl__hierarchy {
     int size, n;
-    int inside;  /* how many levels lie within hosts: 0, 1 for ranks, 2 with NUMA nodes */
-    bool halves; /* levels above the hosts are divided by two, repeatedly */
+    int inside;  /* number of levels within hosts: 0; 1 for ranks; 2 with NUMA nodes */
+    bool halves; /* levels above the hosts are halved repeatedly */
     bool capped; /* each host has only as many owners as the smallest host has ranks */
     int *groups; /* [level * size + rank]; a level's groups are numbered by their first ranks */
     int n_groups[DDL__LEVELS_MAX + 1];
 } ddl__hierarchy;
 
-/* The levels of a topology, divided by DDL__RADIX or in halves. Coarseness 0 has all levels; each
- * higher one has fewer; DDL__COARSEST always fits the links. False when out of memory. */
+/* Create the levels of a topology, divided by DDL__RADIX or in halves. Coarseness 0 has all levels;
+ * each higher one has fewer; DDL__COARSEST always fits the links. Return false if out of memory. */
 bool ddl__hierarchy_create(ddl__hierarchy *hierarchy, const ddl__topology *topology, bool halves,
                            int coarseness);
 void ddl__hierarchy_destroy(ddl__hierarchy *hierarchy);
 
-/* The group of each rank at a level. */
+/* Return the group of each rank at a level. */
 static inline int *ddl__hierarchy_groups(const ddl__hierarchy *hierarchy, int level)
 {
     return hierarchy->groups + (size_t)level * (size_t)hierarchy->size;
 }
 
-/* The number of groups that a level joins first when it joins `groups` of one size: the largest
- * divisor up to DDL__RADIX; 1: there is none. */
+/* Return how many of `groups` groups of one size a level joins first: the largest divisor up to
+ * DDL__RADIX; 1 if there is none. */
 static inline int ddl__hierarchy_radix(int groups)
 {
     int divisor = DDL__RADIX;

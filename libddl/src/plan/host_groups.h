@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host_groups.h - the ranks of each host. For the algorithms that go host by host. */
+/* host_groups.h - the ranks of each host, for the algorithms that work host by host. */
 #ifndef DDL_PLAN_HOST_GROUPS_H
 #define DDL_PLAN_HOST_GROUPS_H
 
@@ -9,17 +9,17 @@ typedef struct ddl__host_groups {
     int hosts, self; /* number of hosts; this rank's host */
     uint32_t *first; /* host h has ranks[first[h]] up to ranks[first[h + 1]] */
     uint32_t *ranks; /* by host, in rank order */
-    uint32_t *local; /* by rank: its index in its host */
+    uint32_t *local; /* by rank: its index on its host */
 } ddl__host_groups;
 
-/* Without a topology every rank is a host of its own. */
+/* Return the host of a rank. Without a topology every rank is a host. */
 int ddl__host_of(const ddl__request *request, int rank);
 
-/* The rank that leads a host: the root on its own host, elsewhere the first. */
+/* Return the leader of a host: the root on its own host, elsewhere the first rank. */
 uint32_t ddl__host_leader(const ddl__host_groups *groups, const ddl__request *request, int host,
                           int root);
 
-/* False when out of memory. */
+/* Return false if out of memory. */
 bool ddl__host_groups_create(ddl__host_groups *groups, const ddl__request *request);
 void ddl__host_groups_destroy(ddl__host_groups *groups);
 
@@ -33,10 +33,11 @@ static inline const uint32_t *ddl__host_ranks(const ddl__host_groups *h, int hos
     return h->ranks + h->first[host];
 }
 
-/* How many ranks the largest and the smallest host have. */
+/* Return the number of ranks of the largest and the smallest host. */
 void ddl__host_groups_range(const ddl__host_groups *groups, uint32_t *most, uint32_t *least);
 
-/* How many of the next `n` ranks have consecutive numbers, so that their blocks are contiguous. */
+/* Return how many of the next `n` ranks have consecutive numbers, so that their blocks are
+ * contiguous. */
 static inline uint32_t ddl__run_length(const uint32_t *ranks, uint32_t n)
 {
     uint32_t run = 1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts: all-gather and reduce-scatter over hosts of several ranks.
  *
- * Each block crosses to every other host once, and travels within a host in shared memory. Every
- * host has an agent for each rank of the other hosts. In an all-gather the agent receives the
- * rank's block and forwards it to its host. In a reduce-scatter it reduces what its host has for
+ * Each block is sent to every other host once, and distributed within a host in shared memory.
+ * Every host has an agent for each rank of the other hosts. In an all-gather the agent receives the
+ * rank's block and forwards it to its host. In a reduce-scatter it reduces its host's operands for
  * the rank and sends the sum there. The ranks of a host are spread evenly over the agents of
  * another.
  *
@@ -12,8 +12,8 @@
  * round has as many waves as the longest block has segments, so rounds follow each other without a
  * gap.
  *
- * The order of additions of a block is its own host's ranks first, then the sums of the other hosts
- * in the order of the rounds.
+ * A block is added up over its own host's ranks first, then over the sums of the other hosts in the
+ * order of the rounds.
  *
  * Steps: a hop in memory, h - 1 rounds that do not wait for each other, a hop in memory. Messages:
  * h - 1 from each rank over wires. Bytes: N (1 - 1/h) each way on each host's wire. */
@@ -21,15 +21,15 @@
 #include "plan/host_groups.h"
 
 enum {
-    LAG = 3,            /* waves between sending over a wire and taking */
-    BLOCKS_MAX = 7,     /* of one host for the same agent, so that their spans fit its links */
-    WAVES_MAX = 1 << 30 /* of all rounds */
+    LAG = 3,        /* waves between sending over a wire and taking */
+    BLOCKS_MAX = 7, /* blocks of one host for the same agent, so that their spans fit its links */
+    WAVES_MAX = 1 << 30 /* waves of all rounds */
 };
 
 typedef struct rounds {
     ddl__builder *builder;
     ddl__host_groups groups;
-    int64_t segment, waves; /* elements; those of the longest block */
+    int64_t segment, waves; /* segment: in elements; waves: of the longest block */
 } rounds;
 
 static uint32_t ranks_on(const rounds *h, int host)
@@ -37,13 +37,13 @@ static uint32_t ranks_on(const rounds *h, int host)
     return ddl__host_size(&h->groups, host);
 }
 
-/* The host `distance` after this one. */
+/* Return the host `distance` after this one. */
 static int host_at(const rounds *h, int distance)
 {
     return (h->groups.self + distance + h->groups.hosts) % h->groups.hosts;
 }
 
-/* The agent on `host` for rank `i` of host `its`. */
+/* Return the agent on `host` for rank `i` of host `its`. */
 static uint32_t agent_on(const rounds *h, int host, uint32_t i, int its)
 {
     return h->groups
@@ -64,7 +64,7 @@ static ddl__ranks rest_of_host(const rounds *h)
     return all;
 }
 
-/* A step over the block of rank `i` in a buffer of all blocks. */
+/* Return a step over the block of rank `i` in a buffer of all blocks. */
 static ddl__step over_block(const rounds *h, uint8_t kind, uint32_t i, int64_t skew)
 {
     ddl__share block = ddl__share_of(h->builder->request, (int)i);
@@ -124,7 +124,8 @@ static void build_allgather(const rounds *h)
         gather_from(h, distance);
 }
 
-/* Reduce-scatter: send what this host has for the host `distance` after it. No sum is kept here. */
+/* Reduce-scatter: send this host's operands for the host `distance` after it. No sum is kept
+ * here. */
 static void reduce_for(const rounds *h, int distance, int64_t skew)
 {
     ddl__builder *builder = h->builder;
@@ -148,7 +149,7 @@ static void reduce_for(const rounds *h, int distance, int64_t skew)
     }
 }
 
-/* Reduce-scatter: add what the host `distance` before this one has for this rank. Distance 0
+/* Reduce-scatter: add the operands of the host `distance` before this one for this rank. Distance 0
  * is its own host. */
 static void add_up(const rounds *h, int distance, int64_t skew)
 {
@@ -190,13 +191,14 @@ static void build_reduce_scatter(const rounds *h)
     }
 }
 
-/* The most spans that one rank publishes in a wave. */
+/* Return the most spans that one rank publishes in a wave. */
 static int64_t spans_in_wave(const ddl__request *request, uint32_t most, uint32_t for_agent)
 {
     return request->kind == DDL__ALLGATHER ? 1 + (int64_t)for_agent : 2 * (int64_t)most;
 }
 
-/* The ranks of the largest host; the most of one host with the same agent on another of several. */
+/* Return the ranks of the largest host, and the most ranks of one host with the same agent on
+ * another host of several ranks. */
 static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
 {
     uint32_t least = UINT32_MAX;
@@ -209,7 +211,8 @@ static void largest(const rounds *h, uint32_t *most, uint32_t *for_agent)
     *for_agent = (*most + least - 1) / least;
 }
 
-/* Cut blocks into segments. False if the spans do not fit the links, or the rounds the waves. */
+/* Cut blocks into segments. Return false if the spans do not fit the links, or the rounds do not
+ * fit the waves. */
 static bool cut_blocks(rounds *h)
 {
     const ddl__request *request = h->builder->request;
@@ -234,7 +237,7 @@ static bool fits(const ddl__request *request)
         return false;
     ddl__builder builder = {.request = request};
     rounds h = {.builder = &builder};
-    /* Out of memory: building fails too. */
+    /* If memory is short here, building the plan fails, too. */
     bool fitting = !ddl__host_groups_create(&h.groups, request) || cut_blocks(&h);
     ddl__host_groups_destroy(&h.groups);
     return fitting;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts, for all-to-all: small blocks over hosts of several ranks.
  *
- * What the ranks of one host have for those of another travels as one message. In round r host h
- * deals with host r - h, modulo the number of hosts, and that host with host h. On each side the
- * agent of the round is the local rank r, modulo the host's ranks. The ranks of a host give their
- * blocks to the agent in shared memory, and it collects them in its scratch memory, those of its
- * first rank first. The agents exchange what they have collected. Then each distributes what has
- * come among its host. Where a host deals with itself, its ranks need no agent.
+ * The blocks from all ranks of one host to all ranks of another are sent as one message. In round
+ * r, host h exchanges with host r - h, modulo the number of hosts. On each side the agent of the
+ * round is the local rank r, modulo the host's ranks. The ranks of a host pass their blocks to the
+ * agent in shared memory, which collects them in its scratch memory, those of its first rank first.
+ * The agents exchange what they have collected. Then each distributes the received blocks within
+ * its host. If a host exchanges with itself, its ranks need no agent.
  *
- * Each round sends and receives what belongs to the same two hosts, so an all-to-all in place
- * overwrites only what it has sent. A rank's next round as agent collects after its last one has
- * collected. A span is received one wave after it was published, or LAG waves after over a wire.
+ * Each round sends and receives blocks of the same two hosts, so an in-place all-to-all overwrites
+ * only what it has sent. If a rank is agent again, it collects after its previous round has
+ * collected. A span is received one wave after it was published, or LAG waves after it over a wire.
  *
  * Steps: a hop in memory, one on a wire, one in memory, in h rounds. Messages: h - 1 each way for
  * each host. Bytes: X N (1 - 1/h) each way on each host's wire, N of one rank. */
@@ -26,15 +26,16 @@ enum {
 typedef struct alltoall {
     ddl__builder *builder;
     ddl__host_groups groups;
-    uint32_t most, least; /* ranks of a host */
-    int64_t count;        /* of a block */
+    uint32_t most, least; /* most and fewest ranks of a host */
+    int64_t count;        /* elements of a block */
     int64_t segment;
-    uint32_t collecting, sending, distributing; /* waves that each takes at most */
+    uint32_t collecting, sending, distributing; /* the most waves that each phase takes */
     uint32_t step;                              /* waves from round to round */
 } alltoall;
 
-/* The spans that one rank may have under way: to be collected in all rounds that collect at once,
- * to be distributed, on a wire, and within its host. In memory, twice as many as two waves need. */
+/* Return the spans that one rank may have in flight: to be collected in all rounds that collect at
+ * once, to be distributed, on a wire, and within its host. In memory, twice as many as two waves
+ * need. */
 static int64_t spans_of(const alltoall *x)
 {
     uint32_t at_once =
@@ -42,8 +43,8 @@ static int64_t spans_of(const alltoall *x)
     return 4 * (int64_t)at_once + 4 * TOGETHER + 2 * (LAG + 1) + 2;
 }
 
-/* Cut messages into segments. False if what a rank has for one host does not fit a segment: such
- * messages are long enough without being collected. */
+/* Cut messages into segments. Return false if a rank's blocks for one host do not fit a segment:
+ * such messages are long enough without being collected. */
 static bool cut(alltoall *x)
 {
     const ddl__request *request = x->builder->request;
@@ -62,7 +63,7 @@ static bool cut(alltoall *x)
     return true;
 }
 
-/* A step over so many blocks at once. */
+/* Return a step over this many blocks. */
 static ddl__step over(const alltoall *x, ddl__step_kind kind, int64_t blocks, uint32_t skew)
 {
     int64_t count = blocks * x->count;
@@ -96,7 +97,7 @@ static void collect_from(const alltoall *x, uint32_t i, int host, uint32_t agent
     }
 }
 
-/* Distribute what the agent has in `region` to the local ranks, in the order of `host`. */
+/* Distribute the blocks in the agent's `region` to the local ranks, in the order of `host`. */
 static void distribute(const alltoall *x, int host, uint32_t agent, int64_t region, uint32_t skew)
 {
     const ddl__request *request = x->builder->request;
@@ -175,13 +176,13 @@ static bool fits(const ddl__request *request)
         return false;
     ddl__builder builder = {.request = request};
     alltoall x = {.builder = &builder};
-    /* Out of memory: building fails too. */
+    /* If memory is short here, building the plan fails, too. */
     bool fitting = !ddl__host_groups_create(&x.groups, request) || cut(&x);
     ddl__host_groups_destroy(&x.groups);
     return fitting;
 }
 
-/* A host's wire is idle for the time of one message while the host deals with itself. */
+/* A host's wire is idle for the time of one message while the host exchanges with itself. */
 static void cost(ddl__cost *c)
 {
     double far = c->h - 1, turns = (double)(int64_t)((far + c->x - 1) / c->x);

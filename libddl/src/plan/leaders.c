@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leaders: broadcast and reduce of long messages over hosts of several ranks.
  *
- * One rank leads each host: the root its own, elsewhere the first. The leaders are a chain that
- * starts at the root of a broadcast and ends at the root of a reduce. The other ranks of a host
- * read from their leader in shared memory. In a reduce it is the other way round: a leader adds
- * what comes from the chain and its host's operands, in rank order.
+ * One rank leads each host: the root its own host, elsewhere the first rank. The leaders are a
+ * chain that starts at the root of a broadcast and ends at the root of a reduce. The other ranks of
+ * a host read from their leader in shared memory. A reduce goes the other way: a leader adds the
+ * sum that it receives from the chain and its host's operands, in rank order.
  *
  * Steps: h - 1 over wires and 1 in memory, and one more for each further segment. Messages: one for
  * each segment on each wire. Bytes: N on each wire, however the ranks are numbered. */
@@ -21,10 +21,11 @@ static void cost(ddl__cost *c)
 
 /* A position in the chain. */
 typedef struct chain_link {
-    uint32_t leader;        /* of its host */
-    uint32_t before, after; /* its neighbours in the chain; `before` is towards the root */
-    bool is_first, is_last; /* first: the root's host */
-    uint32_t *peers, n; /* `after`, if any, then the ranks of the host; in a reduce with itself */
+    uint32_t leader;        /* leader of its host */
+    uint32_t before, after; /* neighbours in the chain; `before` is towards the root */
+    bool is_first, is_last; /* is_first: on the root's host */
+    /* `after`, if any, then the ranks of the host; in a reduce including itself */
+    uint32_t *peers, n;
 } chain_link;
 
 static void find_link(const ddl__request *request, const ddl__host_groups *groups, chain_link *l)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Local: a comm of one rank copies its buffer, or reduces it if that changes a single operand. */
+/* Local: a comm of one rank copies its buffer, or reduces it if a reduction changes a single
+ * operand. */
 #include "plan/builder.h"
 
 static int64_t build(ddl__builder *builder)

@@ -9,7 +9,7 @@
 #include "plan/builder.h"
 
 /* One-shot reads p buffers and writes one. Direct reads and writes a p-th part of them twice, but
- * has one more hop, its messages, and one more turn of all ranks that share a core. */
+ * has one more hop with its messages, and one more turn of all ranks that share a core. */
 bool ddl__one_shot_beats_direct(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
@@ -29,7 +29,7 @@ static void cost(ddl__cost *c)
 static int64_t build(ddl__builder *builder)
 {
     const ddl__request *request = builder->request;
-    /* In place, the result overwrites what was sent before the last peer may have read it. */
+    /* In place, the result may overwrite what was sent before the last peer has read it. */
     ddl__step publish = {
         .kind = DDL__PUBLISH, .stable = !request->in_place, .count = request->count};
     ddl__step reduce = {.kind = DDL__REDUCE, .keep = 1, .finish = 1, .count = request->count};

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 enum {
-    NOBODY = -1, /* some workers of a sum belong to nobody */
-    SEVERAL = -2 /* they belong to several members */
+    NOBODY = -1, /* some workers of the sum have no member */
+    SEVERAL = -2 /* the workers of the sum have several members */
 };
 
-/* Workers of the first half of a sum over n > 1. */
+/* Return the number of workers in the first half of a sum over n > 1. */
 static int first_half(int n)
 {
     int half = 1;
@@ -18,7 +18,7 @@ static int first_half(int n)
     return half;
 }
 
-/* The member that brings all workers of a sum, or one of the above. */
+/* Return the member that passes all workers of a sum, or one of NOBODY and SEVERAL. */
 static int member_of(const ddl__order *order, int first, int size)
 {
     int member = order->members[first];
@@ -65,7 +65,7 @@ typedef struct writer {
     const ddl__order *order;
     ddl__fold *fold;
     uint16_t *at;
-    int pushed; /* on the stack */
+    int pushed; /* number of operands on the stack */
 } writer;
 
 static void write_item(writer *w, int item)
@@ -77,7 +77,7 @@ static void write_item(writer *w, int item)
     fold->results += item == DDL__FOLD_STORE;
 }
 
-/* `whole`: the sum is a part of a larger one. */
+/* Write the additions of a sum. `whole`: the sum is a part of a larger one. */
 static void write_sum(writer *w, int first, int size, bool whole)
 {
     int found = member_of(w->order, first, size), half = first_half(size);
@@ -101,7 +101,7 @@ static void write_sum(writer *w, int first, int size, bool whole)
         write_item(w, DDL__FOLD_STORE);
 }
 
-/* With room for `operands` pushes, fewer additions, and as many stores. */
+/* Allocate a fold with room for `operands` pushes, fewer additions, and as many stores. */
 static ddl__fold *fold_allocate(int operands, int spans)
 {
     size_t items = 3 * (size_t)operands, firsts = (size_t)spans + 1;

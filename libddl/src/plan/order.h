@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* order.h - the one order in which the operands of logical workers are added, whoever brings them.
+/* order.h - the order in which the operands of logical workers are added, whichever members pass
+ * them.
  *
  * The sum over n workers is the sum over the first m plus the sum over the others, where m is the
  * largest power of two below n. These sums form a binary tree. A sum of the tree whose workers all
@@ -11,26 +12,26 @@
 
 enum { DDL__WORKERS_MAX = 4096 };
 
-/* The sum over the workers from `first` on, `size` of them. */
+/* The sum over `size` workers from worker `first` on. */
 typedef struct ddl__order_part {
     int first, size;
 } ddl__order_part;
 
-/* Who brings what: members[v] brings the operand of worker v; -1: nobody does. */
+/* The owners of the workers: members[v] passes the operand of worker v; -1: no member does. */
 typedef struct ddl__order {
     int workers;
     const int *members;
 } ddl__order;
 
-/* The parts of a member, ascending: up to `capacity` into `parts`. Returns their number. */
+/* Store up to `capacity` parts of a member in `parts`, in ascending order. Return their number. */
 int ddl__order_parts(const ddl__order *order, int member, ddl__order_part *parts, int capacity);
 
-/* The additions that make the parts of all members together from the parts of members 0 to n - 1,
- * each of which brings a worker at least: its parts are span i of the operands. NULL when out of
- * memory; freed with free. */
+/* Return the additions that combine the parts of all members from the parts of members 0 to n - 1.
+ * Each of these passes at least one worker; its parts are span i of the operands. Return NULL if
+ * out of memory; freed with free. */
 ddl__fold *ddl__order_fold(const ddl__order *order, int n);
 
-/* The additions that keep n operands of one span as they are: they come behind one another. */
+/* Return the additions that keep n operands of one span unchanged, one behind another. */
 ddl__fold *ddl__order_pack(int n);
 
 #endif

@@ -2,14 +2,15 @@
 /* Ordered: the all-reduce whose order of additions is a tree over logical workers (order.h), so its
  * bits do not depend on the ranks.
  *
- * The shape is that of direct: every rank sends each other rank its parts of the share that this
- * one is responsible for, packed into one span; each folds its own share over the parts of all and
- * sends the result to all. What an all-reduce would do in one shot is done so here as well: every
- * rank sends its parts to all others, and each folds the whole.
+ * The shape is that of direct: every rank owns one share. It sends each other rank its parts of the
+ * share that the other rank owns, packed into one span, folds its own share over the parts of all
+ * ranks, and sends the result to all. A message that an all-reduce would do in one shot is done in
+ * one shot here, too: every rank sends its parts to all others, and each folds the whole buffer.
  *
- * Over wires an all-reduce's own plan is taken if it adds in the same order: trees, halving and
- * hierarchical, where the ranks are a power of two, bring one part each in the order of their
- * numbers, and are divided equally between hosts. Hierarchical then folds each level.
+ * Over wires an all-reduce's own plan is used if it adds in the same order. These are trees,
+ * halving and hierarchical, if the number of ranks is a power of two, each rank passes one part in
+ * the order of the ranks, and the ranks are divided equally between hosts. Hierarchical then folds
+ * each level.
  *
  * Steps: 2; 1 in one shot. Messages: p - 1 from each rank in each step. Bytes: (F + 1) N (1 - 1/p)
  * from a rank with F parts, of which results are N (1 - 1/p); F N (p - 1) in one shot. */
@@ -17,13 +18,13 @@
 
 #include "plan/builder.h"
 
-enum { ALL, PACK }; /* the folds: of all parts to the result; of the own parts to one span */
+enum { ALL, PACK }; /* the folds: of all parts to the result; of this rank's parts to one span */
 
 typedef struct context {
     ddl__builder *builder;
     const ddl__fold *all;
-    uint32_t *bringers; /* the ranks with parts, in the order of their first workers: ranks of spans
-                           of `all` */
+    /* the ranks with parts, in the order of their first workers: the ranks of the spans of `all` */
+    uint32_t *bringers;
     int n_bringers;
     int own_parts, most_parts;
 } context;
@@ -37,12 +38,12 @@ static void cost(ddl__cost *c)
             ddl__cost_add_direct(c, c->n / c->p, false);
 }
 
-/* Number the ranks that bring parts. False when out of memory. */
+/* Number the ranks that pass parts. Return false if out of memory. */
 static bool find_bringers(context *o)
 {
     const ddl__request *request = o->builder->request;
     const ddl__order *order = request->order;
-    int *number = calloc((size_t)request->size, sizeof *number); /* 1 + that; 0: none */
+    int *number = calloc((size_t)request->size, sizeof *number); /* index + 1; 0: no parts */
     int *members = malloc((size_t)order->workers * sizeof *members);
     o->bringers = malloc((size_t)request->size * sizeof *o->bringers);
     bool whole = number && members && o->bringers;
@@ -76,7 +77,7 @@ static bool make_folds(context *o)
     return o->own_parts < 2 || (*pack = ddl__order_pack(o->own_parts));
 }
 
-/* Elements of a piece. Its longest span holds all parts of a rank. */
+/* Return the elements of a piece. Its longest span holds all parts of a rank. */
 static int64_t choose_piece(const context *o, int64_t longest, int64_t spans)
 {
     ddl__request cut = *o->builder->request;
@@ -86,7 +87,7 @@ static int64_t choose_piece(const context *o, int64_t longest, int64_t spans)
     return ddl__choose_segment(&cut, longest, spans * values);
 }
 
-/* Send the own parts of a share. A single one is lent. */
+/* Send this rank's parts of a share. A single part is sent without a copy if possible. */
 static void send_parts(const context *o, ddl__share share, int64_t piece, ddl__ranks targets)
 {
     int64_t wide = o->builder->request->wide;
@@ -109,8 +110,8 @@ static void send_parts(const context *o, ddl__share share, int64_t piece, ddl__r
                          ddl__one_rank(targets.first + i));
 }
 
-/* Fold a share over the parts of all. Two operands that are not narrowed, the own one among them,
- * are an ordinary reduction, which may run interleaved with other steps. */
+/* Fold a share over the parts of all ranks. Two operands that are not narrowed, one of them this
+ * rank's, are an ordinary reduction, which may run interleaved with other steps. */
 static void fold_share(const context *o, ddl__share share, int64_t piece, uint32_t skew,
                        ddl__ranks targets)
 {
@@ -166,7 +167,7 @@ static void add_direct(const context *o)
     o->builder->plan->segment = piece;
 }
 
-/* Whether an all-reduce of as many bytes is done in one shot. */
+/* Return true if an all-reduce of as many bytes is done in one shot. */
 static bool is_short(const context *o)
 {
     ddl__request plain = *o->builder->request;
@@ -176,8 +177,9 @@ static bool is_short(const context *o)
     return ddl__algorithm_choose(&plain)->number == DDL__ALGORITHM_ONE_SHOT;
 }
 
-/* Whether there are a power of two of hosts, each with as many ranks of consecutive numbers, also a
- * power of two: then the groups of all levels are nodes of the tree over the ranks. */
+/* Return true if the number of hosts is a power of two, and each host has the same number of ranks,
+ * a power of two, with consecutive numbers. The groups of all levels are then nodes of the tree
+ * over the ranks. */
 static bool has_equal_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
@@ -192,7 +194,7 @@ static bool has_equal_hosts(const ddl__request *request)
     return equal;
 }
 
-/* Whether rank r brings the r-th of as many equal parts. */
+/* Return true if rank r passes the r-th of as many equal parts. */
 static bool has_equal_parts(const ddl__request *request)
 {
     const ddl__order *order = request->order;

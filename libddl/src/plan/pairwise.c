@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairwise: gather, scatter and all-to-all.
  *
- * Each block goes directly from its sender to its receiver. The three operations are one plan, in
- * which a rank has blocks for all ranks, for one or for none.
+ * Each block is sent directly from its sender to its receiver. The three operations are one plan,
+ * in which a rank has blocks for all ranks, for one or for none.
  *
- * In round r rank i deals with rank r - i, modulo p, and that rank deals with rank i. So in each
- * round all ranks have different peers. What is received in a round replaces what was sent in it,
- * so an all-to-all in place overwrites only what it has sent. What round r sends is received `lag`
- * rounds later, in a later wave if need be, which limits the spans under way for any number of
- * ranks.
+ * In round r, rank i exchanges with rank r - i, modulo p. So in each round all ranks have different
+ * peers. What is received in a round replaces what was sent in it, so an in-place all-to-all
+ * overwrites only what it has sent. A block sent in round r is received `lag` rounds later, in a
+ * later wave if need be, which limits the spans in flight for any number of ranks.
  *
  * Steps: 1. Messages and bytes: every block once. */
 #include "plan/builder.h"
 
-/* The spans that a rank keeps under way, to all peers together. The least hides a wire's latency
- * where there are few peers; the most leaves room for long segments. */
+/* The spans that a rank keeps in flight, to all peers together. The minimum hides a wire's latency
+ * if there are few peers; the maximum leaves room for long segments. */
 enum { LAG_LEAST_WIRES = 8, LAG_MOST = 16 };
 
 static void cost(ddl__cost *c)
@@ -30,7 +29,7 @@ int ddl__pairwise_lag(const ddl__request *request)
     return lag < LAG_MOST ? lag : LAG_MOST;
 }
 
-/* In some rounds a rank deals with itself. */
+/* In some rounds a rank exchanges with itself. */
 static int peer_in(const ddl__request *request, int round)
 {
     return ddl__rank_at(request, (int64_t)round - 2 * (int64_t)request->rank);
@@ -67,11 +66,11 @@ static int64_t build(ddl__builder *builder)
     const ddl__request *request = builder->request;
     int size = request->size, lag = ddl__pairwise_lag(request);
     for (int round = 0; round < size; round++) {
-        int sent = ((round - lag) % size + size) % size; /* the round `lag` ago */
+        int sent = ((round - lag) % size + size) % size; /* the round `lag` rounds ago */
         add_send(builder, round);
         add_take(builder, sent, (uint32_t)(sent + lag) / (uint32_t)size);
     }
-    /* The spans under way and the one that is being sent; the rest is slack. */
+    /* The spans in flight and the one that is being sent; the rest is slack. */
     return lag + DDL__WAVES;
 }
 

@@ -5,8 +5,9 @@
 
 #include "plan/builder.h"
 
-/* The plans of all ranks have a step over the longest share, so all ranks choose the same segment.
- * Where a rank knows only its own blocks, the share counts as endless. */
+/* Return the length of the longest step. The plans of all ranks have a step over the longest share,
+ * so all ranks choose the same segment. If a rank knows only its own blocks, the share counts as
+ * endless. */
 static int64_t longest_step(const ddl__request *request, const ddl__plan *plan)
 {
     if (request->sent && ddl__request_is(request, DDL__PAIRWISE_KINDS))
@@ -42,7 +43,8 @@ static int64_t count_waves(const ddl__plan *plan)
     return waves;
 }
 
-/* 0 for reductions: a cache has their operands, and their results will be read soon. */
+/* Return the elements that land in the recv buffer. 0 for reductions: their operands are in a
+ * cache, and their results will be read soon. */
 static int64_t count_landing(const ddl__plan *plan)
 {
     int64_t landing = 0;

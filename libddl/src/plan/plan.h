@@ -12,9 +12,8 @@
  *
  * No plan can deadlock. Let the time of a step be (operation, wave, index in the list). Every span
  * is consumed at a later time than it is published. All spans that are published before a step and
- * consumed at its time or later fit the link together with the step's own span. So of all steps
- * that are left, the one with the earliest time can run.
- */
+ * consumed at its time or later fit the link together with the step's own span. So of all remaining
+ * steps, the one with the earliest time can run. */
 #ifndef DDL_PLAN_PLAN_H
 #define DDL_PLAN_PLAN_H
 
@@ -26,7 +25,8 @@
 #include "plan/order.h"
 #include "topo/topology.h"
 
-/* The spans that a link must have room for, of any length. No plan needs more than half of them. */
+/* The spans, of any length, for which a link must have room. No plan needs more than half of
+ * them. */
 enum { DDL__LINK_SPANS = 32 };
 
 typedef enum ddl__kind {
@@ -46,43 +46,47 @@ typedef enum ddl__kind {
 
 typedef enum ddl__step_kind {
     DDL__PUBLISH, /* send src to the targets */
-    DDL__REDUCE, /* reduce the operands in order: of this rank src, of others their next span. Store
-                    the result at dst if `keep`, and send it to the targets */
-    DDL__TAKE,   /* receive operand 0's next span into dst, and send it on to the targets */
-    DDL__COPY,   /* copy src to dst */
-    DDL__FOLD /* as REDUCE, by the additions of a fold: each operand brings several values, packed
-                 into one span, or of this rank its parts. Results are packed likewise */
+    /* reduce the operands in order: this rank's src, the others' next span; store the result at dst
+     * if `keep`, and send it to the targets */
+    DDL__REDUCE,
+    DDL__TAKE, /* receive operand 0's next span into dst, and forward it to the targets */
+    DDL__COPY, /* copy src to dst */
+    /* as REDUCE, by the additions of a fold; each operand is several values, packed into one span,
+     * or this rank's parts; results are packed likewise */
+    DDL__FOLD
 } ddl__step_kind;
 
-/* The caller's send and recv buffer (of an ordered sum, part k is the k-th send buffer, of `wide` *
- * count elements; a step of another kind than FOLD sees the first only), and scratch memory for
- * data that a rank forwards. In place, and in a broadcast, the send buffer is the recv buffer. In a
- * barrier each is one element of any content. The plan says how much scratch memory it needs, of
- * any content. */
+/* The memory of a step: the caller's send and recv buffer, and scratch memory for data that a rank
+ * forwards. In place, and in a broadcast, the send buffer is the recv buffer. In an ordered sum,
+ * part k is the k-th send buffer, of `wide` * count elements; only FOLD steps see more than the
+ * first. In a barrier each buffer is one element of any content. The plan contains the size of its
+ * scratch memory, whose initial content does not matter. */
 typedef enum ddl__space { DDL__IN, DDL__OUT, DDL__SCRATCH } ddl__space;
 
 typedef struct ddl__step {
     uint8_t kind;       /* ddl__step_kind */
-    uint8_t space;      /* ddl__space in which src lies */
+    uint8_t space;      /* ddl__space of src */
     uint8_t keep;       /* REDUCE, FOLD: store the result at dst */
     uint8_t finish;     /* REDUCE, FOLD: the last one of this share; average divides here */
-    uint8_t to_scratch; /* dst lies in the scratch memory, else in the recv buffer */
-    uint8_t stable;     /* no step overwrites what is sent before the targets have received it, so a
-                           link may send it from there. Else it must copy it */
-    uint8_t fold;       /* FOLD: index in plan->folds */
-    uint8_t returns;    /* PUBLISH: once the target has reduced what is sent, no rank needs it, and
-                           this one takes the result to where it lies: the target may store it there.
-                           REDUCE: the targets are such ranks. TAKE: this one is */
-    uint32_t skew;      /* waves by which this step follows the first */
-    uint32_t operand;   /* index of the first in plan->ranks */
+    uint8_t to_scratch; /* dst is in the scratch memory, else in the recv buffer */
+    /* no step overwrites what is sent before the targets have received it, so a link may send it
+     * from there; otherwise it must copy it */
+    uint8_t stable;
+    uint8_t fold; /* FOLD: index in plan->folds */
+    /* the target may store its result where this rank's operand is. PUBLISH: this rank sends such
+     * an operand, which no rank needs once the target has reduced it. REDUCE: the targets have sent
+     * such operands. TAKE: this rank takes such a result */
+    uint8_t returns;
+    uint32_t skew;    /* waves by which this step follows the first */
+    uint32_t operand; /* index of the first operand in plan->ranks */
     uint32_t operands;
-    uint32_t target; /* index of the first in plan->ranks */
+    uint32_t target; /* index of the first target in plan->ranks */
     uint32_t targets;
     int64_t src; /* elements from the start of the buffer in `space` */
     int64_t dst; /* elements from the start of the recv buffer, or of the scratch memory */
     int64_t count;
-    /* Segment k is the share's elements from k * piece on, `piece` of them. In the buffers it
-     * begins `stride` elements after segment k - 1. */
+    /* Segment k is the share's `piece` elements from k * piece on. In the buffers it begins
+     * `stride` elements after segment k - 1. */
     int64_t piece, stride;
 } ddl__step;
 
@@ -90,18 +94,18 @@ enum { DDL__FOLDS = 32 }; /* as many as a hierarchy may have levels */
 
 typedef struct ddl__plan {
     ddl__algorithm by;
-    const char *name; /* of the algorithm; static */
+    const char *name; /* the algorithm's; static */
     int64_t segment;  /* elements of the longest piece; at most 1 GiB */
     int64_t waves;
     int64_t landing; /* elements received into the recv buffer; 0 if the plan reduces any */
-    int64_t scratch; /* elements */
+    int64_t scratch; /* elements of scratch memory */
     uint32_t n_steps;
     ddl__step *steps;
     uint32_t *ranks; /* operands and targets of all steps */
-    int divisor;     /* of an average */
-    bool returns;    /* a step does */
+    int divisor;     /* divisor of an average */
+    bool returns;    /* some step has `returns` */
     ddl__fold *folds[DDL__FOLDS];
-    int operands; /* the most that a fold has */
+    int operands; /* the most operands of any fold */
 } ddl__plan;
 
 /* Part of a buffer, in elements. */
@@ -111,64 +115,67 @@ typedef struct ddl__share {
 
 /* Some of the ranks. */
 typedef struct ddl__among {
-    int rank, n;      /* which of them this one is; how many */
+    int rank, n;      /* rank: this rank's index among them; n: their number */
     const int *ranks; /* in ascending order */
 } ddl__among;
 
-/* What is asked for. */
+/* The description of an operation to plan. */
 typedef struct ddl__request {
     ddl__kind kind;
     int rank, size, root;
-    int64_t count; /* as in the public call: of a block where buffers hold one for each rank, which
-                      together are less than 2^63 bytes; barrier, uneven blocks: ignored */
-    /* Uneven blocks, by rank: the part of the send buffer that goes there, the part of the recv
-       buffer that comes from there. All ranks know the counts of an all-gather and a
-       reduce-scatter; of other operations, sender and receiver know theirs. NULL: even. Borrowed
-       until the plan is made. */
+    /* as in the public call: elements of a block if buffers hold one for each rank, which together
+     * are less than 2^63 bytes; ignored for barriers and uneven blocks */
+    int64_t count;
+    /* Uneven blocks, by rank: the part of the send buffer for that rank, and the part of the recv
+     * buffer from that rank. All ranks know the counts of an all-gather and a reduce-scatter; of
+     * other operations, sender and receiver know theirs. NULL: even blocks. Borrowed until the plan
+     * is made. */
     const ddl__share *sent, *received;
-    /* An ordered sum: order->members are ranks. Borrowed until the plan is made. NULL: none. */
+    /* The order of an ordered sum: order->members are ranks. Borrowed until the plan is made. NULL:
+     * not an ordered sum. */
     const ddl__order *order;
-    /* An all-reduce among these ranks, none of which share memory if not all ranks do. The other
-       ranks make plans among ranks of their own. Borrowed. NULL: all */
+    /* The ranks of an all-reduce of some ranks. Either all ranks share memory, or no two of these
+     * do. The other ranks make plans among their own ranks. Borrowed. NULL: all ranks. */
     const ddl__among *among;
     size_t element;
     bool in_place;   /* send and recv are one buffer */
     bool all_shared; /* all ranks share memory */
-    bool normalizes; /* the reduction changes even a single operand: any truth becomes 1 */
-    uint8_t wide;    /* of an ordered sum: the length of an element of a part, in elements of the
-                        result */
+    bool normalizes; /* the reduction changes even a single operand: any nonzero value becomes 1 */
+    uint8_t wide; /* ordered sum: the length of an element of a part, in elements of the result */
     const ddl__topology *topology; /* NULL: one level. Borrowed until the plan is made */
-    ddl__algorithm by;             /* asked for; one is chosen if it is none or does not fit */
-    int64_t segment_bytes;         /* 0: chosen */
-    int64_t window; /* bytes that one rank may have published and not yet seen released, to all its
-                       peers together (shared memory) or to one (wires); 0: no limit. Must hold
-                       4 * size elements, but at least 12 */
+    ddl__algorithm by; /* the requested algorithm; one is chosen if this is none or does not fit */
+    int64_t segment_bytes; /* 0: chosen */
+    /* bytes that one rank may have published and not yet seen released, to all its peers together
+     * (shared memory) or to one (wires); 0: no limit. Must hold 4 * size elements, and at least
+     * 12 */
+    int64_t window;
 } ddl__request;
 
-/* Make the plan of one rank. NULL when out of memory. Freed with ddl__plan_destroy. */
+/* Make the plan of one rank. Return NULL if out of memory. Freed with ddl__plan_destroy. */
 ddl__plan *ddl__plan_create(const ddl__request *request);
 void ddl__plan_destroy(ddl__plan *plan);
 
-/* The same with the algorithm of that name. NULL also if it does not fit the request. */
+/* Make the plan with the algorithm of that name. Also return NULL if the algorithm does not support
+ * the request. */
 ddl__plan *ddl__plan_create_as(const ddl__request *request, const char *name);
 
 const char *ddl__algorithm_name(ddl__algorithm by);
-/* DDL__ALGORITHM_NONE if there is none. */
+/* Return the algorithm of that name, or DDL__ALGORITHM_NONE. */
 ddl__algorithm ddl__algorithm_named(const char *name);
 
-/* Whether it fits the request; the seconds that it is predicted to take, 0 if it does not fit. */
+/* True if the algorithm supports the request; return its predicted seconds, 0 if it does not. */
 bool ddl__algorithm_fits(ddl__algorithm algorithm, const ddl__request *request);
 double ddl__algorithm_cost(ddl__algorithm algorithm, const ddl__request *request);
 
-/* The algorithms that are worth a comparison for a request, with their predicted times. The chosen
- * one is the first. All members of a comm get the same list. Returns the number. */
+/* Return the number of algorithms worth comparing for a request, with their predicted times. The
+ * chosen one is the first. All members of a comm get the same list. */
 typedef struct ddl__candidate {
     ddl__algorithm by;
     double seconds;
 } ddl__candidate;
 int ddl__plan_candidates(const ddl__request *request, ddl__candidate found[DDL__ALGORITHMS]);
 
-/* Length in elements of segment `k` of `step`; 0 outside. */
+/* Return the length in elements of segment `k` of `step`; 0 outside the share. */
 static inline int64_t ddl__segment_length(const ddl__step *step, int64_t k)
 {
     int64_t left = step->count - k * step->piece;

@@ -28,7 +28,7 @@ static int64_t part_start(const ddl__request *request, int64_t line, int i)
 {
     int64_t lines = ddl__quotient(request->count, line);
     int64_t each = lines / request->size, longer = lines % request->size;
-    int64_t before = i - (request->size - longer); /* how many longer parts precede, if positive */
+    int64_t before = i - (request->size - longer); /* number of longer parts before, if positive */
     int64_t start = (i * each + (before > 0 ? before : 0)) * line;
     return start < request->count ? start : request->count;
 }

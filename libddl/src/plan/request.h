@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request.h - what follows from a request: which part of a buffer belongs to which rank, and what
- * the algorithms may do. For the files of this folder and its tests. */
+/* request.h - properties of a request: the part of a buffer that belongs to each rank, and what the
+ * algorithms may do. For the files of this folder and its tests. */
 #ifndef DDL_PLAN_REQUEST_H
 #define DDL_PLAN_REQUEST_H
 
@@ -15,20 +15,20 @@ static inline int64_t ddl__quotient(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
-/* The rank `distance` after this one, modulo the size; before it if that is negative. */
+/* Return the rank `distance` after this one, modulo the size; before it if negative. */
 static inline int ddl__rank_at(const ddl__request *request, int64_t distance)
 {
     int64_t rank = (request->rank + distance) % request->size;
     return (int)(rank < 0 ? rank + request->size : rank);
 }
 
-/* The part of the send buffer that goes to rank `i`; the part of the recv buffer that comes from
- * it. */
+/* Return the part of the send buffer for rank `i`, and the part of the recv buffer from rank
+ * `i`. */
 ddl__share ddl__block_to(const ddl__request *request, int i);
 ddl__share ddl__block_from(const ddl__request *request, int i);
 
-/* The part that rank `i` is responsible for. Of a reduce-scatter or an all-gather it is the rank's
- * block; else an equal part of the buffer, which begins on a cache line. */
+/* Return the part that rank `i` owns. In a reduce-scatter or an all-gather it is the rank's block;
+ * else an equal part of the buffer, which starts on a cache line. */
 ddl__share ddl__share_of(const ddl__request *request, int i);
 
 /* Sets of operations, as bits. */
@@ -42,7 +42,7 @@ static inline bool ddl__request_is(const ddl__request *request, unsigned kinds)
     return kinds >> request->kind & 1;
 }
 
-/* Whether groups of ranks differ in how they are joined. */
+/* Return true if groups of ranks are connected in different ways. */
 static inline bool ddl__request_has_levels(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
@@ -50,7 +50,7 @@ static inline bool ddl__request_has_levels(const ddl__request *request)
            (t->declared || t->node || ddl__topology_is_hierarchical(t) || !request->all_shared);
 }
 
-/* Whether wires join several hosts, some of several ranks, and not only a mode string says so. */
+/* True if wires connect several hosts, some with several ranks, not only by a mode string. */
 static inline bool ddl__request_has_hosts(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
@@ -58,14 +58,14 @@ static inline bool ddl__request_has_hosts(const ddl__request *request)
            t->groups[DDL__HOSTS] < t->size;
 }
 
-/* Whether wires join any two ranks, or are declared to. */
+/* Return true if wires connect any two ranks, or are declared to. */
 static inline bool ddl__request_has_wires(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;
     return !request->all_shared || (t && t->groups[DDL__HOSTS] > 1);
 }
 
-/* Whether ranks can forward blocks of others: they must know their lengths. */
+/* Return true if ranks can forward blocks of others: they must know their lengths. */
 static inline bool ddl__request_forwards_blocks(const ddl__request *request)
 {
     const ddl__topology *t = request->topology;

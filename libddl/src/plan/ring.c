@@ -3,9 +3,9 @@
  *
  * The buffer has one share for each rank. In stage 0 rank r sends share r - 1, modulo p (in an
  * all-gather share r). In each later stage it receives the share before the one it has just sent.
- * In the first p - 1 of them it adds its own contribution and sends the sum on; the last of these
- * sums is the whole of share r. In the next p - 1 stages it keeps the reduced share that it
- * receives and sends it on. Several segments of each share are under way at once.
+ * In the first p - 1 stages it adds its own operand and forwards the sum; the last of these sums is
+ * the complete sum of share r. In the next p - 1 stages it keeps the reduced share that it receives
+ * and forwards it. Several segments of each share are in flight at once.
  *
  * Steps: 2 (p - 1); p - 1 for reduce-scatter and all-gather. Messages: one from each rank in each
  * step. Bytes: 2 N (1 - 1/p) on each wire each way, or half of that: the fewest possible. */
@@ -38,8 +38,9 @@ static ring ring_of(const ddl__request *request)
     return r;
 }
 
-/* Partial sums lie where the result will lie in the recv buffer, if it is kept there at all. What
- * is sent may be lent: the share returns to this rank only after its receiver has read it. */
+/* Partial sums are stored where the result will be in the recv buffer, if it is kept there. What is
+ * sent may be sent without a copy: the share returns to this rank only after its receiver has read
+ * it. */
 static void add_stage(ddl__builder *builder, const ring *r, int stage, uint32_t skew)
 {
     const ddl__request *request = builder->request;
@@ -67,9 +68,9 @@ static void add_stage(ddl__builder *builder, const ring *r, int stage, uint32_t 
     }
 }
 
-/* DDL__RING_DEPTH segments are to be under way. With few stages, each stage follows the one before
- * by several waves. With many, a segment passes `hops` stages in one wave. The steps of all first
- * hops come first in the list, then those of all second hops and so on, so that the next rank
+/* DDL__RING_DEPTH segments should be in flight. With few stages, each stage follows the previous
+ * one by several waves. With many, a segment passes `hops` stages in one wave. The steps of all
+ * first hops come first in the list, then those of all second hops and so on, so that the next rank
  * consumes in the order in which this one publishes. */
 static int64_t build(ddl__builder *builder)
 {
@@ -86,7 +87,7 @@ static int64_t build(ddl__builder *builder)
         ddl__step copy = {.kind = DDL__COPY, .dst = own.start, .count = own.count};
         ddl__builder_add(builder, copy, ddl__no_ranks(), ddl__no_ranks());
     }
-    /* The ring needs at most DDL__RING_DEPTH + 1 spans under way; the rest is slack. */
+    /* The ring needs at most DDL__RING_DEPTH + 1 spans in flight; the rest is slack. */
     return DDL__RING_DEPTH + DDL__WAVES;
 }
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tree: all-reduce, reduce and broadcast of small messages over wires.
  *
- * One rank leads each host: the root its own, elsewhere the first. The leaders are a binomial tree,
- * and the other ranks of a host read from their leader or send to it in shared memory. Each message
- * has the whole buffer. In a reduction every leader adds its host's ranks in order, then its
- * children in order, and sends the sum to its parent. A result goes back the same way.
+ * One rank leads each host: the root its own host, elsewhere the first rank. The leaders are a
+ * binomial tree, and the other ranks of a host read from their leader or send to it in shared
+ * memory. Each message has the whole buffer. In a reduction every leader adds its host's ranks in
+ * order, then its children in order, and sends the sum to its parent. A result returns the same
+ * way.
  *
  * The root's host has position 0, and the hosts after it the next positions, modulo h. Position i
- * has the children i + 1, i + 2, i + 4, ..., as far as i is a multiple of twice the distance. So
- * the child i + d and all below it are the positions from i + d up to i + 2 d.
+ * has the children i + 1, i + 2, i + 4, ..., as long as i is a multiple of twice the distance. So
+ * the child i + d and all positions below it are i + d up to i + 2 d.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory; twice that for all-reduce. Messages: h - 1 over
- * wires each way, the fewest that there can be. Bytes: N log2 h on the root's wire each way. */
+ * wires each way, the fewest possible. Bytes: N log2 h on the root's wire each way. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -32,11 +33,12 @@ static void cost(ddl__cost *c)
     ddl__cost_add_leaders(c, ways);
 }
 
-/* A rank's part in the tree. */
+/* The role of a rank in the tree. */
 typedef struct node {
-    uint32_t leader, parent; /* of its host; of that leader */
+    uint32_t leader, parent; /* leader of its host; parent of that leader */
     bool is_root;
-    uint32_t *sources, *targets; /* whose operands a leader reduces; to whom it sends the result */
+    /* ranks whose operands a leader reduces; ranks to which it sends the result */
+    uint32_t *sources, *targets;
     uint32_t n_sources, n_targets;
 } node;
 
@@ -67,8 +69,8 @@ static bool find_node(const ddl__request *request, node *n)
     return n->n_sources;
 }
 
-/* Send this rank's operand, or the sum of a leader, to the parent. The root keeps the sum, and
- * sends it in the same step if it `returns`. */
+/* Send this rank's operand, or the sum of a leader, to the parent. The root keeps the sum, and with
+ * `returns` sends it in the same step. */
 static void add_reduction(ddl__builder *builder, const node *n, bool returns)
 {
     const ddl__request *request = builder->request;
@@ -82,12 +84,13 @@ static void add_reduction(ddl__builder *builder, const node *n, bool returns)
     bool is_leaf = n->n_sources == 1 && !n->is_root;
     step.kind = is_leaf ? DDL__PUBLISH : DDL__REDUCE;
     step.keep = step.finish = n->is_root;
-    step.stable = is_leaf || n->is_root; /* elsewhere there may be no buffer to keep a sum */
+    step.stable = is_leaf || n->is_root; /* other ranks may have no buffer to keep a sum */
     ddl__builder_add(builder, step, is_leaf ? ddl__no_ranks() : sources,
                      n->is_root ? results : ddl__one_rank(n->parent));
 }
 
-/* Receive the result and send it on. In place it overwrites what was sent, and was made from it. */
+/* Receive the result and forward it. In place it overwrites what was sent, from which it was
+ * made. */
 static void add_result(ddl__builder *builder, const node *n, uint32_t skew)
 {
     const ddl__request *request = builder->request;

@@ -6,12 +6,12 @@
  * leader receives those blocks and sends each child its part.
  *
  * Blocks are ordered by position, and by rank at one position, so that the blocks of a child and
- * all below it are contiguous. Messages between positions of different distance follow each other
- * in the waves: in a gather the shortest distance goes first, in a scatter the longest.
+ * all positions below it are contiguous. Messages between positions of different distance follow
+ * each other in the waves: in a gather the shortest distance is first, in a scatter the longest.
  *
  * Steps: ceil(log2 h) over wires and 1 in memory. Messages: h - 1 over wires, log2 h of them at the
- * root, the fewest that there can be. Bytes: N (1 - 1/h) on the root's wire, N being all blocks; up
- * to (N / 2) log2 h on all wires together. */
+ * root, the fewest possible. Bytes: N (1 - 1/h) on the root's wire, N being all blocks; up to (N /
+ * 2) log2 h on all wires together. */
 #include <stdlib.h>
 
 #include "plan/builder.h"
@@ -19,7 +19,7 @@
 
 enum {
     LAG = 1,  /* waves between sending and receiving */
-    SPANS = 8 /* segments that one rank may have under way: twice what it needs */
+    SPANS = 8 /* segments that one rank may have in flight: twice what it needs */
 };
 
 typedef struct tree {
@@ -44,7 +44,8 @@ static uint32_t leader_at(const tree *t, int position)
     return ddl__host_leader(&t->groups, request, host_at(t, position), request->root);
 }
 
-/* Cut messages into segments. False if those of one host do not fit one, or all a message. */
+/* Cut messages into segments. Return false if the blocks of one host do not fit a segment, or all
+ * blocks a message. */
 static bool cut(tree *t)
 {
     const ddl__request *request = t->builder->request;
@@ -88,7 +89,7 @@ static void tree_destroy(tree *t)
     free(t->start);
 }
 
-/* The end of the positions from q on that are q or below it. */
+/* Return the end of position q and the positions below it. */
 static int end_below(const tree *t, int q)
 {
     int end = q ? q + (q & -q) : t->groups.hosts;
@@ -100,7 +101,7 @@ static int64_t blocks_below(const tree *t, int q)
     return (int64_t)t->start[end_below(t, q)] - t->start[q];
 }
 
-/* Whether this position has a child at that distance. */
+/* Return true if this position has a child at that distance. */
 static bool has_child(const tree *t, int distance)
 {
     return !(t->position & distance) && (t->position & (distance - 1)) == 0 &&
@@ -116,20 +117,20 @@ static void add(const tree *t, ddl__step step, int64_t blocks, uint32_t skew, ui
     ddl__builder_add_peer(t->builder, step, peer);
 }
 
-/* Where the scratch memory has the blocks of a position and all below it. */
+/* Return the offset in scratch memory of the blocks of a position and all below it. */
 static int64_t region(const tree *t, int q)
 {
     uint32_t first = t->position ? t->start[t->position] : t->start[1];
     return ((int64_t)t->start[q] - first) * t->builder->request->count;
 }
 
-/* The first wave of the messages of the k-th distance, in their order. */
+/* Return the first wave of the messages of the k-th distance, in their order. */
 static uint32_t wave_of(const tree *t, int k)
 {
     return (uint32_t)k * (t->sending + LAG);
 }
 
-/* Whether the blocks of a position and all below it are contiguous in the root's buffer. */
+/* Return true if the blocks of a position and all below it are contiguous in the root's buffer. */
 static bool is_run(const tree *t, int q)
 {
     uint32_t n = (uint32_t)blocks_below(t, q);
@@ -159,7 +160,7 @@ static void copy_blocks(const tree *t, int q, uint32_t skew, bool in)
     }
 }
 
-/* Collect the blocks of the own host in a gather, distribute them in a scatter. */
+/* In a gather, collect the blocks of this rank's host; in a scatter, distribute them. */
 static void add_host(const tree *t, uint32_t skew)
 {
     const ddl__request *request = t->builder->request;
@@ -253,7 +254,7 @@ static void scatter(const tree *t)
         add_host(t, last);
 }
 
-/* Elements of scratch memory that are needed. */
+/* Return the elements of scratch memory that are needed. */
 static int64_t scratch_of(const tree *t)
 {
     int64_t blocks = blocks_below(t, t->position), in_runs = 0;
@@ -273,12 +274,13 @@ static bool fits(const ddl__request *request)
         return false;
     ddl__builder builder = {.request = request};
     tree t;
-    bool fitting = !tree_create(&t, &builder) || cut(&t); /* out of memory: building fails too */
+    /* if memory is short here, building the plan fails, too */
+    bool fitting = !tree_create(&t, &builder) || cut(&t);
     tree_destroy(&t);
     return fitting;
 }
 
-/* The longest message has half of all blocks. It follows one of a quarter or is followed by it. */
+/* The longest message has half of all blocks. A message of a quarter precedes or follows it. */
 static void cost(ddl__cost *c)
 {
     double levels = ddl__cost_log2(c->h), far = c->h - 1;

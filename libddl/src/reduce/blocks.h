@@ -2,10 +2,11 @@
 /* blocks.h - small floats in blocks: widened to f32 on the stack, reduced by the kernels of f32,
  * and narrowed once.
  *
- * Part of kernels.h, for fp8, and for f16 without a conversion instruction: one conversion each way
- * serves all ops. A vector widens to two or four vectors of f32; every second or fourth element
- * goes to the same one, so that none has to change its lane. A block of f32 thus has another order,
- * and is padded with zeros to whole vectors. Element-wise work does not care about either. */
+ * Part of kernels.h, for fp8, and for f16 without a conversion instruction: one conversion each
+ * way serves all ops. A vector widens to two or four vectors of f32. Every second or fourth
+ * element goes to the same vector, so that no element has to change its lane. A block of f32 thus
+ * has another order, and is padded with zeros to whole vectors. Neither matters for element-wise
+ * work. */
 enum { BLOCK = 1024, VECTORS = BLOCK * f32_size / WIDTH }; /* two blocks stay in the L1 cache */
 
 typedef struct small_float {
@@ -16,7 +17,7 @@ typedef struct small_float {
 
 #define UNROLLED _Pragma("GCC unroll 4") /* so that shifts are by constants */
 
-/* Rounded up to whole vectors. */
+/* Round up to whole vectors. */
 static size_t filled(size_t bytes)
 {
     return (bytes + WIDTH - 1) / WIDTH * WIDTH;
@@ -63,7 +64,8 @@ static SHARED void block_scale(char *dst, const char *src, size_t count, double 
         block_reduce(dst, operands, n, count, divisor, &t, step, last);                            \
     }
 
-/* For elements of `bits` bits, which t_widen and t_narrow keep in the lowest bits of lanes. */
+/* Define the conversions for elements of `bits` bits, which t_widen and t_narrow keep in the lowest
+ * bits of lanes. */
 #define SMALL_FLOAT(t, bits)                                                                       \
     static void t##_widen_block(f32_lanes *to, const char *from, size_t bytes)                     \
     {                                                                                              \

@@ -2,15 +2,15 @@
 /* convert.h - lanes of every dtype, and conversions of small floats to f32 and back.
  *
  * Part of kernels.h, which explains WIDTH. Conversions round to nearest even. They are exact even
- * if the calling thread flushes subnormals to zero, since no subnormal f32 occurs. */
+ * if the calling thread flushes subnormals to zero, because no subnormal f32 occurs. */
 #include <stdint.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* For each dtype: the type of the computation; of sums and products, where integers wrap; of
- * quotients; and the size in memory. The quotient of integers is computed in a type with twice the
- * precision. It never rounds up to the next integer, so it truncates correctly, and many lanes are
- * divided at once. */
+/* For each dtype: the types of the computation, of sums and products (in which integers wrap), and
+ * of quotients; and the size in memory. The quotient of integers is computed in a type with twice
+ * the precision. It never rounds up to the next integer, so it truncates correctly, and many lanes
+ * are divided at once. */
 #define TYPE(t, element, wrapping, quotient, size)                                                 \
     typedef element t##_element;                                                                   \
     typedef quotient t##_quotient;                                                                 \
@@ -35,18 +35,18 @@ typedef uint16_t half_lanes __attribute__((vector_size(WIDTH / 2)));
 #define SELECT(mask, a, b)                                                                         \
     ((__typeof__(a))(((__typeof__(mask))(a) & (mask)) | ((__typeof__(mask))(b) & ~(mask))))
 
-/* For magnitudes below 2^31: signed comparisons are cheaper. */
+/* Compare magnitudes below 2^31: signed comparisons are cheaper. */
 INLINE i32_lanes below(u32_lanes magnitude, int32_t bound)
 {
     return (i32_lanes)magnitude < bound;
 }
 
-/* A format has `bits` bits, of which `fraction` are the fraction. Its smallest normal number as f32
- * bits; how many bits shorter its fraction is. */
+/* Properties of a format with `bits` bits, of which `fraction` are the fraction: its smallest
+ * normal number as f32 bits, and the number of bits by which its fraction is shorter. */
 #define LEAST(bits, fraction) (uint32_t)((129 - (1 << ((bits) - (fraction)-2))) << 23)
 #define DROP(fraction)        (23 - (fraction))
 
-/* From the lowest bits of each lane. Magnitudes from `limit` on are infinity and NaN. */
+/* Widen the lowest bits of each lane. Magnitudes of at least `limit` are infinity and NaN. */
 INLINE f32_lanes widen(u32_lanes small, int bits, int fraction, int32_t limit)
 {
     const uint32_t least = LEAST(bits, fraction);
@@ -73,7 +73,8 @@ INLINE f32_lanes e4m3_widen(u32_lanes byte)
     return widen(byte, 8, 3, 0x7f);
 }
 
-/* Magnitudes from `limit` on, as f32 bits, become `special`. */
+/* Narrow to the lowest bits of each lane. Magnitudes of at least `limit`, as f32 bits, become
+ * `special`. */
 INLINE u32_lanes narrow(f32_lanes f, int bits, int fraction, int32_t limit, u32_lanes special)
 {
     const uint32_t least = LEAST(bits, fraction), drop = DROP(fraction);
@@ -99,13 +100,13 @@ INLINE u32_lanes e5m2_narrow(f32_lanes f)
     return narrow(f, 8, 2, 143 << 23, 0x7c | ((u32_lanes)(f != f) & 3));
 }
 
-/* From 480 on, where the number after the largest one, 448, would be. */
+/* The limit is 480, the number that would follow the largest one, 448. */
 INLINE u32_lanes e4m3_narrow(f32_lanes f)
 {
     return narrow(f, 8, 3, 0x43f00000, (u32_lanes){0} + 0x7f);
 }
 
-/* The upper half of the result is the bfloat16. */
+/* Round to bfloat16, which is the upper half of the result. */
 INLINE u32_lanes bf16_round(f32_lanes f)
 {
     u32_lanes bits = (u32_lanes)f;

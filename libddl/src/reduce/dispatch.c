@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispatch.c - which kernels this CPU runs, and the one way to run them. */
+/* dispatch.c - the choice of the kernels for this CPU, and the function that runs them. */
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fold.c - additions in the order of a program: block by block, with a stack of blocks that stays
- * in the nearest cache. An operand is read where it lies, and the last addition of a result stores
- * it where it belongs, so two operands cost what a plain reduction of two costs. */
+ * in the nearest cache. Operands are read in place, and the last addition of a result stores it at
+ * its destination, so two operands cost as much as a plain reduction of two. */
 #include <stdint.h>
 
 #include "base/dtype.h"
@@ -13,21 +13,21 @@ enum {
     STAGED = 8192
 };
 
-/* One block of all operands. */
+/* The state of one block of all operands. */
 typedef struct block_sums {
     const ddl__folding *folding;
     const void *const *operands;
     ddl__reduce_fn *add, *pairs, *finish;
     size_t at, length; /* in elements */
-    size_t size;       /* of a sum; of an element of a result */
+    size_t size;       /* bytes of a sum; of an element of a result */
     size_t result_size;
-    ddl__narrow_fn *narrow; /* or NULL: the sums are the results */
+    ddl__narrow_fn *narrow; /* or NULL if the sums are the results */
     const void *values[DDL__FOLD_DEPTH];
     int n;
     char (*stack)[BLOCK];
 } block_sums;
 
-/* Replace the `n` on top of the stack by their sum. */
+/* Replace the top `n` sums of the stack by their sum. */
 static void block_add(block_sums *b, ddl__reduce_fn *add, int n, void *to)
 {
     b->n -= n - 1;
@@ -35,7 +35,8 @@ static void block_add(block_sums *b, ddl__reduce_fn *add, int n, void *to)
     b->values[b->n - 1] = to;
 }
 
-/* Store what is left on the stack, unless it lies there. It is not yet divided, unless it does. */
+/* Store the sum that is left on the stack, unless it is already at its destination; only then it is
+ * already divided. */
 static void block_store(block_sums *b, char *to, char *copy)
 {
     const ddl__folding *f = b->folding;

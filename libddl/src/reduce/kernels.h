@@ -8,22 +8,21 @@
  *   LOAD_PART(from, bytes), STORE_PART(to, v, bytes)
  *                                 optional: the first bytes, fewer than WIDTH, of u8_lanes
  *   STORE_NT(to, v), FENCE()      optional: a non-temporal store of u8_lanes to an aligned address;
- *                                 a fence between such stores and later ones
+ *   a fence between such stores and later ones
  * The arithmetic is one source, compiled without contraction, so IEEE 754 gives the same bits.
  *
  * A kernel makes one pass over the elements: it loads a vector from each operand, combines them in
  * registers and stores the result, which may replace an operand. Every memory access is a memcpy of
- * constant size, that is, one instruction. A rest that fills no vector goes through copies that do
- * (partial). Sharing keeps the code small: wrapping integers need no signs, bit operations no
+ * constant size, that is, one instruction. A remainder that fills no vector is processed in copies
+ * that do (partial). Shared code keeps it small: wrapping integers need no signs, bit operations no
  * widths, complex numbers are pairs of floats, and small floats without a conversion instruction
- * use the kernels of f32 (blocks.h).
- */
+ * use the kernels of f32 (blocks.h). */
 #include <string.h>
 
 #include "reduce/convert.h"
 #include "reduce/reduce.h"
 
-/* One function for many kernels. The compiler must not clone it for some of them. */
+/* A function that many kernels share. The compiler must not clone it for some of them. */
 #if __has_attribute(noclone)
 #define SHARED __attribute__((noinline, noclone))
 #else
@@ -32,7 +31,7 @@
 
 /* -------------------------------------------------------------------------- loads and stores */
 
-/* The unit of work of a kernel is t_block, which takes t_step bytes of memory. */
+/* A kernel works in units of t_block, which takes t_step bytes of memory. */
 #define MEMORY(t, format, block, WIDEN, NARROW)                                                    \
     typedef block t##_block;                                                                       \
     enum { t##_step = sizeof(format) };                                                            \
@@ -48,7 +47,7 @@
         memcpy(to, &memory, sizeof memory);                                                        \
     }
 
-/* Even and odd halves apart, so that no element has to change its lane. */
+/* Even and odd halves are separate, so that no element has to change its lane. */
 typedef struct pair {
     f32_lanes even, odd;
 } pair;
@@ -83,8 +82,8 @@ INLINE u8_lanes load_part(const char *from, size_t bytes)
 #define STORE_PART(to, v, bytes) memcpy(to, &(v), bytes)
 #endif
 
-/* Reduce the bytes after the last whole WIDTH with the same kernel, which reduces `elements` at
- * once. */
+/* Reduce the bytes after the last whole WIDTH with the same kernel, which reduces `elements`
+ * elements at once. */
 static SHARED void partial(void *dst, const void *const *operands, size_t n, size_t bytes,
                            int64_t divisor, ddl__reduce_fn *kernel, size_t elements)
 {
@@ -106,7 +105,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define AND(t, a, b)     ((a) & (b))
 #define OR(t, a, b)      ((a) | (b))
 #define XOR(t, a, b)     ((a) ^ (b))
-/* Of logical values before TRUTH: zero or not zero. */
+/* Logical values before TRUTH are zero or not zero. */
 #define BOTH(t, a, b) ((a) & (t##_lanes)((b) != 0))
 #define ODD(t, a, b)  ((t##_lanes)(((a) != 0) ^ ((b) != 0)))
 
@@ -116,7 +115,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
 #define TRUTH(t, v, divisor)  ((t##_lanes)((v) != 0) & 1)
 #define TIMES(t, v, factor)   ((v) * (factor))
 
-/* The same for blocks of either shape. */
+/* Apply an operation to blocks of either shape. */
 #define COMBINE_ONE(t, OP, a, b) OP(t, a, b)
 #define COMBINE_TWO(t, OP, a, b) ((pair){OP(t, (a).even, (b).even), OP(t, (a).odd, (b).odd)})
 #define FINISH_ONE(t, OP, v, d)  OP(t, v, d)
@@ -150,7 +149,7 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
             partial(dst, operands, n, bytes, divisor, t##_##name, WIDTH / t##_size);               \
     }
 
-/* A kernel that is the kernel of another dtype. */
+/* Define a kernel that equals a kernel of another dtype. */
 #define SAME(t, name, as, as_name)                                                                 \
     static void t##_##name(void *dst, const void *const *operands, size_t n, size_t count,         \
                            int64_t divisor)                                                        \
@@ -206,8 +205,8 @@ static SHARED void partial(void *dst, const void *const *operands, size_t n, siz
         memcpy((char *)dst + at, rest, bytes - at);                                                \
     }
 
-/* Multiplying by the inverse of a power of two equals dividing by it, bit for bit, and is faster.
- */
+/* Multiplying by the inverse of a power of two equals dividing by it, bit for bit, and is
+ * faster. */
 #define FLOATS(t, shape)                                                                           \
     INLINE t##_lanes t##_divide(t##_lanes v, int64_t divisor)                                      \
     {                                                                                              \
@@ -264,7 +263,7 @@ SMALL_FLOAT(f16, 16)
 
 /* ------------------------------------------------------------------------------------ pairs */
 
-/* Integers have the sum of four instead: it is the same in any order. */
+/* Integers use the sum of four instead: it is the same in any order. */
 #define PAIRS(t)                                                                                   \
     static void t##_pairs(void *dst, const void *const *operands, size_t n, size_t count,          \
                           int64_t divisor)                                                         \
@@ -313,8 +312,8 @@ NARROWED(bf16, BF16_HALVES)
 
 /* ------------------------------------------------------------------------------------ copies */
 
-/* Four vectors at a time. All loads come first, so that no compiler turns it into a call of memcpy.
- */
+/* Copy four vectors at a time. All loads come first, so that no compiler turns it into a call of
+ * memcpy. */
 #define COPIES(name, STORE, DONE)                                                                  \
     INLINE void name##_four(char *to, const char *from)                                            \
     {                                                                                              \

@@ -12,11 +12,11 @@
 #include "base/fold.h"
 #include "ddl/ddl.h"
 
-/* dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i < count and n >= 1
- * operands. fp8, f16 and bf16 are rounded once, at the end. dst may equal an operand but not
- * overlap it otherwise. DDL_AVERAGE reduces like DDL_SUM and divides by `divisor`, before the last
- * rounding (floats) or truncating (integers). Other ops ignore the divisor; 1 divides by nothing.
- * No alignment is needed. */
+/* Type of a reduction: dst[i] = op(operands[0][i], operands[1][i], ...) in this order, for i <
+ * count and n >= 1 operands. fp8, f16 and bf16 are rounded once, at the end. dst may equal an
+ * operand but not overlap it otherwise. DDL_AVERAGE reduces like DDL_SUM and divides by `divisor`,
+ * before the last rounding (floats) or truncating (integers). Other ops ignore the divisor; 1 means
+ * no division. No alignment is needed. */
 typedef void ddl__reduce_fn(void *dst, const void *const *operands, size_t n, size_t count,
                             int64_t divisor);
 
@@ -29,54 +29,57 @@ typedef void ddl__scale_fn(void *dst, const void *src, size_t count, double fact
 typedef void ddl__narrow_fn(void *dst, const float *src, size_t count);
 
 /* A plain copy, and one whose stores bypass the caches, followed by a store fence. For more than
- * some hundred bytes. They exist because memcpy may be `rep movsb`, which is up to twice as slow on
- * memory that cores share. */
+ * some hundred bytes. memcpy is not used because it may be `rep movsb`, which is up to twice as
+ * slow on memory that cores share. */
 typedef void ddl__copy_fn(void *dst, const void *src, size_t bytes);
 
 enum { DDL__LINES = 256 };
 
-/* One instruction set's kernels. */
+/* The kernels of one instruction set. */
 typedef struct ddl__kernels {
     const char *name; /* "portable", "avx2", "avx512", "neon" */
-    /* Indexed by the values of the ABI. NULL where ddl__reduces (base/dtype.h) is false. */
+    /* Indexed by the values of the ABI. NULL if ddl__reduces (base/dtype.h) is false. */
     ddl__reduce_fn *reduce[18][12];
     /* NULL for integers and bool. */
     ddl__scale_fn *scale[18];
-    /* (a + b) + (c + d) of four operands; of the dtypes of ordered sums, else NULL. */
+    /* (a + b) + (c + d) of four operands, for the dtypes of ordered sums, else NULL. */
     ddl__reduce_fn *pairs[18];
-    /* From f32; of f16 and bf16, else NULL. */
+    /* Conversion from f32 to f16 and bf16, else NULL. */
     ddl__narrow_fn *narrow[18];
     ddl__copy_fn *copy, *copy_nontemporal;
     /* The same for a multiple of DDL__LINES bytes. The non-temporal one needs a destination aligned
-     * to a cache line, and a later copy_nontemporal, of zero bytes if need be, for the fence. */
+     * to a cache line, and a later copy_nontemporal, possibly of zero bytes, for the fence. */
     ddl__copy_fn *copy_lines, *copy_nontemporal_lines;
 } ddl__kernels;
 
-/* The best kernels for this CPU. Thread-safe, and cheap after the first call. */
+/* Return the best kernels for this CPU. Thread-safe, and cheap after the first call. */
 const ddl__kernels *ddl__kernels_best(void);
 
-/* By name; NULL if this build or CPU has none. For tests that compare instruction sets. */
+/* Return the kernels with this name, or NULL if this build or CPU has none. For tests that compare
+ * instruction sets. */
 const ddl__kernels *ddl__kernels_named(const char *name);
 
-/* kernels->reduce; then, unless `copy` is NULL, copy[i] = dst[i], with non-temporal stores on
- * request. Works block by block, so that the second store finds the result in the nearest cache. */
+/* Run kernels->reduce; then, unless `copy` is NULL, copy[i] = dst[i], with non-temporal stores if
+ * requested. Works block by block, so that the second store finds the result in the nearest
+ * cache. */
 void ddl__reduce(const ddl__kernels *kernels, ddl_dtype dtype, ddl_op op, void *dst, void *copy,
                  bool nontemporal, const void *const *operands, size_t n, size_t count,
                  int64_t divisor);
 
-/* What is computed when the additions of a fold are carried out. */
+/* The parameters of running a fold. */
 typedef struct ddl__folding {
     const ddl__kernels *kernels;
     const ddl__fold *fold;
-    ddl_dtype dtype;  /* of the results. The operands have the same, but f32 for f16 and bf16 ... */
-    bool widened;     /* ... and then the results are f32 too */
-    int64_t divisor;  /* of the results; 1 divides by nothing */
-    bool nontemporal; /* how the copy is stored */
+    /* of the results; operands have the same dtype, but f32 instead of f16 and bf16 */
+    ddl_dtype dtype;
+    bool widened;     /* the results of f16 and bf16 are f32, too */
+    int64_t divisor;  /* divisor of the results; 1: no division */
+    bool nontemporal; /* store the copy non-temporally */
 } ddl__folding;
 
-/* Result k is `count` elements at dst, behind the results before it; then the same at `copy`,
- * unless that is NULL. operands[i] has `count` elements of operand i. Works block by block, in the
- * nearest cache. */
+/* Run a fold. Result k is `count` elements at dst, after the previous results, and the same at
+ * `copy` unless that is NULL. operands[i] has `count` elements of operand i. Works block by block,
+ * in the nearest cache. */
 void ddl__fold_run(const ddl__folding *folding, void *dst, void *copy, const void *const *operands,
                    size_t count);
 

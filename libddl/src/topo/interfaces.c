@@ -4,11 +4,11 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-enum { SLOWER = 8 /* an interface that is so many times slower is left out */ };
+enum { SLOWER = 8 /* an interface that is this many times slower is not used */ };
 
 /* ------------------------------------------------------------------------------------ addresses */
 
-/* Whether two addresses of one family agree in their first bits. */
+/* Return true if two addresses of one family agree in their first bits. */
 static bool agree(const uint8_t *a, const uint8_t *b, unsigned bits)
 {
     unsigned whole = bits / 8, rest = bits % 8;
@@ -35,7 +35,7 @@ static bool same_network(const ddl__interface *a, const ddl__interface *b)
 
 /* --------------------------------------------------------------------------------------- filter */
 
-/* Read "1.2.3.4/24" or "::1" as an address with its prefix. False if it is something else. */
+/* Parse "1.2.3.4/24" or "::1" as an address with its prefix. False if it is something else. */
 static bool read_network(const char *item, size_t n, ddl__interface *to)
 {
     char text[INET6_ADDRSTRLEN];
@@ -60,7 +60,7 @@ static bool read_network(const char *item, size_t n, ddl__interface *to)
     return bits <= width(to);
 }
 
-/* Whether an item, without its "^", names this address. */
+/* Return true if an item, without its "^", matches this address. */
 static bool names(const char *item, size_t n, const ddl__interface *i)
 {
     ddl__interface network;
@@ -81,8 +81,8 @@ static ddl_status check_item(const char *filter, const char *item, size_t n)
     return DDL_OK;
 }
 
-/* Whether no "^" item names this address, and another one does if there are others; *named: whether
- * one does. */
+/* Return true if no "^" item matches this address, and if there are other items, one of them does.
+ * *named is true if an item without "^" matches. */
 static bool passes(const char *filter, const ddl__interface *i, bool *named)
 {
     bool any = false;
@@ -101,8 +101,8 @@ static bool passes(const char *filter, const ddl__interface *i, bool *named)
     return *named || !any;
 }
 
-/* A network inside this host: a bridge of containers or virtual machines, whose addresses other
- * hosts have as well, or 169.254.0.0/16, as between a server and its management controller. */
+/* Return true for a network inside this host (Docker, libvirt, LXC), whose addresses other hosts
+ * use as well, and for 169.254.0.0/16, such as between a server and its management controller. */
 static bool is_inner(const ddl__interface *i)
 {
     static const char *const bridges[] = {"docker", "podman", "cni-podman", "virbr", "lxcbr"};
@@ -136,7 +136,7 @@ void ddl__interfaces_list(const ddl__interface *all, unsigned n, char *text, siz
 
 /* ------------------------------------------------------------------------------------ selection */
 
-/* Sort by `order`, stably. Lower values are tried first. */
+/* Sort stably by `order`, the lowest value first. */
 static void sort(ddl__interface *all, unsigned *order, unsigned n)
 {
     for (unsigned i = 1; i < n; i++)
@@ -192,7 +192,7 @@ ddl_status ddl__interfaces_select(ddl__interface *all, unsigned *n, const char *
         if (!wanted || (!named && outer && is_inner(&all[i])))
             continue;
         all[kept] = all[i];
-        if (named) /* as where each host has an address of its own that is routed to it */
+        if (named) /* for example, if each host has its own address that is routed to it */
             all[kept].loopback = !ddl__interface_leads_out(&all[i]);
         kept++;
     }
@@ -217,7 +217,7 @@ static void add(search *s, int ours, int theirs)
     s->found->path[s->found->n++] = (ddl__path){(int8_t)ours, (int8_t)theirs};
 }
 
-/* Whether the interface on either side has a path already, maybe by its other address. */
+/* Return true if the interface on either side already has a path, possibly by its other address. */
 static bool is_taken(const search *s, const ddl__interface *ours, const ddl__interface *theirs)
 {
     for (unsigned i = 0; i < s->found->n; i++) {
@@ -229,7 +229,7 @@ static bool is_taken(const search *s, const ddl__interface *ours, const ddl__int
     return false;
 }
 
-/* An address that this host has too leads to this host. */
+/* Return true if the address leads to another host: this host does not have it. */
 static bool leads_away(const search *s, const ddl__interface *theirs)
 {
     for (unsigned i = 0; i < s->n_ours; i++)
@@ -257,14 +257,14 @@ static void add_routed(search *s, const int8_t *route)
             add(s, route[j], (int)j);
 }
 
-/* The speed of a path; 0: not known. */
+/* Return the speed of a path; 0 if it is unknown. */
 static uint32_t speed_of(const search *s, ddl__path p)
 {
     uint32_t a = s->ours[p.ours].speed, b = s->theirs[p.theirs].speed;
     return !a || (b && b < a) ? b : a;
 }
 
-/* Sort the paths, the fastest first, and drop those that are much slower. */
+/* Sort the paths, the fastest first, and drop paths that are much slower. */
 static void drop_slow(search *s)
 {
     ddl__paths *found = s->found;

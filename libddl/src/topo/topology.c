@@ -45,8 +45,8 @@ bool ddl__all_share(const ddl__sharing *sharing, int size)
     return n == size;
 }
 
-/* Each rank is in its own set. So ranks of the same set that are as many as it has are that set,
- * and each of them has opened memory of all others. */
+/* Find the hosts. Each rank is in its own set. So if as many ranks have the same set as it has
+ * members, they are that set, and each of them has opened memory of all others. */
 static void find_hosts(ddl__topology *t, const ddl__sharing *sharing)
 {
     int *host = grouping_of(t, DDL__HOSTS);
@@ -67,7 +67,7 @@ static void find_hosts(ddl__topology *t, const ddl__sharing *sharing)
 
 /* ---------------------------------------------------------------------------- racks and aisles */
 
-/* Read a positive number and move *at past it. 0: there is none. */
+/* Parse a positive number and advance *at past it. Return 0 if there is none. */
 static int number(const char **at)
 {
     int n = 0;
@@ -76,8 +76,8 @@ static int number(const char **at)
     return n > 1 << 20 ? 0 : n;
 }
 
-/* Set the racks and aisles of the hosts, in the order of their numbers. Returns the number of hosts
- * described, including hosts that do not exist, or -1 if the text is malformed. */
+/* Set the racks and aisles of the hosts, in the order of their numbers. Return the number of
+ * described hosts, including hosts that do not exist, or -1 if the text is malformed. */
 static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *aisle)
 {
     int64_t host = 0;
@@ -107,7 +107,7 @@ static int64_t read_racks(ddl__topology *t, const char *text, int *rack, int *ai
     return host;
 }
 
-/* Read a positive number such as "0.5", in any locale. 0: there is none. */
+/* Parse a positive number such as "0.5", in any locale. Return 0 if there is none. */
 static double quantity(const char **at)
 {
     double value = 0, unit = 1;
@@ -119,7 +119,7 @@ static double quantity(const char **at)
     return value;
 }
 
-/* Read the wires after the "@" of a description, if it has one. False if they are malformed. */
+/* Parse the wires after the "@" of a description, if it has one. False if they are malformed. */
 static bool read_wires(ddl__topology *t, const char *text)
 {
     const char *at = strchr(text, '@');
@@ -147,10 +147,11 @@ static ddl_status group_hosts(ddl__topology *t, const char *description, bool is
     if (!description || !*description)
         return DDL_OK;
     if (!read_wires(t, description))
-        return ddl__fail(DDL_EINVAL,
-                         "DDL_TOPOLOGY=\"%s\": after @ there is no list of up to 3 wires, such as "
-                         "\"30:10\" for 30 us and 10 Gbit/s",
-                         description);
+        return ddl__fail(
+            DDL_EINVAL,
+            "DDL_TOPOLOGY=\"%s\": after @, a list of up to 3 wires must follow, such as "
+            "\"30:10\" for 30 us and 10 Gbit/s",
+            description);
     if (*description == '@')
         return DDL_OK;
     int *racks = calloc(2 * (size_t)hosts, sizeof *racks), *aisles = racks + hosts;
@@ -214,7 +215,7 @@ ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__top
     return DDL_OK;
 }
 
-/* The number of cores on which any rank of a machine may run. */
+/* Return the number of cores on which any rank of a machine may run. */
 static double cores_for(const ddl__topology *t, const ddl__location *locations, uint64_t machine)
 {
     uint64_t cores = 0, all = 0;

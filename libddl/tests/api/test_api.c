@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every refusal of the public interface: the status, a message that names the argument and the
- * value, outputs and buffers untouched. */
+/* Every rejection of the public interface: the status, a message with the argument and its value,
+ * outputs and buffers untouched. */
 #include <stddef.h>
 #include <time.h>
 
 #include "ranks.h"
 
-/* The call must fail with this status and a message that holds these words. */
+/* Check that the call fails with this status and a message that contains these words. */
 
 static double now(void)
 {
@@ -110,7 +110,7 @@ static void creation(void)
     OK(ddl_comm_create(endpoint, addresses, lengths, 0, 1, &config, &comm));
     ddl_comm_destroy(comm);
 
-    /* Nobody there: an error within the limit. */
+    /* No rank listens there: an error within the limit. */
     config.timeout_ms = 300;
     double start = now();
     lengths[1] = lengths[0];
@@ -169,7 +169,7 @@ static void calls(ddl_comm *comm, void *argument)
     REFUSED(ddl_comm_completed(comm, &work, &user, 0, 0, &taken), DDL_EINVAL, "max is 0");
     REFUSED(ddl_comm_completed(comm, &work, &user, 1, 0, &taken), DDL_ESTATE, "no queued work");
     CHECK(!memcmp(a, kept, sizeof a) && !work, "something was touched");
-    OK(ddl_comm_status(comm)); /* no refusal harms the comm */
+    OK(ddl_comm_status(comm)); /* rejected calls do not harm the comm */
     OK(ddl_allreduce(comm, NULL, a, 8, DDL_F32, DDL_SUM, NULL, NULL));
     CHECK(a[7] == 16, "%g", (double)a[7]);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the JAX adapter waits for calls before it aborts them does not depend on the time of
- * day, which may be set back by an hour meanwhile. */
+/* The time that the JAX adapter waits for calls before it aborts them does not depend on the time
+ * of day, which may be set back by an hour meanwhile. */
 #include <unistd.h>
 
 #include "check.h"
@@ -11,7 +11,7 @@
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
 
-/* The time of day as it was before it was set back. */
+/* Return the time of day before it was set back. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 {
     int result = __real_clock_gettime(clock, t);
@@ -29,7 +29,7 @@ static void abort_all(ddl_comm *comm, const char *reason)
 int main(void)
 {
     static char object;
-    alarm(30); /* formerly after an hour */
+    alarm(30); /* formerly it took an hour */
     open_world((ddl_comm *)(void *)&object);
     CHECK(enter(), "closed");
     CHECK(close_world(abort_all), "somebody is inside");

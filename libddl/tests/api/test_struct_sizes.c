@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of other releases' sizes: an older caller's are shorter, a newer one's longer. */
+/* Options with the sizes of other releases: an older caller's are shorter, a newer one's longer. */
 #include <stddef.h>
 
 #include "ranks.h"
 
-/* A release's struct ended before the field that came next. */
+/* The struct of a release ends before the first field of the next release. */
 enum { SIZE_0_1 = offsetof(ddl_options, name), SIZE_0_2 = sizeof(ddl_options) };
 
 static void older(ddl_comm *comm)
 {
     CHECK(SIZE_0_1 == 32, "ddl_options of 0.1 had 32 bytes, not %d", SIZE_0_1);
     ddl_options options;
-    memset(&options, 0xff, sizeof options); /* behind its end lies anything */
+    memset(&options, 0xff, sizeof options); /* the bytes behind its end may have any value */
     memset(&options, 0, SIZE_0_1);
     options.struct_size = SIZE_0_1;
     OK(ddl_barrier(comm, &options, NULL));
-    options.timeout_ms = -1; /* what it holds counts */
+    options.timeout_ms = -1; /* a field within its size is used */
     CHECK(ddl_barrier(comm, &options, NULL) == DDL_EINVAL, "\"%s\"", ddl_last_error());
 }
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Of two threads that each store and then look for the other's store, one of them with a light
- * fence in between and one with a heavy one, at least one sees the other's. Without the heavy one
- * both miss it now and then: counted first, so that a machine where this test says nothing is seen.
- */
+/* Two threads each store and then load the other's store, one with a light fence in between and one
+ * with a heavy fence: at least one sees the other's store. Without the heavy fence both miss it now
+ * and then. That is counted first, to detect a machine on which this test proves nothing. */
 #include "base/fences.h"
 
 #include <pthread.h>
@@ -12,7 +11,7 @@
 #include "base/clock.h"
 #include "check.h"
 
-/* Rounds are short unless others run on the cores: then as many as there is time for. */
+/* Rounds are short unless others use the cores; then the time limits their number. */
 enum { ROUNDS = 300000, TIME_MS = 1000, END = 0 };
 
 static alignas(64) atomic_uint begun;
@@ -27,7 +26,7 @@ static void await(const atomic_uint *word, unsigned before)
         ;
 }
 
-/* Who looks at the flag often, round by round. */
+/* The thread that checks the flag often, in every round. */
 static void *publish(void *unused)
 {
     (void)unused;
@@ -43,7 +42,7 @@ static void *publish(void *unused)
     }
 }
 
-/* One round of who sets the flag seldom; whether both missed the other's store. */
+/* Run one round of the thread that sets the flag rarely. True if both missed the other's store. */
 static bool is_missed(unsigned round, bool heavy)
 {
     atomic_store_explicit(&begun, round, memory_order_release);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A forked child finds the bytes of the moment of the fork in memory of ddl_alloc, whatever its
- * parent and its parent's peers do afterwards; they never see what the child writes. */
+/* A forked child finds memory of ddl_alloc as it was at the fork, whatever its parent and its
+ * parent's peers do afterwards; they never see what the child writes. */
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -43,7 +43,7 @@ static float *allocate_floats(void)
     return (float *)(void *)allocate(BYTES);
 }
 
-/* Between two writes of its parent. The second buffer was never written to before. */
+/* The child runs between two writes of its parent. The second buffer was never written before. */
 static void child_run(float *sums, float *zeros, const int parent_wrote[2],
                       const int child_wrote[2])
 {
@@ -66,8 +66,8 @@ static void child_run(float *sums, float *zeros, const int parent_wrote[2],
     _exit(0);
 }
 
-/* The peer maps the memory from the second round on. Behind the first barrier, no peer has begun to
- * store its results. */
+/* The peer maps the memory from the second round on. After the first barrier, no peer has started
+ * to store its results. */
 static int apart(ddl_comm *comm)
 {
     float *sums = allocate_floats(), *zeros = allocate_floats();
@@ -113,7 +113,7 @@ static void *reduce_repeatedly(void *argument)
     return NULL;
 }
 
-/* Forks while another thread reduces: nothing hangs, and other memory is whole. */
+/* Fork while another thread reduces: nothing hangs, and other memory is intact. */
 static int meanwhile(ddl_comm *comm)
 {
     loop l = {comm, allocate_floats(), SANITIZED ? 5 : 30};
@@ -140,7 +140,7 @@ static int meanwhile(ddl_comm *comm)
     return 0;
 }
 
-static int copies; /* that were read from a file; by this process while it forks */
+static int copies; /* copies that were read from a file, by this process during a fork */
 ssize_t __real_pread(int fd, void *to, size_t bytes, off_t at);
 ssize_t __wrap_pread(int fd, void *to, size_t bytes, off_t at);
 ssize_t __wrap_pread(int fd, void *to, size_t bytes, off_t at)
@@ -165,7 +165,7 @@ static pid_t start_by_fork(void)
     return child;
 }
 
-/* Only a fork copies, and only what was written to. */
+/* Only a fork copies, and only what was written. */
 static int cost(ddl_comm *comm)
 {
     float *memory = allocate_floats();
@@ -185,8 +185,8 @@ static int cost(ddl_comm *comm)
     return 0;
 }
 
-/* Around the library's handler, which makes the copies before the fork: no longer, since other
- * threads may need memory. The one that was registered first runs last. */
+/* Limit memory only while the library's handler runs, which makes the copies before the fork,
+ * because other threads may need memory. The handler that was registered first runs last. */
 static bool is_limited;
 static struct rlimit before;
 static void limit_memory(void)
@@ -199,12 +199,14 @@ static void free_memory(void)
     CHECK(!is_limited || !setrlimit(RLIMIT_AS, &before), "limits");
 }
 
-/* Without memory for a copy, a child that touches it ends, and its other memory is elsewhere. */
+/* Without memory for a copy, a child that touches the memory is killed; its other memory is not
+ * affected. */
 static int no_memory(ddl_comm *comm)
 {
     float *memory = allocate_floats();
     set(memory, 1);
-    usleep(300000); /* the detector's thread has had some beats, and its memory, under ASan too */
+    /* enough heartbeats for the detector's thread to allocate its memory, even with ASan */
+    usleep(300000);
     CHECK(!getrlimit(RLIMIT_AS, &before), "limits");
     CHECK(!pthread_atfork(limit_memory, NULL, NULL), "pthread_atfork");
     is_limited = true;

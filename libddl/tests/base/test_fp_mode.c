@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_fp_mode.c - the kernels of every instruction set compute the same bits whatever the calling
- * thread's floating-point mode is, between entering the library's mode and leaving it; and the
- * thread then has its own mode again. */
+/* test_fp_mode.c - between entering and leaving the library's floating-point mode, the kernels of
+ * every instruction set compute the same bits whatever the calling thread's mode is; afterwards the
+ * thread has its own mode again. */
 #include "fp_modes.h"
 
 enum { COUNT = 1003, BYTES = COUNT * 16, OPERANDS = 3 };
@@ -51,7 +51,7 @@ static void check_set(const ddl__kernels *kernels, ddl_dtype dtype)
     }
 }
 
-/* Else this would prove nothing. */
+/* Check that the modes change results; otherwise this test would prove nothing. */
 static void check_that_modes_matter(const ddl__kernels *kernels)
 {
     static results expected, got;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comms that are created again and again, with different settings on each side, with
- * unauthenticated clients connecting, or while a member dies or fails. */
+/* Comms that are created repeatedly, with different settings on each side, while unauthenticated
+ * clients connect, or while a member dies or fails. */
 #include <sys/resource.h>
 
 #include "entries.h"
@@ -20,7 +20,7 @@ typedef struct side {
     pthread_t thread;
 } side;
 
-/* Create, use and destroy one comm again and again, with the same explicit tag. */
+/* Create, use and destroy one comm repeatedly, with the same explicit tag. */
 static void *cycle(void *argument)
 {
     side *s = argument;
@@ -89,14 +89,14 @@ static void again(void)
     }
 }
 
-/* One side allows TCP only, the other all kinds of links: they use TCP. */
+/* One side allows only TCP, the other all kinds of links: they use TCP. */
 static void different_kinds(ddl_comm *comm, void *argument)
 {
     (void)argument;
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* A creation in which the other side gives up leaks nothing, and the next one succeeds. */
+/* A creation that the other side abandons leaks nothing, and the next one succeeds. */
 static void failures_leave_nothing(void)
 {
     side sides[2];
@@ -174,8 +174,8 @@ static void member_dies(void)
 
 /* Processes that know each other's addresses; some of them cannot create the comm. */
 typedef struct failing {
-    int rank, late; /* the rank that fails, and the one that starts after that; -1: none */
-    bool memory;    /* it fails for lack of memory for its links, not because of its settings */
+    int rank, late; /* rank: the rank that fails; late: the rank that starts after that; -1: none */
+    bool memory; /* it fails because it has no memory for its links, not because of its settings */
     uint32_t links;
 } failing;
 
@@ -203,8 +203,8 @@ static void close_board(board *b, const pid_t *pids, int n)
     munmap(b, sizeof *b);
 }
 
-/* Fails for lack of shared memory, if nothing else is allowed, when it has a slot at its endpoint
- * already, or by its settings, before. */
+/* Make the creation fail: for lack of shared memory, if nothing else is allowed, when the rank
+ * already has a slot at its endpoint; or by its settings, before that. */
 static void restrict_memory(bool memory, bool restricted)
 {
     struct rlimit files = {restricted ? 4096 : RLIM_INFINITY, RLIM_INFINITY};
@@ -216,7 +216,7 @@ static void restrict_memory(bool memory, bool restricted)
         unsetenv("DDL_HEARTBEAT_MS");
 }
 
-/* The creation fails soon and for that reason, and the next one succeeds. */
+/* Check that the creation fails soon and for that reason, and that the next one succeeds. */
 static int create_with_failing(board *b, const failing *f, int rank)
 {
     enum { SOON_S = 10 };
@@ -231,7 +231,7 @@ static int create_with_failing(board *b, const failing *f, int rank)
     if (rank == f->rank)
         restrict_memory(f->memory, true);
     if (rank == f->rank && f->late < 0)
-        usleep(300000); /* the others wait already */
+        usleep(300000); /* the others are already waiting */
     while (rank == f->late && !atomic_load(&b->failed))
         usleep(1000);
     double start = seconds();
@@ -283,11 +283,12 @@ static ddl_status create_in_time(ddl_endpoint *endpoint, const board *b, int ran
     return ddl_comm_create(endpoint, list, b->lengths, rank, 4, &config, comm);
 }
 
-/* Rank 1 cannot at first, and tells rank 0, which tells all by its links, long before it comes to
- * tell rank 3: which has heard of it by then, and is at its next attempt. */
+/* Rank 1 fails at first and notifies rank 0. Rank 0 notifies all ranks by its links, long before it
+ * notifies rank 3, which then already knows and is at its next attempt. */
 static int create_after_failing(board *b, int rank, bool memory)
 {
-    /* One address, so that trying all of who is stopped leaves time for the others. */
+    /* Only one address, so that trying all addresses of the stopped rank leaves time for the
+     * others. */
     ddl_endpoint_config config = {.struct_size = sizeof config, .host = "127.0.0.1"};
     ddl_endpoint *endpoint;
     ddl_comm *comm;
@@ -300,7 +301,7 @@ static int create_after_failing(board *b, int rank, bool memory)
         raise(SIGSTOP);
     } else {
         if (rank == 1) {
-            usleep(300000); /* the others wait already */
+            usleep(300000); /* the others are already waiting */
             restrict_memory(memory, true);
         }
         ddl_status got = create_in_time(endpoint, b, rank, links, &comm);
@@ -403,8 +404,8 @@ static void leave_early(int rank)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* A rank that left the rendezvous before all had joined may join again, and does not count
- * meanwhile: also when it is noticed only now that all are there. */
+/* A rank that left the rendezvous before all ranks had joined may join again, and does not count
+ * meanwhile, even if its leaving is noticed only after all have joined. */
 static void left_rank_may_rejoin(bool before_all)
 {
     int numbers[3] = {0, 1, 2};
@@ -421,7 +422,7 @@ static void left_rank_may_rejoin(bool before_all)
         pthread_join(threads[r], NULL);
 }
 
-/* More silent clients connect than there are slots, and they connect first. */
+/* More silent clients connect than there are slots, and they connect before the ranks. */
 static void silent_clients_delay_no_rank(void)
 {
     enum { SILENT = 80 };
@@ -460,7 +461,7 @@ static void *wait_for_missing(void *argument)
     return NULL;
 }
 
-/* In the error of rank 0, and in those of the ranks that joined. */
+/* Missing ranks are named in the error of rank 0, and in the errors of the ranks that joined. */
 static void missing_ranks_are_named(void)
 {
     int numbers[2] = {0, 1};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All members count the creations over one list equally, even if a creation failed on only one of
- * them, at its very end: the next creation succeeds. */
+/* All members count the creations over one address list equally, even if a creation failed on only
+ * one of them, at its very end: the next creation succeeds. */
 #include "comm/layout.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -14,8 +14,8 @@ typedef struct shared {
     ddl_status first[RANKS_MAX];
 } shared;
 
-/* Where this process's next creation fails. Nobody's succeeds then, but that of the other one of a
- * pair may when they have agreed. */
+/* The point at which this process's next creation fails. It then succeeds on no rank, except that
+ * the other rank of a pair may succeed after the agreement. */
 typedef enum place { NOWHERE, BEFORE_AGREEMENT, AFTER_AGREEMENT } place;
 
 static place fails;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creations from a comm. If the comm fails meanwhile, they end at once, and the survivors shrink
- * it. Which creations belong together: those of one comm, whatever failed before. */
+ * it. Creations from one comm belong together, whatever failed before. */
 #include <pthread.h>
 
 #include "processes.h"
@@ -9,13 +9,13 @@ enum { SIZE = 3, SOON_MS = 300 };
 
 static const double AT_ONCE = 1.0;
 
-/* The time since the first fact that ends the creation. */
+/* Check the time since the first event that ends the creation. */
 static void check_fast(double since, const char *what)
 {
     CHECK(seconds() - since < AT_ONCE, "%s took %g s", what, seconds() - since);
 }
 
-/* All but the dead go on, at once. */
+/* Shrink the comm: all living members continue, at once. */
 static int shrink_to(ddl_comm *comm, int size)
 {
     ddl_comm *next;
@@ -78,7 +78,7 @@ static void *abort_soon(void *comm)
     return NULL;
 }
 
-/* The same by another thread of the rank that waits. */
+/* Another thread of the waiting rank aborts the comm. */
 static int own_thread_aborts(ddl_comm *comm)
 {
     pthread_t thread;
@@ -115,7 +115,7 @@ static void *make_twin(void *argument)
     return NULL;
 }
 
-/* Two threads duplicate two comms of the same members, in another order on each rank. */
+/* Two threads duplicate two comms of the same members, in a different order on each rank. */
 static int crossed_threads(ddl_comm *comm)
 {
     ddl_comm *other;
@@ -133,8 +133,8 @@ static int crossed_threads(ddl_comm *comm)
     return 0;
 }
 
-/* Rank 0 aborts each child as soon as it has it, so that its creation fails on some of the others:
- * the next one succeeds. */
+/* Rank 0 aborts each child as soon as it has it, so that the child's creation fails on some other
+ * ranks: the next creation succeeds. */
 static int child_aborted(ddl_comm *comm)
 {
     double start = start_together(comm);
@@ -152,7 +152,7 @@ static int child_aborted(ddl_comm *comm)
     return 0;
 }
 
-/* Rank `early` gives up some creations before the others come. */
+/* Rank `early` abandons some creations before the other ranks start them. */
 static void give_up_first(ddl_comm *comm, int early)
 {
     ddl_comm *twin;
@@ -165,7 +165,8 @@ static void give_up_first(ddl_comm *comm, int early)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Some creations of one rank have timed out. Then all come, this rank or another one last. */
+/* Some creations of one rank have timed out. Then all ranks create the comm; this rank or another
+ * one is last. */
 static int late_members(ddl_comm *comm)
 {
     static const struct {
@@ -186,7 +187,8 @@ static int late_members(ddl_comm *comm)
     return 0;
 }
 
-/* A call with a wrong argument is refused on its rank alone, and changes nothing for the others. */
+/* A call with an invalid argument is rejected on its rank alone, and changes nothing for the
+ * others. */
 static int wrong_argument(ddl_comm *comm)
 {
     ddl_comm *twin = NULL;
@@ -213,7 +215,7 @@ static int wrong_argument(ddl_comm *comm)
     return 0;
 }
 
-/* Who has its child may destroy the parent at once. */
+/* A rank may destroy the parent as soon as it has its child. */
 static int parent_destroyed_at_once(ddl_comm *comm)
 {
     start_together(comm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comms made from a comm: split, subset, duplicate; many at once; made again; refusals. */
+/* Comms made from a comm: split, subset, duplicate; many at once; repeatedly; rejected calls. */
 #include <poll.h>
 #include <stdbool.h>
 
@@ -12,7 +12,7 @@ static int32_t sum_of(ddl_comm *comm, int32_t mine)
     return mine;
 }
 
-/* Two colors, the keys turn the order round; the last rank joins none. */
+/* Split by two colors, with keys that reverse the order; the last rank joins none. */
 static void split(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -40,7 +40,7 @@ static void split(ddl_comm *comm, void *argument)
     }
 }
 
-/* Only the members call; in an order of their own. */
+/* Create a subset: only its members call, in their own order. */
 static void subset(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -60,7 +60,7 @@ static void subset(ddl_comm *comm, void *argument)
     CHECK(sum_of(comm, 1) == size, "the parent works on");
 }
 
-/* The twin outlives its parent's operations, and inherits what it was configured with. */
+/* Duplicate: the twin outlives its parent's operations, and inherits its configuration. */
 static void duplicate(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -89,7 +89,7 @@ static void *work_alone(void *argument)
     return NULL;
 }
 
-/* Several comms of the same ranks in flight at once, each with a thread. */
+/* Create several comms of the same ranks at once, each with its own thread. */
 static void in_parallel(ddl_comm *comm, void *argument)
 {
     enum { N = 4 };
@@ -113,7 +113,7 @@ static bool is_readable(int fd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* The descriptor is readable exactly while there is something to take. */
+/* The descriptor is readable exactly while there is a completed work to take. */
 static void descriptor(ddl_comm *comm, void *argument)
 {
     enum { N = 10 };
@@ -139,7 +139,7 @@ static void descriptor(ddl_comm *comm, void *argument)
         for (int i = 0; i < N; i++)
             ddl_work_destroy(works[i]);
     }
-    /* Destroying instead of taking empties it as well. */
+    /* Destroying a work instead of taking it empties the descriptor, too. */
     OK(ddl_allreduce(comm, NULL, data, 1, DDL_I32, DDL_SUM, &options, works));
     OK(ddl_work_wait(works[0], -1));
     CHECK(is_readable(fd), "complete and not readable");
@@ -176,7 +176,7 @@ static void refusals(ddl_comm *comm, void *argument)
     CHECK(!part, "outputs are untouched on failure");
 }
 
-/* In KiB; 0 where the system does not tell. */
+/* Return the shared memory in KiB; 0 if the system does not report it. */
 static long shared_memory(void)
 {
     char line[256];
@@ -190,11 +190,12 @@ static long shared_memory(void)
     return kib;
 }
 
-/* A comm takes the memory that its operations need, not all that they ever may: allocating that
+/* A comm uses the memory that its operations need, not all that they may ever need: allocating that
  * took most of the time of a creation. */
 static void memory(ddl_comm *comm, void *argument)
 {
-    enum { COMMS = 4, MOST_KIB = 1024 }; /* for each comm, of all ranks: they are threads */
+    /* for each comm, summed over all ranks, which are threads */
+    enum { COMMS = 4, MOST_KIB = 1024 };
     (void)argument;
     ddl_comm *parts[COMMS];
     OK(ddl_barrier(comm, NULL, NULL));
@@ -215,7 +216,7 @@ int main(void)
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
     static rank_fn *const tests[] = {split,      subset,   duplicate, in_parallel,
                                      descriptor, refusals, memory};
-    for (unsigned l = SANITIZED; l < 4; l++) /* inproc is shm's code */
+    for (unsigned l = SANITIZED; l < 4; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 5; size += 1 + (size > 2))
                 run_ranks(size, links[l], tests[t], NULL);

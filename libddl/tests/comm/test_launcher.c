@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How this process was started, by the variables of launchers. tests/core/test_environment.py has
- * the same cases for Python: both must find the same. */
+/* Detection of the launcher by its variables. tests/core/test_environment.py has the same cases for
+ * Python: both must agree. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Topologies that are found, described and declared; what the environment may contain; and what all
- * members must agree on. */
+/* Topologies that are found, described and declared; valid and invalid settings in the environment;
+ * and settings on which all members must agree. */
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ static ddl_status create_proven(const unsigned char *shared, int size, const cha
     return ddl__topology_create(sharing, size, description, is_part, t);
 }
 
-/* The pairs that share memory both ways. */
+/* Create a topology from the pairs that share memory both ways. */
 static ddl_status create(int size, const char *pairs, const char *description, bool is_part,
                          ddl__topology **t)
 {
@@ -99,7 +99,7 @@ static void test_wires(void)
     }
 }
 
-/* Ranks of one machine share its cores, also if they do not share memory. */
+/* Ranks of one machine share its cores, even if they do not share memory. */
 static void expect_oversubscription(ddl__topology *t, uint64_t cores, uint64_t own, bool apart,
                                     double want)
 {
@@ -121,20 +121,20 @@ static void test_places(void)
     OK(ddl__topology_locate(t, places));
     CHECK(t->machines == 2 && t->oversubscription == 1.5, "%d machines, oversubscription %g",
           t->machines, t->oversubscription);
-    expect_oversubscription(t, 8, 1, true, 1);  /* bound to one core each */
-    expect_oversubscription(t, 8, 2, false, 2); /* all to the same two */
-    expect_oversubscription(t, 1, 4, false, 4); /* of which less may be used */
-    expect_oversubscription(t, 4, 0, false, 1); /* not known */
+    expect_oversubscription(t, 8, 1, true, 1);  /* each bound to one core */
+    expect_oversubscription(t, 8, 2, false, 2); /* all bound to the same two cores */
+    expect_oversubscription(t, 1, 4, false, 4); /* a quota allows fewer cores */
+    expect_oversubscription(t, 4, 0, false, 1); /* unknown */
     ddl__topology_destroy(t);
 }
 
-/* Nodes count only if they differ from hosts and from single ranks. */
+/* Nodes are used only if they differ from hosts and from single ranks. */
 static void test_nodes(void)
 {
     static const struct {
-        const char *pairs; /* that share memory */
+        const char *pairs; /* pairs that share memory */
         uint64_t nodes[6];
-        const char *groups; /* "": none */
+        const char *groups; /* "": no groups */
     } cases[] = {
         {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {1, 1, 1, 2, 2, 2}, "000111"},
         {"01 02 03 04 05 12 13 14 15 23 24 25 34 35 45", {3, 1, 3, 1, 1, 3}, "010110"},
@@ -160,7 +160,7 @@ static void test_nodes(void)
     }
 }
 
-/* A folder with the system's files that describe a machine. */
+/* A folder with the system files that describe a machine. */
 static char root[] = "/tmp/ddl-place-XXXXXX";
 
 static void write_below(const char *path, const char *text)
@@ -296,7 +296,7 @@ static void test_options(void)
 
 /* ---------------------------------------------------------------------------------------- comms */
 
-/* Values whose sum depends on the order of the additions. */
+/* Return values whose sum depends on the order of the additions. */
 static float odd(int rank, int i)
 {
     return (float)(1 + (rank * 7919 + i * 31) % 10007) / (float)(3 + rank % 5);
@@ -304,7 +304,7 @@ static float odd(int rank, int i)
 
 enum { COUNT = 30000 };
 
-/* All ranks get the same bits; with an argument, the bits of two hosts of two ranks. */
+/* Check that all ranks get the same bits; with an argument, the bits of two hosts of two ranks. */
 static void same_bits(ddl_comm *comm, void *two_by_two)
 {
     int rank = ddl_comm_rank(comm);
@@ -332,8 +332,9 @@ static void test_modes(void)
     setenv("DDL_OPTIONS", "-mode d:2x2", 1);
     run_ranks(4, DDL_LINK_INPROC, same_bits, &two_by_two);
     run_ranks(4, DDL_LINK_TCP, same_bits, &two_by_two);
-    run_ranks(4, LINKS_INTERLEAVED, same_bits, &two_by_two); /* against what is proven */
-    run_ranks(3, DDL_LINK_TCP, same_bits, NULL); /* a part of the job: another way is chosen */
+    run_ranks(4, LINKS_INTERLEAVED, same_bits, &two_by_two); /* contradicts what is proven */
+    /* a part of the job: another algorithm is chosen */
+    run_ranks(3, DDL_LINK_TCP, same_bits, NULL);
     static const char *const modes[] = {"-mode r:4",   "-mode t:4",   "-mode t:2x2",
                                         "-mode p:2x2", "-mode h:1x4", "-mode h:2x2"};
     for (int i = 0; i < 6; i++) {
@@ -348,7 +349,7 @@ static void test_modes(void)
     unsetenv("DDL_TOPOLOGY");
 }
 
-/* One rank of a world of two with its own environment. */
+/* Run one rank of a world of two with its own environment. */
 static void one_of_two(int rank, const char *url, const char *variable, const char *const values[2],
                        const char *complaint)
 {
@@ -368,8 +369,8 @@ static void one_of_two(int rank, const char *url, const char *variable, const ch
     ddl_endpoint_destroy(endpoint);
 }
 
-/* Two processes with these values of the variable. They must fail with `complaint`, or accept
- * them if it is NULL. */
+/* Run two processes with these values of the variable. They must fail with `complaint`, or accept
+ * the values if it is NULL. */
 static void run_two(const char *variable, const char *a, const char *b, const char *complaint)
 {
     char url[64];

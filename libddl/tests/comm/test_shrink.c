@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The survivors agree on one list of the dead, and get a comm that works at once, even if members
- * die while it is created. An expelled member does not go on. Ranks are processes. */
+ * die while it is created. An expelled member does not continue. Ranks are processes. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -31,7 +31,8 @@ static void works(ddl_comm *comm, int size)
               ranks[i]);
 }
 
-/* The rank that is to die has got this far; others may detect its death before they have. */
+/* Wait until all ranks, including the one that will die, are here; other ranks may detect its death
+ * before they get here. */
 static void await_all_ranks(ddl_comm *comm)
 {
     ddl_status status = ddl_barrier(comm, NULL, NULL);
@@ -117,7 +118,7 @@ static int leader_dies(ddl_comm *comm)
         if (origin == 0)
             pause();
         status = ddl_barrier(comm, NULL, NULL);
-        if (status == DDL_OK && ddl_comm_size(comm) == SIZE - 1) /* without the dead one, soon */
+        if (status == DDL_OK && ddl_comm_size(comm) == SIZE - 1) /* soon without the dead one */
             survivors_await_death(comm), status = DDL_EPEER;
     }
     works(comm, SIZE - 2);
@@ -149,7 +150,7 @@ static void share_pids(ddl_comm *comm, int32_t *pids)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* A member that the others have expelled must not go on alone. */
+/* A member that the others have expelled must not continue alone. */
 static int stopped_member(ddl_comm *comm)
 {
     int32_t pids[SIZE];
@@ -177,7 +178,7 @@ static int stopped_member(ddl_comm *comm)
     return 0;
 }
 
-/* One rank cannot reach the majority, which goes on without it later. */
+/* One rank cannot reach the majority, which later continues without it. */
 static int minority(ddl_comm *comm)
 {
     int32_t pids[SIZE];
@@ -205,16 +206,17 @@ static const process_test tests[] = {
     {"leader_dies", leader_dies, 17, false},
     {"aborted", aborted, 0, false},
     {"stopped_member", stopped_member, 0, false},
-    {"minority", minority, 0, true}, /* it takes 12 s, whatever carries the data */
+    {"minority", minority, 0, true}, /* it takes 12 s over any links */
 };
 
-/* In the others no healthy member may be taken for dead, however busy the machine is. */
+/* Return true for tests in which silence is a death. In the other tests no healthy member may be
+ * declared dead, however busy the machine is. */
 static bool depends_on_silence(process_fn *fn)
 {
     return fn == dies_in_between || fn == stopped_member || fn == minority;
 }
 
-/* Some tests are worth more than one run. */
+/* Some tests are run several times. */
 int main(int argc, char **argv)
 {
     int times = argc > 2 ? atoi(argv[2]) : 4;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0 has no memory at one place of a shrink: no rank waits for its limit. */
+/* Rank 0 runs out of memory at one point of a shrink: no rank waits for its limit. */
 #include "processes.h"
 
 enum { SIZE = 3, PLACES = 24 };
 
-static atomic_int allocations_left = -1; /* until one fails; -1: none fails */
+/* number of successful allocations before one fails; -1: none fails */
+static atomic_int allocations_left = -1;
 
 static bool fails_now(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A comm of so many ranks that it is sparse, nothing replaced. Ranks are threads. */
+/* A comm with enough ranks to be sparse, without replaced functions. Ranks are threads. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ typedef struct rank_thread {
 static ddl_endpoint *endpoints[SIZE];
 static unsigned char addresses[SIZE][DDL_ADDRESS_MAX];
 static size_t lengths[SIZE];
-static atomic_int named; /* ranks whose error names what differs */
+static atomic_int named; /* number of ranks whose error names the difference */
 static int limit_ms = 60000;
 
 static ddl_status create(const rank_thread *self, ddl_comm **comm)
@@ -45,7 +45,7 @@ static ddl_status create(const rank_thread *self, ddl_comm **comm)
     return ddl_comm_create(endpoints[self->rank], all, lengths, self->rank, SIZE, &config, comm);
 }
 
-/* Every pair is used at last. */
+/* Use every pair. */
 static void *use_all_pairs(void *argument)
 {
     const rank_thread *self = argument;
@@ -78,7 +78,8 @@ static void *use_all_pairs(void *argument)
     return NULL;
 }
 
-/* Rank 0 has its part of an operation by name done before all others have begun, and leaves. */
+/* Rank 0 completes its part of a named operation before all other ranks have started it, and
+ * leaves. */
 static void *order_and_leave(void *argument)
 {
     const rank_thread *self = argument;
@@ -99,8 +100,8 @@ static void check_parts(const int32_t *part, int count, int from)
         CHECK(part[i] == 100 * from + i, "%d at %d from %d", part[i], i, from);
 }
 
-/* Rank 0 receives from any rank while operations by name run: short messages, and ones that have to
- * be accepted. Most ranks are heard of for the first time. At last the others leave. */
+/* Rank 0 receives from any rank while named operations run: short messages, and messages that must
+ * be accepted. Most ranks send for the first time. Finally the other ranks leave. */
 static void *receive_from_any(void *argument)
 {
     enum { SHORT = 3, LONG = 20000, SENT = 4, TAG = 5 };
@@ -136,7 +137,7 @@ static void *receive_from_any(void *argument)
     return NULL;
 }
 
-/* One member does not share memory with its host, which the others count on. */
+/* One member does not share memory with its host, as the others expect. */
 static void *find_difference(void *argument)
 {
     const rank_thread *self = argument;
@@ -148,7 +149,7 @@ static void *find_difference(void *argument)
     return NULL;
 }
 
-/* One member never comes. All others say so, also those that are not its neighbours. */
+/* One member never connects. All others report that, even ranks that are not its neighbours. */
 static void *miss_one(void *argument)
 {
     const rank_thread *self = argument;
@@ -182,7 +183,7 @@ int main(void)
 {
     setenv("DDL_LOG", "off", 0);
     run(use_all_pairs, 0, 0);
-    if (!SANITIZED) { /* the same links, of which the last has both */
+    if (!SANITIZED) { /* the same links; the last test uses both kinds */
         run(use_all_pairs, DDL_LINK_SHM, DDL_LINK_SHM);
         run(use_all_pairs, DDL_LINK_TCP, DDL_LINK_TCP);
     }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A member is killed at a random moment while all create comms from their comm: no survivor waits
- * for a limit, and all of them continue soon in a next comm.
- * `test_splitkill [RUNS [SEED]]`: runs of each of the nine cases; reports the distribution of the
- * times. */
+/* A member is killed at a random moment while all members create comms from their comm: no survivor
+ * waits for a limit, and all of them soon continue in a new comm. `test_splitkill [RUNS [SEED]]`:
+ * runs of each of the nine cases; reports the distribution of the times. */
 #include <pthread.h>
 
 #include "processes.h"
@@ -34,7 +33,7 @@ typedef struct board {
 
 static board *b;
 
-/* A case, and what is random in it. */
+/* A case with its random parameters. */
 typedef struct run {
     operation operation;
     transport transport;
@@ -128,7 +127,7 @@ static int be_rank(const run *r, int rank)
     return 0;
 }
 
-/* The time from the kill to the last next comm. */
+/* Return the time from the kill to the last survivor's next comm. */
 static double check_run(const run *r, int number)
 {
     double last = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What DDL_OPTIONS and DDL_PLAN_FILE make of operations: modes, exploring, reports; and what the
- * log says about it. Each case is a job of processes with an environment of its own. */
+/* The effects of DDL_OPTIONS and DDL_PLAN_FILE on operations: modes, exploring, reports, and what
+ * is logged. Each case is a job of processes with its own environment. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -41,13 +41,13 @@ static void write_file(const char *name, const char *text)
     CHECK(file && fputs(text, file) >= 0 && fclose(file) == 0, "%s", name);
 }
 
-/* Values whose sum depends on the order of the additions. */
+/* Return values whose sum depends on the order of the additions. */
 static float odd(int rank, int i)
 {
     return (float)(1 + (rank * 7919 + i * 31) % 10007) / (float)(3 + rank % 5);
 }
 
-/* ((0 + 1) + (2 + 3)) by halves and over 2 x 2; ((0 + 1) + (2 + 3)) by a tree of four too. */
+/* Sum up. The order is ((0 + 1) + (2 + 3)) by halving, over 2 x 2, and by a tree of four. */
 static void sum_up(ddl_comm *comm, int count)
 {
     static float sum[COUNT], first[COUNT];
@@ -70,14 +70,14 @@ static void sum_up(ddl_comm *comm, int count)
 typedef enum job_kind {
     CALLS,
     GROUPS,     /* each round submits a group again, and waits for it two rounds later */
-    DEATH,      /* of rank 1, halfway */
-    EARLY_DEATH /* of rank 1, while the comm is made */
+    DEATH,      /* rank 1 dies halfway */
+    EARLY_DEATH /* rank 1 dies while the comm is created */
 } job_kind;
 
 typedef struct job {
     const char *links, *options, *plan_file, *log;
     int rounds;
-    const char *complaint; /* of ddl_rendezvous, on all ranks; NULL: none */
+    const char *complaint; /* expected error of ddl_rendezvous on all ranks; NULL: none */
     job_kind kind;
 } job;
 
@@ -97,7 +97,7 @@ static ddl_group *make_group(ddl_comm *comm, float *sum, int32_t *word)
     return group;
 }
 
-/* Two groups in turn, so that a report is submitted while the operation before it is under way. */
+/* Run two groups in turn, so that a report is submitted while the previous operation is pending. */
 static void run_groups(ddl_comm *comm, int rounds)
 {
     static float sum[2][COUNT];
@@ -176,7 +176,7 @@ static void start(const job *j, pid_t pids[RANKS])
     }
 }
 
-/* What rank 0 has logged. */
+/* Run a job and return what rank 0 has logged. */
 static const char *run(job j)
 {
     pid_t pids[RANKS];
@@ -223,8 +223,7 @@ static void test_modes(void)
     }
 }
 
-/* The choice is explained once for each size class and kind, by rank 0, with what else there was.
- */
+/* Rank 0 explains the choice once for each size class and kind, with the alternatives. */
 static void test_explanation(void)
 {
     const char *log = run((job){"tcp", "", NULL, "plan", 3, NULL, CALLS});
@@ -242,8 +241,8 @@ static void test_explanation(void)
           "no more detail");
 }
 
-/* The comm is made with the fastest candidates, which are kept; a second job does as the first one
- * chose. */
+/* The comm uses the fastest candidates, which are stored; a second job uses the first job's
+ * choices. */
 static void test_exploring(void)
 {
     const char *log = run((job){"tcp", "-mode p:1x4", "plans", "plan", 2, NULL, CALLS});
@@ -260,7 +259,7 @@ static void test_exploring(void)
     expect(log, "explored", 0);
 }
 
-/* Whatever the file says is done, and what it says about other comms stays. */
+/* The choices in the file are used, and choices for other comms stay in it. */
 static void test_plan_file(void)
 {
     write_file("given", "# by hand\n4 all-reduce 8192 ring\n4 all-reduce 16 tree\n"
@@ -268,7 +267,7 @@ static void test_plan_file(void)
     const char *log = run((job){"tcp", "", "given", "plan", 2, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: ring, asked for", 1);
     expect(log, "all-reduce of 20 bytes in a comm of 4 ranks: tree, asked for", 1);
-    expect(log, "hosts, asked for", 0); /* which cannot do it */
+    expect(log, "hosts, asked for", 0); /* hosts cannot do it */
     write_file("given", "4 all-reduce 8192 hierarchical\n");
     log = run((job){"tcp", "-mode d:2x2", "given", "plan", 1, NULL, CALLS});
     expect(log, "all-reduce of 12000 bytes in a comm of 4 ranks: hierarchical, asked for", 1);
@@ -306,8 +305,8 @@ static void test_reports(void)
     expect(log, "-dev_sync is ignored: ", 1);
 }
 
-/* Rank 1 is killed once the first comparison is logged: creating the comm fails on the others, or
- * the next operation does. */
+/* Rank 1 is killed once the first comparison is logged: the creation fails on the others, or the
+ * next operation does. */
 static void test_death_while_exploring(void)
 {
     pid_t pids[RANKS];
@@ -322,7 +321,7 @@ static void test_death_while_exploring(void)
     }
 }
 
-/* A rank that goes while others report is found as ever. */
+/* A rank that dies while others report is detected as usual. */
 static void test_death(void)
 {
     run((job){"tcp", "-mode p:4 -dump_iter 3", NULL, "off", 31, NULL, DEATH});

@@ -17,7 +17,8 @@
 
 enum { RANKS = 2, CLIENTS = 12, ATTACKS = 4, LINGER_S = 30, LIMIT_MS = 10000 };
 
-/* A TCP socket with unsent data, which takes LINGER_S to close. The other end is never read. */
+/* Return a TCP socket with unsent data, which takes LINGER_S to close. The other end is never
+ * read. */
 static int make_lingering(int listener)
 {
     static const char bytes[1 << 16];
@@ -42,8 +43,7 @@ static int dial_local(const ddl_endpoint *endpoint)
     return fd;
 }
 
-/* What a client sends with the descriptor before it ends: a single byte, a hello, or a hello and a
- * proof. */
+/* Send the descriptor with a single byte, a hello, or a hello and a proof. */
 static void attack(const ddl_endpoint *endpoint, int listener, int how)
 {
     int passed = make_lingering(listener), fd = dial_local(endpoint);
@@ -60,9 +60,9 @@ static void attack(const ddl_endpoint *endpoint, int listener, int how)
         ddl__send_with_fd(fd, proof, sizeof proof, passed, ddl__deadline(LIMIT_MS));
 }
 
-/* Each client is a process that ends after sending, since the exit of a process does not block: the
- * endpoint then holds the last reference. The listener stays open here, and with it the other ends,
- * so the data stay unsent. */
+/* Run each client as a process that exits after sending, because the exit of a process does not
+ * block: the endpoint then holds the last reference. The listener stays open here, and with it the
+ * other ends, so the data stay unsent. */
 static void run_attack(ddl_endpoint *const *endpoints, int listener, bool as_nobody)
 {
     pid_t clients[CLIENTS];
@@ -82,8 +82,8 @@ static void run_attack(ddl_endpoint *const *endpoints, int listener, bool as_nob
     }
 }
 
-/* A thread that polls the listeners all the time, as one that creates a comm does. The kernel must
- * not have it close what the endpoint's thread drops meanwhile. */
+/* A thread that polls the listeners all the time, like a thread that creates a comm. The kernel
+ * must not let it close what the endpoint's thread drops meanwhile. */
 typedef struct poller {
     pthread_t thread;
     int fd;
@@ -171,7 +171,7 @@ static void test(const char *name, bool as_nobody)
     double ended = 1e-9 * (double)(ddl__now() - start);
     printf("%s: created in %.3f s, endpoints destroyed in %.3f s\n", name, created, ended);
     CHECK(created < LINGER_S / 2 && ended < LINGER_S / 2, "held up");
-    close(listener); /* with it the other ends of the lingering sockets, which are reset */
+    close(listener); /* resets the lingering sockets */
     for (int64_t end = ddl__deadline(LIMIT_MS); count_fds() > before && ddl__now() < end;)
         usleep(1000);
     CHECK(count_fds() <= before, "%u descriptors, and %u before", count_fds(), before);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creations and shrinks while hosts lose each other: the network drops packets without a word. The
- * survivors that reach each other continue soon, whatever they waited for. Hosts are network
- * namespaces on one switch. Needs root and ip; skipped without. `test_cut_links all` runs all
- * scenes, `test_cut_links SCENE [TIMES]` those of this name. */
+/* Creations and shrinks while hosts lose each other: the network drops packets silently. Survivors
+ * that reach each other continue soon, whatever they waited for. Hosts are network namespaces on
+ * one switch. Needs root and ip; skipped without. `test_cut_links all` runs all scenes,
+ * `test_cut_links SCENE [TIMES]` the scenes with this name. */
 #include <sched.h>
 #include <stdarg.h>
 
@@ -10,30 +10,32 @@
 
 enum { HOSTS = 4, RANKS_MAX = 40, SKIPPED = 77 };
 
-/* What the ranks do until the comm fails. */
+/* The work of the ranks until the comm fails. */
 typedef enum work { REDUCE, DUPLICATE, SPLIT } work;
 
-/* What ends the comm at once, in addition to the cut. */
+/* An event, besides the cut, that ends the comm at once. */
 typedef enum end { NOTHING, KILL, ABORT } end;
 
 typedef struct scene {
     const char *name;
     bool slow;
-    int ranks_each;      /* on each host */
+    int ranks_each;      /* ranks on each host */
     work work;           /* in progress when packets are dropped */
     unsigned cut[HOSTS]; /* by host: the hosts that its packets do not reach, as bits */
-    bool large_only;     /* large packets of the last host are dropped instead: connections open,
-                            and heartbeats arrive, but no hello does */
+    /* drop only large packets of the last host: connections open and heartbeats arrive, but no
+     * hello does */
+    bool large_only;
     end end;
     int ender;     /* the rank that is killed, or that aborts */
-    int survivors; /* the size of the next comm, at least */
-    double limit;  /* seconds from the first rank's notice to the last survivor's next comm; dead_ms
-                      is part of it where a cut is noticed late */
+    int survivors; /* least size of the next comm */
+    /* seconds from the first rank's notice to the last survivor's next comm; includes dead_ms if a
+     * cut is noticed late */
+    double limit;
 } scene;
 
 typedef struct outcome {
     double failed, shrunk;
-    int size; /* of the next comm; 0: none */
+    int size; /* size of the next comm; 0: none */
     ddl_status status, shrink_status;
     char why[200], shrink_why[200];
 } outcome;
@@ -59,7 +61,7 @@ __attribute__((format(printf, 1, 2))) static void run_command(const char *format
 
 /* ---------------------------------------------------------------------------------------- ranks */
 
-/* One round; the status of the first call that fails. */
+/* Run one round. Return the status of the first call that fails. */
 static ddl_status work_once(ddl_comm *comm, work kind)
 {
     int32_t one = 1;
@@ -123,7 +125,7 @@ static int be_rank(const scene *s, int rank)
 
 /* ---------------------------------------------------------------------------------------- hosts */
 
-/* A namespace with a wire to the switch; its ranks are its children. */
+/* A namespace with a wire to the switch; its ranks are its child processes. */
 static int be_host(const scene *s, int host, int wire)
 {
     char byte;
@@ -155,10 +157,10 @@ static void cut(const scene *s, const pid_t *hosts, int last_wire)
                             (int)hosts[from], to + 1);
 }
 
-/* Start the hosts and their wires. Returns the number of the last wire. */
+/* Start the hosts and their wires. Return the number of the last wire. */
 static int start_hosts(const scene *s, pid_t *hosts)
 {
-    static int n_wires; /* counted on: those of earlier hosts may still be there */
+    static int n_wires; /* counts on, because wires of earlier hosts may still exist */
     int wires[HOSTS][2];
     for (int h = 0; h < HOSTS; h++) {
         CHECK(!pipe(wires[h]) && (hosts[h] = fork()) >= 0, "no process");
@@ -178,7 +180,7 @@ static int start_hosts(const scene *s, pid_t *hosts)
     return n_wires - 1;
 }
 
-/* All that continue are in one comm of the expected size, in time. */
+/* Check that all survivors are in one comm of the expected size, in time. */
 static void check_outcomes(const scene *s)
 {
     int size = HOSTS * s->ranks_each, next = 0, n = 0;

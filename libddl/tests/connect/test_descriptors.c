@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process runs out of descriptors: it warns once, does not use up a core meanwhile, and accepts
- * again when there are free ones. */
+/* A process runs out of descriptors: it warns once, does not keep a core busy meanwhile, and
+ * accepts connections again when descriptors are free. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -27,7 +27,7 @@ static unsigned take_all(int *fds)
     return n;
 }
 
-/* The endpoint's process: no descriptor is free while clients connect, then some are. */
+/* The endpoint's process: no descriptor is free while clients connect; later some are. */
 static int run_out(int told, int go)
 {
     int fds[LIMIT];

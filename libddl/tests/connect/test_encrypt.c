@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks whose TCP connections are encrypted: they get right results, the wire shows nothing of
- * them, what is altered on it ends the comm with words that say so, and ranks that were told
- * different things learn which. */
+/* Ranks whose TCP connections are encrypted: their results are right, the wire does not show their
+ * data, data that is altered on the wire ends the comm with an error that says so, and ranks with
+ * different settings get an error that names them. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -15,13 +15,13 @@
 
 enum { WAIT_MS = 20000, MEMBERS = 3, LARGE = 16 << 20 };
 
-/* ------------------------------------------------------------------------------- who is between */
+/* ------------------------------------------------------------------------------- the middleman */
 
-/* Hands on all connections to one endpoint, and may alter one byte of what goes there. */
+/* Forwards all connections to one endpoint, and may alter one byte of the traffic to it. */
 typedef struct between {
     int listener;
     uint16_t port, behind;
-    const char *words; /* looked for in what passes */
+    const char *words; /* words to search for in the traffic */
     size_t n_words;
     atomic_bool found, alter, stop;
     atomic_size_t passed;
@@ -31,7 +31,7 @@ typedef struct between {
 enum { WIRES = 16 };
 
 typedef struct wire {
-    int fds[2]; /* the dialer's and the dialed one's */
+    int fds[2]; /* the dialer's socket and the dialed rank's */
 } wire;
 
 static int dial(uint16_t port)
@@ -43,7 +43,7 @@ static int dial(uint16_t port)
     return fd;
 }
 
-/* False at the end. */
+/* Forward data. Return false at the end. */
 static bool hand_on(between *b, int from, int to, bool there)
 {
     static unsigned char bytes[1 << 16];
@@ -75,7 +75,7 @@ static void *stand(void *argument)
                 !hand_on(b, wires[i / 2].fds[i % 2], wires[i / 2].fds[!(i % 2)], i % 2 == 0)) {
                 for (int j = 0; j < 2; j++) {
                     close(wires[i / 2].fds[j]);
-                    wires[i / 2].fds[j] = -1; /* which poll skips */
+                    wires[i / 2].fds[j] = -1; /* poll skips it */
                 }
             }
         if (polls[0].revents) {
@@ -155,7 +155,7 @@ static void run_members(member *members, int size)
         ddl_endpoint_destroy(members[i].endpoint);
 }
 
-/* Rank 1 finds rank 0 behind somebody. */
+/* Let rank 1 reach rank 0 through a middleman. */
 static void put_between(member *members, between *b)
 {
     ddl__address address;
@@ -180,7 +180,7 @@ static void take_away(between *b)
 
 /* ----------------------------------------------------------------------------------- operations */
 
-/* Of each kind one, short and long, and messages. */
+/* Run one operation of each kind, short and long, and messages. */
 static void operate(ddl_comm *comm, between *b)
 {
     static const int64_t counts[] = {1, 1000, 16384, 70000, 1 << 20};
@@ -237,7 +237,7 @@ static void test_operations(int size, unsigned sockets, void (*fn)(ddl_comm *, b
         CHECK(members[i].status == DDL_OK, "rank %d: %s", i, members[i].message);
 }
 
-/* The addresses travel encrypted, too. */
+/* The addresses are encrypted, too. */
 static void test_rendezvous(void)
 {
     static const int32_t all[MEMBERS] = {1, 1, 1};
@@ -260,7 +260,7 @@ static void test_rendezvous(void)
 
 static const char shown[] = "what is not to be seen on the wire";
 
-/* The same words, by operations and messages, short ones and such as go by lanes. */
+/* Send the same words by operations and messages, short ones and long ones that use lanes. */
 static void say_words(ddl_comm *comm, between *b)
 {
     enum { LONG = 512 << 10 };
@@ -297,7 +297,7 @@ static void test_replay_guard(int32_t encrypt, unsigned sockets)
           atomic_load(&b.found) ? "" : "not ");
 }
 
-/* Until the altered byte has come. */
+/* Run operations until the altered byte has arrived. */
 static void operate_until_dead(ddl_comm *comm, between *b)
 {
     static float data[2][100000];
@@ -338,7 +338,7 @@ static void test_disagreement(void)
                                       : "rank 1 encrypts (DDL_ENCRYPT=1), and rank 0 does not";
         member members[2];
         open_members(members, 2, encrypt, 1);
-        members[0].timeout_ms = 2000; /* nobody comes */
+        members[0].timeout_ms = 2000; /* no other rank connects */
         run_members(members, 2);
         CHECK(members[1].status == DDL_EREFUSED && members[0].status == DDL_ETIMEDOUT, "%d, %d",
               members[0].status, members[1].status);
@@ -359,7 +359,7 @@ static void test_misuse(void)
     OK(ddl_endpoint_create(&config, &endpoint));
     ddl_endpoint_destroy(endpoint);
     setenv("DDL_ENCRYPT", "yes", 1);
-    INVALID(ddl_endpoint_create(&config, &endpoint), "DDL_ENCRYPT=\"yes\" is neither 1 nor 0");
+    INVALID(ddl_endpoint_create(&config, &endpoint), "DDL_ENCRYPT=\"yes\": must be 1 or 0");
     setenv("DDL_ENCRYPT", "0", 1);
     config.encrypt = 0;
     OK(ddl_endpoint_create(&config, &endpoint));
@@ -380,7 +380,7 @@ int main(void)
     test_rendezvous();
     test_replay_guard(1, 1);
     test_replay_guard(1, 3);
-    test_replay_guard(-1, 1); /* what is there is found */
+    test_replay_guard(-1, 1); /* finds what is there */
     test_altered(1);
     test_altered(3);
     return 0;

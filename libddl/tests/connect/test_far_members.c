@@ -9,7 +9,7 @@
 
 enum { SIZE = 5, ONE = 1, OTHER = 3 };
 
-/* As where a firewall drops their packets. The barriers before have opened the other link. */
+/* Behave as if a firewall dropped the packets. The previous barriers have opened the other link. */
 ddl_status __real_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,
                                             uint8_t kind, unsigned lane, ddl__path path);
 ddl_status __wrap_ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_attempt *d,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In a sparse comm, members of one host share memory when they first use it. Here all comms count
+/* In a sparse comm, members of one host share memory when they first use it. All comms here count
  * as sparse (sparse_comms.c). Ranks are processes. */
 #include <dirent.h>
 
 #include "engine/engine.h"
 
-/* Barriers and the creation use the pairs that are 1, 2 and 4 places apart in the ring. So rank 0
- * and the victim have not shared memory before. */
+/* Barriers and the creation use the pairs with distances 1, 2 and 4 in the ring. So rank 0 and the
+ * victim have not shared memory before. */
 enum { SIZE = 8, VICTIM = 3, LARGE = 3 << 20, ROUNDS = 20 };
 #include "opening_links.h"
 
@@ -43,7 +43,7 @@ void __wrap_ddl__engine_destroy(ddl__engine *engine)
     __real_ddl__engine_destroy(engine);
 }
 
-/* The descriptors of this process. */
+/* Count the descriptors of this process. */
 static int count_descriptors(void)
 {
     int n = 0;
@@ -55,7 +55,7 @@ static int count_descriptors(void)
     return n;
 }
 
-/* The mappings of shared memory, its own and that of others. */
+/* Count the mappings of shared memory, this process's and its peers'. */
 static int count_mappings(void)
 {
     char line[512];
@@ -68,8 +68,7 @@ static int count_mappings(void)
     return n;
 }
 
-/* Their numbers once none comes or goes: of two ends that dial at once, one drops its connection.
- */
+/* The numbers once they no longer change: if both ends dial at once, one drops its connection. */
 typedef struct held {
     int descriptors, mappings;
 } held;
@@ -92,8 +91,8 @@ static void check_descriptors(held now, held before)
           before.descriptors);
 }
 
-/* Ranks that have sent each other nothing share no memory. Then all pairs open at once, both ends
- * of each. No pair keeps a descriptor. */
+/* Ranks that have sent each other nothing share no memory. Then all pairs open at once, from both
+ * ends. No pair keeps a descriptor. */
 static int opens_what_is_used(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -131,7 +130,7 @@ static int opens_what_is_used(ddl_comm *comm)
     return 0;
 }
 
-/* More than the ring between them holds, both ways at once, and small messages behind. */
+/* Send more than the ring holds, in both directions at once, followed by small messages. */
 static int begins_with_much(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), peer = VICTIM - rank;
@@ -155,7 +154,7 @@ static int begins_with_much(ddl_comm *comm)
     return 0;
 }
 
-/* What was sent arrives although the sender leaves at once. */
+/* What was sent arrives even if the sender leaves at once. */
 static int sends_and_leaves(ddl_comm *comm)
 {
     int32_t word = 41;
@@ -180,7 +179,8 @@ static void check_lost(ddl_comm *comm)
     CHECK(seconds() - start < 20, "after %g s", seconds() - start);
 }
 
-/* A member dies when it has told the failure detector that it leaves, and not yet its peers. */
+/* A member dies after it has notified the failure detector that it leaves, but before it notifies
+ * its peers. */
 static int dies_after_leaving(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -199,7 +199,7 @@ static int dies_after_leaving(ddl_comm *comm)
     return 0;
 }
 
-/* A member dies when all that have a control connection to it have left. */
+/* A member dies after all members with a control connection to it have left. */
 static int dies_unseen(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -218,7 +218,7 @@ static int dies_unseen(ddl_comm *comm)
     return 0;
 }
 
-/* Memory cannot be shared with a member that lives. */
+/* Memory cannot be shared with a living member. */
 static int cannot_share(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP links of a large comm are opened when used. Here all comms count as large. Ranks are
+/* The TCP links of a large comm are opened on first use. All comms here count as large. Ranks are
  * processes. */
 #include <dirent.h>
 
@@ -35,7 +35,7 @@ void __wrap_ddl__tcp_link_connect(ddl__link *link, int fd, const char *name, ddl
     __real_ddl__tcp_link_connect(link, fd, name, seal);
 }
 
-/* The TCP connections of this process. */
+/* Count the TCP connections of this process. */
 static int count_connections(void)
 {
     int n = 0;
@@ -51,7 +51,8 @@ static int count_connections(void)
     return n;
 }
 
-/* Wait until there are so many: of two ends that dial at once, one drops its connection. */
+/* Wait until the number of connections is in this range: if both ends dial at once, one drops its
+ * connection. */
 static void await_connections(int rank, int least, int most)
 {
     double end = seconds() + 30;
@@ -62,7 +63,7 @@ static void await_connections(int rank, int least, int most)
     }
 }
 
-/* Ranks that have sent each other nothing are joined by their control connection only. */
+/* Ranks that have sent each other nothing are connected only by their control connection. */
 static int opens_what_is_used(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), step = 1, near = 0;
@@ -106,7 +107,7 @@ static int both_open(ddl_comm *comm)
     return 0;
 }
 
-/* No way leads to a member that lives. */
+/* A living member cannot be reached. */
 static int is_out_of_reach(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);

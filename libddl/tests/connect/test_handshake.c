@@ -55,8 +55,8 @@ typedef enum message { HELLO, CHALLENGE, PROOF, ADMISSION, MEMBER, MESSAGES } me
 typedef struct middleman {
     int listener;
     uint16_t port, behind;
-    message which; /* MESSAGES: none */
-    message end;   /* how many messages are relayed */
+    message which; /* the message to alter; MESSAGES: none */
+    message end;   /* number of messages to relay */
     size_t place;
     pthread_t thread;
     alignas(ddl__hello) unsigned char seen[MESSAGES][sizeof(ddl__hello)];
@@ -190,7 +190,7 @@ static void send_bytes(int fd, const void *bytes, size_t n)
     CHECK(ddl__send_all(fd, bytes, n, ddl__deadline(LIMIT_MS)), "%s", strerror(errno));
 }
 
-/* All messages of a valid dialer are sent again. */
+/* Replay all messages of a valid dialer. */
 static void test_replayed(void)
 {
     ddl_endpoint *endpoint = open_endpoint("secret");
@@ -230,7 +230,7 @@ static said send_numbered(const ddl_endpoint *endpoint, uint64_t number)
     return s;
 }
 
-/* Send them, and return the endpoint's only answer. */
+/* Send both again, and return the endpoint's only answer. */
 static ddl__hello send_again(const ddl_endpoint *endpoint, const said *s)
 {
     int fd = dial(port_of(endpoint));
@@ -244,7 +244,7 @@ static ddl__hello send_again(const ddl_endpoint *endpoint, const said *s)
     CHECK((answer).status == DDL_EREFUSED && strstr((answer).text, words), "%d \"%s\"",            \
           (answer).status, (answer).text)
 
-/* A numbered hello gets one answer and no challenge. Sent again it is refused, however many others
+/* A numbered hello gets one answer and no challenge. A replayed one is refused, however many others
  * came in between. */
 static void test_numbered(void)
 {
@@ -274,8 +274,8 @@ static void test_numbered(void)
     ddl_endpoint_destroy(other);
 }
 
-/* Every byte is authenticated: altered, the hello has another number, another endpoint, or no
- * number, so that it is challenged. */
+/* Every byte is authenticated: an altered hello has another number, another endpoint, or no number,
+ * so that it is challenged. */
 static void test_numbered_altered(void)
 {
     static const size_t places[] = {offsetof(said, hello.kind),   offsetof(said, hello.from),
@@ -300,7 +300,7 @@ static void test_numbered_altered(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* The proofs of equal bytes under different labels differ. */
+/* Proofs of equal bytes under different labels differ. */
 static void test_auth_labels(void)
 {
     ddl__job job;
@@ -320,10 +320,10 @@ static void test_auth_labels(void)
     ddl__job_close(&job);
 }
 
-/* The dialed side reflects the dialer's messages. */
+/* A dialed side that reflects the dialer's messages. */
 typedef struct mirror {
     int fd;
-    bool nonce; /* the dialer's own as the challenge */
+    bool nonce; /* use the dialer's own nonce as the challenge */
 } mirror;
 
 static void *reflect(void *argument)
@@ -464,7 +464,7 @@ static void check_both(const member members[2], const char *words)
               members[i].message, words);
 }
 
-/* Over each kind of link, and at the rendezvous. */
+/* Test the secrets over each kind of link, and at the rendezvous. */
 static void test_secrets(const char *first, const char *second, const char *words)
 {
     static const uint32_t kinds[] = {DDL_LINK_TCP, DDL_LINK_SHM, DDL_LINK_INPROC};
@@ -491,7 +491,7 @@ static void test_secrets(const char *first, const char *second, const char *word
     }
 }
 
-/* The member's answer, which completes the link, is altered. */
+/* Alter the member's answer, which completes the link. */
 static void test_member_altered(void)
 {
     static const size_t places[] = {offsetof(ddl__hello, status), offsetof(ddl__hello, arena),
@@ -518,7 +518,7 @@ static void test_member_altered(void)
     }
 }
 
-/* A host of the other byte order dials, is dialed, and gives its address. */
+/* A host of the other byte order dials, is dialed, and passes its address. */
 static void test_other_byte_order(void)
 {
     static const char words[] = "its byte order is not ours: all hosts of a job must be";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a broken or hostile peer may hand us is refused with a message, and costs nothing. */
+/* Invalid data from a broken or hostile peer is refused with a message and costs nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -26,7 +26,7 @@ enum {
     HOST_BYTES = 4,
     IP = HOST + HOST_BYTES,
     NAME = IP + 3
-}; /* where they lie in the bytes */
+}; /* their offsets in the bytes */
 
 static size_t make_address(unsigned char *bytes)
 {
@@ -83,7 +83,7 @@ static unsigned count_fds(void)
     return n;
 }
 
-/* One byte with the same descriptor n times beside it. */
+/* Send one byte with n copies of the same descriptor. */
 static void pass_fds(int to, int fd, unsigned n)
 {
     enum { MOST = 4 };
@@ -104,7 +104,7 @@ static void pass_fds(int to, int fd, unsigned n)
     CHECK(sendmsg(to, &message, 0) == 1, "%s", strerror(errno));
 }
 
-/* Of ten descriptors as many are kept as there is room for, whether they come together or one by
+/* Of ten descriptors as many are kept as there is room for, whether they arrive together or one by
  * one. */
 static void test_descriptors(void)
 {
@@ -130,7 +130,7 @@ static void test_descriptors(void)
 
 /* -------------------------------------------------------------------------------- shared memory */
 
-/* An arena with one reader: lanes and spans, then the private outlet, which has the same. */
+/* An arena with one reader: lanes and spans, then the private outlet with the same layout. */
 enum {
     SPANS = 64 * 1024,
     PRIVATE = 32 * 1024,
@@ -140,7 +140,7 @@ enum {
     WHOLE = BESIDE + LANES + PRIVATE
 };
 
-enum { READERS = 8, BYTES = 16, PRIVATE_BYTES = 24, FIELDS = 32 }; /* places in the header */
+enum { READERS = 8, BYTES = 16, PRIVATE_BYTES = 24, FIELDS = 32 }; /* offsets in the header */
 
 static ddl__arena *make_arena(void)
 {
@@ -175,7 +175,8 @@ static void check_refused(int fd, const char *why)
     close(fd);
 }
 
-/* So many readers and bytes that a sum or product of sizes wraps to what the file has. */
+/* Test numbers of readers and bytes for which a sum or product of sizes wraps to the file's
+ * size. */
 static void test_arena_sizes_that_wrap(const ddl__arena *arena)
 {
     int fd = make_file(arena, WHOLE, true); /* lanes end behind the file */
@@ -187,21 +188,21 @@ static void test_arena_sizes_that_wrap(const ddl__arena *arena)
     check_refused(fd, "bytes that wrap");
 
     enum { TOTAL = 3 * WHOLE + 4096, LANES_OF_TWO = 86016 };
-    fd = make_file(arena, TOTAL, true); /* two readers, twice the stride is 2^64 more */
+    fd = make_file(arena, TOTAL, true); /* two readers; twice the stride wraps by 2^64 */
     readers = 2;
     uint64_t private_bytes = ((uint64_t)1 << 63) + (TOTAL - LANES_OF_TWO - SPANS) / 2 - LANES;
     put(fd, &readers, sizeof readers, READERS);
     put(fd, &private_bytes, sizeof private_bytes, PRIVATE_BYTES);
     check_refused(fd, "strides that wrap");
 
-    fd = make_file(arena, BESIDE + LANES, true); /* rounded up, they are none */
+    fd = make_file(arena, BESIDE + LANES, true); /* rounded up, they wrap to zero */
     private_bytes = UINT64_MAX;
     put(fd, &private_bytes, sizeof private_bytes, PRIVATE_BYTES);
     check_refused(fd, "a stride that wraps");
 }
 
-/* A header that contradicts its file; a file that its owner can shrink under us; no memory at all.
- */
+/* Test a header that contradicts its file, a file that its owner can shrink, and a file that is not
+ * in memory. */
 static void test_arena_headers(void)
 {
     ddl__arena *arena = make_arena();
@@ -224,7 +225,7 @@ static void test_arena_headers(void)
     ddl__arena_drop(arena);
 }
 
-/* What is claimed but was never filled costs its owner nothing, and so must not cost us memory. */
+/* Claimed memory that was never filled costs its owner nothing, and so must not cost us memory. */
 static void test_arena_holes(void)
 {
     static const off_t fields[] = {BYTES, PRIVATE_BYTES};
@@ -244,7 +245,7 @@ static void test_arena_holes(void)
     ddl__arena_drop(arena);
 }
 
-/* Our end, whose peer's memory is `theirs` in a mapping of its own, and the peer's. */
+/* A link whose peer's memory is `theirs` in a separate mapping, and the peer's link. */
 typedef struct two {
     ddl__arena *own, *theirs;
     ddl__link *link, *other;
@@ -269,7 +270,7 @@ static void drop_two(two *t)
     ddl__arena_drop(t->own);
 }
 
-/* The number of readers may be altered once an arena is open, the owner's as well. */
+/* The number of readers may be altered after an arena was opened, even the owner's. */
 static void test_arena_readers(void)
 {
     static const off_t headers[] = {0, BESIDE};
@@ -293,8 +294,8 @@ static void test_arena_readers(void)
     drop_two(&t);
 }
 
-/* An entry, of the link or the one beside it, points out of the outlet that is the link's, or where
- * no span begins. */
+/* Check that an entry of the first or second link that points outside its outlet, or where no span
+ * starts, is rejected. */
 static void check_entry(bool beside, uint32_t offset)
 {
     enum { ENTRY = 128 + 128 + 384, OFFSET = 24, BYTES_APART = 1000 };
@@ -326,7 +327,8 @@ static void test_arena_entries(void)
 
 /* --------------------------------------------------------------------------------------- hellos */
 
-/* The answer is ours, whatever it answers: the peer can read which protocol we speak. */
+/* The answer is readable for the peer whatever protocol it speaks, so that it learns our
+ * version. */
 static void test_answer(void)
 {
     ddl__hello hello;
@@ -352,7 +354,7 @@ static ddl__rendezvous_record make_record(int rank, int size)
     return record;
 }
 
-/* What a caller may have written where answers stand does not reach the others. */
+/* Bytes that a client has written in the fields for answers do not reach other ranks. */
 static void test_record_fields(void)
 {
     ddl__rendezvous_record record = make_record(1, 2);
@@ -386,7 +388,7 @@ static void *rendezvous(void *argument)
     return NULL;
 }
 
-/* A caller with a damaged address is told so, and its place stays free for the right one. */
+/* A client with a damaged address gets the reason, and its rank stays free for the valid client. */
 static void test_damaged_record(void)
 {
     uint16_t port = 0;

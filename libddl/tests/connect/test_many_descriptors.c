@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The soft limit of descriptors is raised only if a comm needs it. If the hard limit does not
- * suffice, the creation fails at once, with all numbers in the message. */
+/* The soft limit of descriptors is raised only if a comm needs it. If the hard limit is too low,
+ * the creation fails at once, with all numbers in the message. */
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -21,7 +21,7 @@ static rlim_t soft_limit(void)
     return limit.rlim_cur;
 }
 
-/* Use up all descriptors except `left`. Only our own are closed again, since the endpoint's thread
+/* Use up all descriptors except `left`. Only these are closed again, because the endpoint's thread
  * opens some meanwhile. */
 static void use_up(unsigned left)
 {
@@ -48,7 +48,7 @@ static int member(board *b, int rank, uint32_t links, rlim_t hard, bool scarce)
     for (double end = seconds() + 30; atomic_load(&b->ready) < RANKS; usleep(200))
         CHECK(seconds() < end, "not all come");
     if (scarce)
-        use_up(hard == SOFT ? 3 : 10); /* peers may connect before us, and take up to four each */
+        use_up(hard == SOFT ? 3 : 10); /* peers may connect before us, and use up to four each */
     double start = seconds();
     ddl_status status =
         ddl_comm_create(endpoint, addresses, b->lengths, rank, RANKS, &config, &comm);

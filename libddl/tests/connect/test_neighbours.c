@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which members of a sparse comm are connected. */
+/* The choice of members of a sparse comm that are connected. */
 #include "check.h"
 #include "connect/neighbours.h"
 #include "membership/graph.h"
@@ -58,7 +58,7 @@ static ddl__address make_address(uint64_t network, unsigned interfaces)
     return (ddl__address){.network = network, .n_ips = (uint8_t)(interfaces + 1), .ips = ips};
 }
 
-/* Ranks 5 and 20 of 40 are no neighbours. */
+/* Ranks 5 and 20 of 40 are not neighbours. */
 enum { SIZE = 40, ONE = 5, OTHER = 20, BOTH = DDL_LINK_SHM | DDL_LINK_TCP };
 
 static bool is_early(const ddl__address *one, const ddl__address *other, uint32_t kinds)
@@ -84,15 +84,15 @@ static void test_early_links(void)
     ddl__address a = make_address(1, 1), b = make_address(1, 1), far = make_address(2, 1);
     CHECK(!ddl__are_neighbours(ONE, OTHER, SIZE), "%d and %d", ONE, OTHER);
     expect_early(&a, &far, false);
-    expect_early(&a, &b, false); /* of one host, but neither shares memory */
+    expect_early(&a, &b, false); /* on one host, but neither shares memory */
     a.shares_memory = true;
     expect_early(&a, &b, false);
     b.shares_memory = far.shares_memory = true;
-    expect_early(&a, &b, true); /* the only ones on their host are neighbours there */
+    expect_early(&a, &b, true); /* the only members on their host are neighbours */
     CHECK(is_early(&a, &b, DDL_LINK_SHM) && is_early(&a, &b, DDL_LINK_INPROC), "without TCP");
     expect_early(&a, &far, false);
     CHECK(is_early(&a, &far, DDL_LINK_SHM), "no late link without TCP");
-    far.network = 0; /* not known: it may be of this host */
+    far.network = 0; /* unknown: it may be on this host */
     expect_early(&a, &far, true);
     ddl__address two = make_address(2, 2), other_two = make_address(3, 2), one = make_address(3, 1);
     expect_early(&two, &other_two, true);
@@ -111,12 +111,13 @@ static int count_early(const ddl__address *all, int size, uint32_t kinds, int ra
     return n;
 }
 
-/* Members of one host are connected with the neighbours there, wherever their ranks are. */
+/* Members of one host are connected with their neighbours there, whatever their ranks are. */
 static void test_hosts(void)
 {
     enum { HOSTS = 3, RANKS = 120 };
     static ddl__address all[RANKS];
-    for (int i = 0; i < RANKS; i++) { /* hosts in turn: no two in a ring distance of 2^k agree */
+    /* hosts in turn, so that no two ranks with a ring distance of 2^k are on one host */
+    for (int i = 0; i < RANKS; i++) {
         all[i] = make_address(1 + (uint64_t)(i % HOSTS), 1);
         all[i].shares_memory = true;
         all[i].user = 7;
@@ -129,7 +130,7 @@ static void test_hosts(void)
     CHECK(!ddl__are_connected_early(all, RANKS, BOTH, 4, 13), "the third of the host");
     int n = count_early(all, RANKS, BOTH, 4), most = 2 * ddl__neighbours_most(RANKS);
     CHECK(n < most, "%d connections, at most %d", n, most);
-    all[7].user = 8; /* it shares memory with nobody */
+    all[7].user = 8; /* it shares memory with no member */
     ddl__find_places(all, RANKS);
     CHECK(all[7].sharing == 1 && all[10].place == 2, "%d of %d", all[10].place, all[7].sharing);
     CHECK(ddl__are_connected_early(all, RANKS, BOTH, 4, 7), "it is not known how");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks on two hosts with network interfaces of their own: processes in network namespaces, joined
+/* Ranks on two hosts with separate network interfaces: processes in network namespaces, connected
  * by wires that end with them. Needs root, ip and tc; skipped without. */
 #include <ifaddrs.h>
 #include <linux/if_link.h>
@@ -15,7 +15,7 @@ enum { HOSTS = 2, NICS = 2, SKIPPED = 77 };
 
 typedef struct lab {
     const char *what;
-    const char *setup[HOSTS]; /* what each host does with its interfaces, after they are there */
+    const char *setup[HOSTS]; /* commands of each host for its interfaces, after they exist */
     const char *url;
     const char *interfaces; /* as DDL_INTERFACES, or NULL */
     int (*run)(ddl_comm *comm, int host);
@@ -27,7 +27,7 @@ static void must(const char *command)
     CHECK(!system(command), "%s", command);
 }
 
-/* Bytes that have left by an interface. */
+/* Return the bytes that were sent by an interface. */
 static uint64_t sent_by(const char *name)
 {
     struct ifaddrs *all;
@@ -40,8 +40,8 @@ static uint64_t sent_by(const char *name)
     return sent;
 }
 
-/* A wire carries when both its ends are up, one whose other end is down never, and Linux says so up
- * to a second later. */
+/* Wait for the carriers. A wire has a carrier if both its ends are up; a wire whose other end is
+ * down never gets one, and Linux reports a carrier up to a second late. */
 static void wait_for_carriers(void)
 {
     bool all_there = false;
@@ -76,7 +76,7 @@ typedef struct host {
     int ready[2], go[2];
 } host;
 
-/* Tell that the namespace is there, wait for the wires, set them up, and be a rank. */
+/* Report that the namespace exists, wait for the wires, set them up, and run a rank. */
 static int be_host(const lab *l, host *self, int rank)
 {
     char byte = 0;
@@ -151,7 +151,7 @@ static void run_lab(const lab *l)
 
 enum { MANY = 4 << 20, MANY_BYTES = 4 * MANY };
 
-/* Both interfaces carry a good part of it. */
+/* Both interfaces carry a good part of the data. */
 static int use_both(ddl_comm *comm, int rank)
 {
     uint64_t before[NICS] = {sent_by("eth0"), sent_by("eth1")};
@@ -183,7 +183,7 @@ static int just_work(ddl_comm *comm, int rank)
     return 0;
 }
 
-/* Where it matters how long the hosts took to meet. */
+/* Only connect, if only the time until the hosts are connected matters. */
 static int just_connect(ddl_comm *comm, int rank)
 {
     (void)rank;
@@ -192,7 +192,7 @@ static int just_connect(ddl_comm *comm, int rank)
     return 0;
 }
 
-/* Later creations do not try again what leads nowhere. */
+/* Later creations do not retry paths that lead nowhere. */
 static int create_more(ddl_comm *comm, int rank)
 {
     (void)rank;
@@ -208,7 +208,7 @@ static int create_more(ddl_comm *comm, int rank)
     return 0;
 }
 
-/* The second wire goes dead without a word while the first one lives: both hosts learn which. */
+/* The second wire fails silently while the first one works: both hosts learn which one failed. */
 static int lose_second(ddl_comm *comm, int rank)
 {
     reduce(comm, MANY);

@@ -54,7 +54,7 @@ int main(void)
     CHECK(!add(&memory, 0, 1, true), "a path that answers");
     CHECK(!add(&memory, 1, 0, false), "the second failure of an interface");
     expect(&memory, 0, 1, 1, 0);
-    expect(&memory, 2, 1, 1, 0); /* by an interface that has reached no host so far */
+    expect(&memory, 2, 1, 1, 0); /* over an interface that has reached no host so far */
 
     add(&memory, 3, 0, true);
     expect(&memory, 0, 1, 1, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of many members answers at its address: one that listens and one that refuses do, one whose
- * backlog is full does not. */
+/* Checks which of many members answer at their addresses: one that listens and one that refuses do,
+ * one whose backlog is full does not. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static ddl__wireup make_wireup(void)
     return w;
 }
 
-/* The endpoint has some, too, until it sees that a connection has ended. */
+/* Count the descriptors. The endpoint also has some, until it sees that a connection has ended. */
 static int count_descriptors(void)
 {
     int n = 0;
@@ -35,7 +35,7 @@ static int count_descriptors(void)
     return n;
 }
 
-/* Try all but this rank, for a while. There are as many descriptors afterwards. */
+/* Try all ranks but this one, for a limited time. Check that no descriptor is leaked. */
 static void try_all(int64_t limit, int before)
 {
     const ddl__wireup w = make_wireup();
@@ -59,7 +59,7 @@ static void try_all(int64_t limit, int before)
         CHECK(ddl__now() < end, "%d descriptors before, %d after", before, count_descriptors());
 }
 
-/* Without descriptors to spare, nothing is known, and others are left some. */
+/* Without spare descriptors, nothing is learned, and some are left for others. */
 static void run_out_of_descriptors(void)
 {
     struct rlimit limit, low;
@@ -90,12 +90,12 @@ int main(void)
     for (int i = 0; i < SIZE; i++)
         addresses[i] = *ddl__endpoint_address(endpoint);
 
-    int bound = socket(AF_INET, SOCK_STREAM, 0); /* nobody listens at its port, nor will */
+    int bound = socket(AF_INET, SOCK_STREAM, 0); /* no process listens at its port, now or later */
     CHECK(!bind(bound, (struct sockaddr *)&to, sizeof to), "bind");
     addresses[REFUSES].port = ddl__socket_port(bound);
 
     int full =
-        socket(AF_INET, SOCK_STREAM, 0); /* its backlog is one connection, which comes here */
+        socket(AF_INET, SOCK_STREAM, 0); /* its backlog is one connection, which is opened here */
     CHECK(!bind(full, (struct sockaddr *)&to, sizeof to) && !listen(full, 0), "listen");
     addresses[SILENT].port = ddl__socket_port(full);
     to.sin_port = htons(addresses[SILENT].port);
@@ -108,7 +108,7 @@ int main(void)
     addresses[SILENT].n_ips = 0; /* no address leads there */
     try_all(100 * DDL__MS, descriptors);
 
-    /* There is room at last: what was tried before is answered. */
+    /* There is room again: the address that was tried before answers. */
     const ddl__wireup w = make_wireup();
     ddl__reach reach = {.rank = SILENT};
     addresses[SILENT].n_ips = addresses[SELF].n_ips;

@@ -12,18 +12,18 @@
 
 enum { TEXT_MAX = 4000 };
 
-/* How a rank joins. */
+/* The way in which a rank joins. */
 typedef struct client {
     int rank, size;
     const char *secret;
     bool encrypts;
     int delay_ms, timeout_ms, stall_warn_ms;
-    int descriptors;                    /* its limit; 0: as it is */
-    bool hard;                          /* which it cannot raise */
+    int descriptors;                    /* limit of descriptors; 0: unchanged */
+    bool hard;                          /* the limit is hard: the rank cannot raise it */
     void (*run)(const struct client *); /* NULL: run_client */
     pid_t pid;
-    FILE *said;          /* to stderr */
-    char text[TEXT_MAX]; /* the same, with the failure's message at its end */
+    FILE *said;          /* what it wrote to stderr */
+    char text[TEXT_MAX]; /* the same, followed by the failure's message */
     int status;          /* of the rendezvous, negated */
 } client;
 
@@ -139,7 +139,7 @@ static void test_no_warnings(void)
         CHECK(v[r].status == DDL_OK && !v[r].text[0], "rank %d: %s", r, v[r].text);
 }
 
-/* Something else listens where rank 0 should. */
+/* Another program listens at rank 0's address. */
 static void test_no_answer(void)
 {
     client v = {.rank = 1, .size = 2, .timeout_ms = 1000, .stall_warn_ms = 300};
@@ -175,7 +175,7 @@ static void test_refused(const char *secret, const char *why)
     CHECK(later && at_once < later, "%s", v[0].text);
 }
 
-/* Ranks that have joined are sent the list of missing ranks, over encrypted connections, too. */
+/* Ranks that have joined receive the list of missing ranks, over encrypted connections, too. */
 static void test_missing_encrypted(void)
 {
     client v[2] = {{.rank = 0, .size = 4, .timeout_ms = 3000, .secret = "ours", .encrypts = true},
@@ -199,7 +199,7 @@ static void test_few_descriptors(void)
         CHECK(v[r].status == DDL_OK, "rank %d: %d: %s", r, v[r].status, v[r].text);
 }
 
-/* Rank 0 has descriptors for itself and for a few others. */
+/* Rank 0 has descriptors for itself and only a few other ranks. */
 static void test_too_few_descriptors(void)
 {
     enum { SIZE = 12 };
@@ -214,7 +214,7 @@ static void test_too_few_descriptors(void)
     SAYS(v[0], 1, "raise ulimit -n");
 }
 
-/* It has a descriptor for each of the others, when it raises its limit. */
+/* Rank 0 has a descriptor for each other rank after it has raised its limit. */
 static void test_many_descriptors(void)
 {
     enum { SIZE = 12 };

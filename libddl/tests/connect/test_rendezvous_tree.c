@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of a large job's addresses goes along a tree. Here it does in small jobs, too, and a
- * rank dies or fails at one point of it. Ranks are processes that only meet. */
+/* The addresses of a large job are distributed along a tree. Here small jobs use the tree, too, and
+ * a rank dies or fails at one point of it. Ranks are processes that only run the rendezvous. */
 #include "base/clock.h"
 #include "connect/rendezvous.h"
 #include "processes.h"
 
 enum { SIZE = 11, MANY = 70 };
 
-/* What a rank does wrong. */
+/* The fault of a rank. */
 typedef enum flaw {
     NONE,
-    DIES_BEFORE_ASKING,  /* it has been told whom to ask */
+    DIES_BEFORE_ASKING,  /* it knows which rank to ask */
     DIES_BEFORE_GIVING,  /* it has the list, and others wait for it */
-    FAILS_BEFORE_ASKING, /* its process goes on */
+    FAILS_BEFORE_ASKING, /* its process continues */
     ASKS_LATE
 } flaw;
 
@@ -52,7 +52,7 @@ ddl_status __wrap_ddl__rendezvous_follow(ddl__rendezvous_plan *plan,
     if (self == wrong_rank && wrong == DIES_BEFORE_ASKING)
         raise(SIGKILL);
     if (self == wrong_rank && wrong == ASKS_LATE)
-        usleep(1200000); /* its giver looks twice whether it is there */
+        usleep(1200000); /* the rank that gives it the list checks twice whether it is there */
     if (self == wrong_rank && wrong == FAILS_BEFORE_ASKING) {
         ddl__address address = {.endpoint = {{1, 2}}, .host = "nowhere"};
         other.length = (uint16_t)ddl__address_encode(&address, other.address);
@@ -73,7 +73,7 @@ bool __wrap_ddl__rendezvous_send_list(const ddl__rendezvous_plan *plan, const dd
     return __real_ddl__rendezvous_send_list(plan, session, seal, fd, deadline);
 }
 
-/* Meet, and stay until all that can have met. */
+/* Run the rendezvous, and stay until all ranks that can complete it have. */
 static void be_rank(int size, const char *secret, bool encrypts)
 {
     ddl_endpoint_config own = {.struct_size = sizeof own,
@@ -166,7 +166,7 @@ static void test_tree(void)
     CHECK(b->took[7] > 1.2, "it asked after %.1f s", b->took[7]);
 }
 
-/* A job of many has a tree, one of few has none. */
+/* A large job has a tree, a small one has none. */
 static void test_sizes(void)
 {
     small_is_large = false;
@@ -179,7 +179,7 @@ static void test_sizes(void)
     small_is_large = true;
 }
 
-/* Those that get the list from `of`, at once or later. */
+/* Return true for ranks that get the list from `of`, directly or not. */
 static bool is_behind(int rank, int of)
 {
     while (rank > of)
@@ -187,8 +187,8 @@ static bool is_behind(int rank, int of)
     return rank == of;
 }
 
-/* Those behind a rank that has failed know of it, without waiting for the time limit, and all
- * others have met: the creation of the comm finds the one that is missing. */
+/* Ranks behind a failed rank learn of it without waiting for the time limit, and all other ranks
+ * complete the rendezvous: the creation of the comm detects the missing rank. */
 static void test_flaw(int rank, flaw how, const char *words)
 {
     run(SIZE, NULL, false, rank, how);
@@ -202,7 +202,7 @@ static void test_flaw(int rank, flaw how, const char *words)
     }
 }
 
-/* Rank 4 waits for rank 6, which has asked nobody, and warns once. */
+/* Rank 4 waits for rank 6, which has not asked any rank, and warns once. */
 static void test_warning(void)
 {
     char text[1 << 12];
@@ -228,7 +228,7 @@ int main(void)
     test_flaw(4, DIES_BEFORE_GIVING, "did not get the addresses from rank ");
     test_flaw(10, DIES_BEFORE_ASKING, "");
     test_flaw(6, DIES_BEFORE_ASKING, "did not get the addresses from rank 6");
-    limit_ms = 5000; /* its giver waits for it */
+    limit_ms = 5000; /* the rank that gives it the list waits for it */
     test_flaw(6, FAILS_BEFORE_ASKING, "rank 6 did not get the addresses from rank 4 on nowhere");
     test_warning();
     return 0;

@@ -123,7 +123,7 @@ void *__wrap_dlopen(const char *name, int flags)
     return hidden ? NULL : __real_dlopen(name, flags);
 }
 
-/* An error that says what to do if a secret is set; no error otherwise. */
+/* Check for an error with advice if a secret is set, and for no error otherwise. */
 static void test_no_libcrypto(void)
 {
     ddl_endpoint *endpoint;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Unauthenticated clients: many at a time, slow ones, and ones that send a lot. An endpoint limits
- * their number and the time that each one has, and members can connect meanwhile. */
+ * their number and the time of each, and members can connect meanwhile. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -52,7 +52,7 @@ static unsigned count_closed(const int *fds, unsigned n)
     return closed;
 }
 
-/* Wait until `want` are closed because of their number, not of their age. */
+/* Wait until `want` connections are closed because of their number, not of their age. */
 static void await_closed(const int *fds, unsigned n, unsigned want)
 {
     int64_t deadline = ddl__deadline(HANDSHAKE_MS / 2);
@@ -130,7 +130,7 @@ static void test_many_challenged(void)
     struct rlimit limit;
     CHECK(!getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
     if (limit.rlim_max < FDS)
-        return; /* both ends are ours */
+        return; /* both ends are in this process */
     limit.rlim_cur = limit.rlim_cur < FDS ? FDS : limit.rlim_cur;
     CHECK(!setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
     ddl_endpoint *endpoint = open_endpoint();
@@ -184,7 +184,7 @@ static void begin(side *s)
     CHECK(!pthread_create(&s->thread, NULL, connect_member, s), "no thread");
 }
 
-/* The URL of a rendezvous for two members, at a free port, which is returned. */
+/* Choose the URL of a rendezvous for two members, at a free port, which is returned. */
 static uint16_t choose_url(char url[URL_MAX])
 {
     uint16_t port = 0;
@@ -195,9 +195,9 @@ static uint16_t choose_url(char url[URL_MAX])
     return port;
 }
 
-/* Each client sends a byte of a valid hello or proof now and then. There are such clients at the
- * endpoint's listeners and at the rendezvous, where they are more than the slots. Two members
- * connect there meanwhile. */
+/* Each client sends a byte of a valid hello or proof now and then. Such clients connect to the
+ * endpoint's listeners and to the rendezvous, where they outnumber the slots. Two members connect
+ * meanwhile. */
 static void test_slow(void)
 {
     enum { HELLOS = 30, PROOFS = 30, SLOW = HELLOS + PROOFS, CALLERS = 300, EACH_US = 50000 };
@@ -263,7 +263,7 @@ static void test_rate_limit(void)
           "a long flood is not forgotten");
 }
 
-/* All clients are answered in time, while the endpoint polls its listeners only now and then. */
+/* All clients are answered in time, even if the endpoint polls its listeners only now and then. */
 static void test_flood(void)
 {
     enum { FLOOD = 600, LOOK = 2 * 16, BEAT_MS = 10, WORST_MS = 10000 };
@@ -323,7 +323,7 @@ static void *send_flood(void *argument)
     return NULL;
 }
 
-/* Members connect again and again meanwhile, and it never takes long. */
+/* Members connect repeatedly meanwhile, and each time quickly. */
 static void test_wireup_in_flood(bool speaks)
 {
     enum { TIMES = 5, OVERSUBSCRIBED = 2 * DDL__RATE_LIMIT_BURST + 100 };

@@ -6,7 +6,7 @@ pthread_mutex_t standin_mutex = PTHREAD_MUTEX_INITIALIZER;
 context standin_contexts[STANDIN_DEVICES_MAX];
 
 /* is_forked is set in a child of a process that had called cuInit. As with the real driver, the
- * child can use none of it. */
+ * child cannot use CUDA. */
 static bool is_initialized, is_forked;
 static _Thread_local bool in_host_function;
 

@@ -61,7 +61,7 @@ static bool is_host(place where)
     return where == PLACE_PINNED || where == PLACE_PAGEABLE;
 }
 
-/* Wait for what the stream has so far. */
+/* Wait for everything that the stream holds now. */
 static void await_stream(const stream *s, bool ordered)
 {
     point *newest = s->last;
@@ -72,7 +72,7 @@ static void await_stream(const stream *s, bool ordered)
     standin_point_release(newest);
 }
 
-/* Read pageable memory into the item. The caller itself reads it, shown and without the lock. */
+/* Read pageable memory into the item. The calling thread reads it, shown and without the lock. */
 static bool stage(work *w, const copy *c)
 {
     w->owned = malloc(c->bytes);

@@ -66,8 +66,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
                         size_t count);
 
-/* Of the stand-in alone: the host functions that were launched so far, and the calls that
- * DDL_STANDIN_FAIL has let fail. */
+/* Functions of the stand-in only: the number of launched host functions, and of calls that
+ * DDL_STANDIN_FAIL has made fail. */
 unsigned long long standin_host_functions(void);
 unsigned long long standin_failures(void);
 

@@ -98,7 +98,7 @@ CUresult cuCtxGetCurrent(CUcontext *handle)
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* Replaces the top of the stack. NULL removes it. */
+/* Replace the top of the stack. NULL removes it. */
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
     CUresult result = CUDA_SUCCESS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* edges.h - what ThreadSanitizer sees of the stand-in.
+/* edges.h - the events that ThreadSanitizer sees of the stand-in.
  *
  * The stand-in's own lock would order the caller's accesses after those of the streams, and so hide
  * a missing wait in the program under test. Therefore all bookkeeping runs hidden: ThreadSanitizer
  * then ignores locks and accesses of the calling thread. Copies, kernels and host functions run
- * shown. Where CUDA orders two things, the stand-in releases and acquires an address instead.
- * In a build without ThreadSanitizer these functions do nothing. */
+ * shown. Where CUDA orders two things, the stand-in releases and acquires an address instead. In a
+ * build without ThreadSanitizer these functions do nothing. */
 #ifndef CUDA_STANDIN_EDGES_H
 #define CUDA_STANDIN_EDGES_H
 
@@ -47,8 +47,8 @@ static inline void standin_show(void)
 #endif
 }
 
-/* What this thread has done so far comes before what others do after they acquire the address. The
- * caller is hidden. */
+/* Order what this thread has done so far before what other threads do after they acquire the
+ * address. The caller is hidden. */
 static inline void standin_release_edge(void *address)
 {
     (void)address;

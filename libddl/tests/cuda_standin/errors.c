@@ -29,7 +29,7 @@ static const error errors[] = {
     ERROR(CUDA_ERROR_NOT_SUPPORTED, "it is not supported"),
 };
 
-/* Constant, so without the lock, and in every process. */
+/* Constant, so usable without the lock and in every process. */
 static const error *find_error(CUresult value)
 {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)

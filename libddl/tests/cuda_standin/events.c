@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: each refers to the point of the item that recorded it last. A wait refers to the point
- * that the event has at the call, so a later record does not change it. */
+/* Events: each refers to the point of the item that recorded it last. A wait refers to the event's
+ * point at the time of the call, so a later record does not change it. */
 #include <stdlib.h>
 
 #include "standin.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extensions.h - what the stand-in for libcuda.so.1 gives to that for libnccl.so.2 (nccl/). */
+/* extensions.h - functions of the stand-in for libcuda.so.1 for the stand-in for libnccl.so.2
+ * (nccl/). */
 #ifndef CUDA_STANDIN_EXTENSIONS_H
 #define CUDA_STANDIN_EXTENSIONS_H
 
@@ -20,8 +21,8 @@ typedef struct standin_part {
     void *memory;
 } standin_part;
 
-/* The first of so many bytes, which are not always one piece. Aborts if they are not the device's
- * to access. */
+/* Return the first piece of the bytes, which may be in several pieces. Aborts if the device must
+ * not access them. */
 standin_part standin_part_take(CUdeviceptr address, size_t bytes, int device, bool writes,
                                const char *user);
 void standin_part_drop(standin_part *part);

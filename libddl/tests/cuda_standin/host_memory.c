@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pinned host memory. It comes from the program's allocator, so AddressSanitizer finds accesses
- * behind its end, also those by copies. */
+/* Pinned host memory. It comes from the program's allocator, so AddressSanitizer detects accesses
+ * behind its end, including those of copies. */
 #include <stdlib.h>
 
 #include "standin.h"

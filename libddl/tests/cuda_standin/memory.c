@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of devices and of the host, and how long it stays. */
+/* Memory of devices and of the host, and its lifetime. */
 #include <stdlib.h>
 
 #include "standin.h"

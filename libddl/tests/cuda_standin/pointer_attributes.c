@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a pointer. */
+/* The attributes of pointers. */
 #include "standin.h"
 
 /* Memory that CUDA does not know has no attributes. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A point is what is done once: each item of a stream has one. Events and waits refer to points. A
- * point is an edge for ThreadSanitizer: the stream's thread releases it before it is done, and
- * whoever CUDA lets see that it is done acquires it. */
+/* A point is something that completes once: each item of a stream has one. Events and waits refer
+ * to points. A point is an edge for ThreadSanitizer: the stream's thread releases it before it is
+ * done, and a thread to which CUDA reports the completion acquires it. */
 #include <stdlib.h>
 
 #include "points.h"

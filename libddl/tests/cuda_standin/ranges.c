@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The addresses that the program has got from the stand-in, or has registered. A device address
- * belongs to pages that nobody can touch. The stand-in accesses the memory at other addresses,
+ * belongs to pages that cannot be accessed. The stand-in accesses the memory at other addresses,
  * which the program does not get. */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -102,8 +102,8 @@ range *standin_range_within(uintptr_t address, size_t bytes)
     return first;
 }
 
-/* A mapping is accessible to the devices that cuMemSetAccess has named, other memory of a device to
- * that alone. */
+/* Return true if the device may access the range. A mapping is accessible to the devices that
+ * cuMemSetAccess has named, other memory of a device only to that device. */
 static bool is_accessible(const range *r, int device, CUmemAccess_flags wanted)
 {
     switch (r->kind) {

@@ -47,7 +47,7 @@ void standin_die(const char *format, ...)
 
 /* ------------------------------------------------------------------------------ the environment */
 
-/* A number at the start of the text; `end` is set behind it. */
+/* Parse a number at the start of the text; `end` is set behind it. */
 static bool parse_number(const char *text, const char **end, unsigned long long most,
                          unsigned long long *number)
 {
@@ -75,7 +75,7 @@ static unsigned long long read_number(const char *name, unsigned long long other
     return number;
 }
 
-/* One or more of "function:call", separated by commas. */
+/* Parse one or more of "function:call", separated by commas. */
 static bool parse_failures(const char *text)
 {
     while (n_failures < FAILURES_MAX) {
@@ -113,7 +113,7 @@ const settings *standin_settings(void)
     return &values;
 }
 
-/* Whether the function is called so, where a suffix like _v2 may be left out. */
+/* Return true if the function has this name, in which a suffix such as _v2 may be left out. */
 static bool is_called(const char *function, const char *name)
 {
     size_t length = strlen(name);

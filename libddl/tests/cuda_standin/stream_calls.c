@@ -67,7 +67,7 @@ CUresult cuStreamCreate(CUstream *handle, unsigned flags)
     return standin_leave(s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* Returns at once; what is queued is still done. */
+/* Returns at once; queued items still run. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
     context *current;
@@ -79,8 +79,8 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* The newest point that the stream's completion means, retained; NULL if there is none. For the
- * legacy stream this is a new item, which comes after the blocking streams, too. */
+/* Return the newest point of the stream, retained; NULL if there is none. For the legacy stream
+ * this is a new item, which also comes after the blocking streams. */
 static CUresult newest_point(stream *s, point **newest)
 {
     *newest = NULL;
@@ -114,7 +114,7 @@ CUresult cuStreamQuery(CUstream handle)
     return standin_leave(standin_stream_test(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
-/* It has no effect, since nothing is captured. */
+/* No effect, because nothing is captured. */
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     static _Thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;

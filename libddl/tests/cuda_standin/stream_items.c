@@ -50,8 +50,9 @@ CUresult cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t
 
 static unsigned long long host_functions;
 
-/* One at a time in a context, since the real driver may run them so. A host function that waits for
- * one of another stream therefore waits forever. The lock is hidden, and orders nothing. */
+/* Run a host function. Only one runs at a time in a context, because the real driver may run them
+ * so. A host function that waits for one of another stream therefore waits forever. The lock is
+ * hidden, and orders nothing. */
 static void run_host(work *w)
 {
     standin_hide();

@@ -8,7 +8,7 @@
  *
  * Order. An item comes after all earlier ones of its stream. An item of the legacy stream also
  * waits for the newest items of the context's blocking streams, and an item of a blocking stream
- * waits for the newest one of the legacy stream. Those are known when the item is queued. So no two
+ * waits for the newest one of the legacy stream. These are known when the item is queued, so no two
  * items wait for each other. A stream that the program destroys runs its queue to the end; then its
  * thread removes it. Its last point is gone then, so the context keeps an edge instead for the
  * legacy stream: `ended_blocking`. */
@@ -33,7 +33,8 @@ static uint64_t random_next(stream *s)
     return s->random * 0x2545f4914f6cdd1du;
 }
 
-/* Mostly less than the mean, and 1 of 8 times up to 9 times as much: their mean is the mean. */
+/* Sleep mostly for less than the mean, and 1 of 8 times for up to 9 times as much: their average is
+ * the mean. */
 static void delay(stream *s)
 {
     uint64_t mean = standin_settings()->delay_us * 1000ull;
@@ -83,7 +84,7 @@ static void run(work *w)
     standin_point_finish(w->done);
 }
 
-/* The items that come before a new one of this stream. */
+/* Add waits for the items that come before a new one of this stream. */
 static bool add_waits(const stream *s, work *w)
 {
     if (!s->blocking)
@@ -114,7 +115,7 @@ static void stream_free(stream *s)
 static void *run_stream(void *argument)
 {
     stream *s = argument;
-    prctl(PR_SET_TIMERSLACK, 1); /* short delays are not made longer */
+    prctl(PR_SET_TIMERSLACK, 1); /* do not lengthen short delays */
     standin_lock();
     for (;;) {
         while (!s->head && !s->closing)

@@ -98,7 +98,7 @@ static void copies(void)
     CU_IS(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(stream));
 }
 
-/* More than is staged at once, and not a multiple of a page. */
+/* Copies of more than is staged at once, and not a multiple of a page. */
 static void large_copies(void)
 {
     enum { LARGE = (3 << 20) + 5 };
@@ -161,7 +161,7 @@ static void attributes(void)
           cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, a));
 }
 
-/* A child touches the address; the signal it ends by. */
+/* Touch the address in a forked child. Return the signal that killed it. */
 static int touch(CUdeviceptr address, bool store)
 {
     int status;
@@ -192,7 +192,7 @@ static void untouchable(void)
     CHECK(touch(address_of(pinned), true) == 0, "the host cannot store to pinned memory");
 }
 
-/* A child that was forked after cuInit, and its parent. */
+/* Forks after cuInit: the child and its parent. */
 static void forks(void)
 {
     int status, count;

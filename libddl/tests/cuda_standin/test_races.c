@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ThreadSanitizer reports of programs that use the stand-in. Each program runs with its wait,
- * and then it is clean; and without it, and then there must be a report, even where the copy has
- * long been made when the result is read. */
+/* ThreadSanitizer's reports on programs that use the stand-in. Each program runs with its wait,
+ * without a report; and without the wait, when there must be a report, even if the copy is long
+ * done when the result is read. */
 #include <stdatomic.h>
 #include <time.h>
 
@@ -25,7 +25,7 @@ static void start(void)
     gate = pinned_words(0);
 }
 
-/* Let everything be done. Many calls meanwhile lock what the streams lock, too. */
+/* Wait until everything is done, with many calls that lock what the streams lock, too. */
 static void let_it_be_done(void)
 {
     const struct timespec pause = {0, 10000000};
@@ -64,7 +64,7 @@ static void host_polls(bool waits)
     read_pinned();
 }
 
-/* An event that was recorded before the copy is no wait. */
+/* The host waits for an event, or for one that was recorded before the copy, which is no wait. */
 static void host_waits_for_event(bool waits)
 {
     start();
@@ -91,7 +91,7 @@ static void streams_share(bool waits)
     CU(cuStreamSynchronize(b));
 }
 
-/* The same by two mappings of the same memory. */
+/* Two streams share memory by two mappings. */
 static void mappings_share(bool waits)
 {
     enum { UNIT = 2 << 20 };
@@ -121,7 +121,7 @@ static void call(void *data)
     atomic_store_explicit(&is_called, true, memory_order_release);
 }
 
-/* A host function tells the host. */
+/* A host function signals the host. */
 static void host_function(bool waits)
 {
     start();
@@ -132,7 +132,7 @@ static void host_function(bool waits)
     read_pinned();
 }
 
-/* The host writes what a stream reads after it has waited for a word. */
+/* The host writes data that a stream reads after it has waited for a word. */
 static void wait_value(bool waits)
 {
     start();
@@ -144,7 +144,7 @@ static void wait_value(bool waits)
     CU(cuStreamSynchronize(a));
 }
 
-/* The host writes to what was copied from; pageable memory was read before. */
+/* The host writes to the source of a copy; pageable memory was read before. */
 static void host_writes(bool waits)
 {
     start();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_standin.h - what the tests of the stand-in for libcuda.so.1 share. Each case runs in a
- * process of its own, with its own settings, since the stand-in reads them once. */
+/* test_standin.h - declarations that the tests of the stand-in for libcuda.so.1 share. Each case
+ * runs in a separate process with its own settings, because the stand-in reads them once. */
 #ifndef CUDA_STANDIN_TEST_STANDIN_H
 #define CUDA_STANDIN_TEST_STANDIN_H
 
@@ -29,7 +29,7 @@ CUdeviceptr device_words(void);
 uint32_t *pinned_words(uint32_t value);
 CUstream new_stream(unsigned flags);
 CUevent new_event(void);
-/* The device address of pinned memory. */
+/* Return the device address of pinned memory. */
 CUdeviceptr address_of(const void *pinned);
 void fill_words(CUdeviceptr to, uint32_t value, CUstream stream);
 void check_words(const uint32_t *words, uint32_t value, const char *what);
@@ -42,7 +42,7 @@ typedef struct test_case {
     const char *name;
     void (*run)(void);
     const char *settings[4];
-    bool races; /* passes all the same, but ThreadSanitizer must report it */
+    bool races; /* the program passes, but ThreadSanitizer must report it */
 } test_case;
 
 extern const test_case memory_cases[], mapping_cases[], stream_cases[], item_cases[], race_cases[];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of what streams of the stand-in do. */
+/* The order of items in the stand-in's streams. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -48,7 +48,7 @@ static void events(void)
     CU(cuStreamSynchronize(b));
 }
 
-/* A wait is for the record before it, and not for a later one. */
+/* A wait is for the record before it, not for a later one. */
 static void recorded_again(void)
 {
     start_driver();
@@ -182,7 +182,8 @@ static void *use_per_thread(void *unused)
     return NULL;
 }
 
-/* Each thread has its own, and the legacy stream waits for them, even after the thread's end. */
+/* Each thread has its own default stream, and the legacy stream waits for them, even after the
+ * thread's end. */
 static void per_thread(void)
 {
     pthread_t thread;
@@ -206,7 +207,7 @@ static void be_busy(void *unused)
     usleep(BUSY_US);
 }
 
-/* Memory is freed after what uses it, and a destroyed stream still does what is queued. */
+/* Memory is freed after the items that use it, and a destroyed stream still runs queued items. */
 static void ends(void)
 {
     start_driver();

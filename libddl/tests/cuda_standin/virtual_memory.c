@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The virtual memory functions: addresses and memory apart. A mapping is a range of the kind
- * MAPPED. Reserved addresses without a mapping belong to no range. */
+/* The virtual memory functions, in which addresses and memory are separate. A mapping is a range of
+ * the kind MAPPED. Reserved addresses without a mapping belong to no range. */
 #include <stdlib.h>
 
 #include "standin.h"
@@ -95,7 +95,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     return standin_leave(CUDA_SUCCESS);
 }
 
-/* Whether whole mappings fill these addresses. */
+/* Return true if whole mappings fill these addresses. */
 static bool are_mapped(uintptr_t start, size_t bytes)
 {
     if (!is_granular(start, bytes) || bytes > UINTPTR_MAX - start)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on buffers of a GPU, on the stand-in for libcuda.so.1: they have the bits of the same
- * operations on host memory, and run between what the caller's stream does before and after. Ranks
- * are processes. */
+ * operations on host memory, and run between the caller's previous and later work in the stream.
+ * Ranks are processes. */
 #include <pthread.h>
 
 #include "base/dtype.h"
@@ -11,7 +11,7 @@
 enum {
     SIZE = 3,
 #ifdef __SANITIZE_THREAD__
-    RACES = 1, /* what has the same threads as other tests is left out */
+    RACES = 1, /* leave out tests with the same threads as other tests */
 #else
     RACES = 0,
 #endif
@@ -19,8 +19,8 @@ enum {
     BLOCK_LONG = LONG / SIZE
 };
 
-/* Each run takes some combinations, and the next run others. `test_device operations 1`: each
- * takes all. */
+/* Each run takes some combinations, and the next run others. `test_device operations 1` takes
+ * all. */
 static unsigned sample = SANITIZED ? 19 : 7;
 
 /* Every operation of every dtype, in and out of place. */
@@ -40,7 +40,7 @@ static int operations(ddl_comm *comm)
     return 0;
 }
 
-/* A call of the test below: its place in one array for each side. */
+/* A call of the test below, with its position in one array for each side. */
 typedef struct small_call {
     ddl_dtype dtype;
     ddl_op op;
@@ -98,7 +98,7 @@ static int packed(ddl_comm *comm)
     uint32_t *device_send = device_copy(send, sizeof send);
     uint32_t *device_recv = device_copy(recv, sizeof recv);
     submit_small(comm, made, N, send, recv, &(ddl_options){.struct_size = sizeof(ddl_options)});
-    OK(ddl_barrier(comm, &on_device, NULL)); /* the device is made by then */
+    OK(ddl_barrier(comm, &on_device, NULL)); /* creates the device */
     unsigned long long before = device_host_functions() ? device_host_functions()() : 0;
     submit_small(comm, made, N, device_send, device_recv, &on_device);
     if (device_host_functions())
@@ -111,7 +111,7 @@ static int packed(ddl_comm *comm)
     return 0;
 }
 
-/* Several times as many chunks as there are slots. */
+/* Operations with several times as many chunks as slots. */
 static int many_chunks(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -122,7 +122,7 @@ static int many_chunks(ddl_comm *comm)
     return 0;
 }
 
-/* A training step: the stream computes, reduces, and goes on, while the host is ahead of it. */
+/* A training step: the stream computes, reduces, and continues, while the host is ahead of it. */
 static int stream_order(ddl_comm *comm)
 {
     enum { STEPS = 20, WORDS = 300000 };
@@ -141,11 +141,11 @@ static int stream_order(ddl_comm *comm)
         CU(cuStreamWaitEvent(stream, handed_over, 0));
         CU(cuMemsetD32Async(device_address(send), (unsigned)(rank + step), WORDS, stream));
         OK(ddl_allreduce(comm, send, recv, WORDS, DDL_U32, DDL_SUM, &options, &works[step]));
-        CU(cuMemsetD32Async(device_address(send), 12345, WORDS, stream)); /* it was read */
+        CU(cuMemsetD32Async(device_address(send), 12345, WORDS, stream)); /* it was already read */
         CU(cuMemcpyDtoDAsync_v2(device_address(seen + step), device_address(recv + WORDS - 1),
                                 sizeof *seen, stream));
         CU(cuEventRecord(handed_over, stream));
-        if (step % 3 == 0) { /* on the host, in the same order */
+        if (step % 3 == 0) { /* on host memory, in the same order */
             int32_t one = 1;
             OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
             CHECK(one == size, "host: %d", one);
@@ -164,8 +164,8 @@ static int stream_order(ddl_comm *comm)
     return 0;
 }
 
-/* Operations of all shapes as one, submitted again and again: more than there are slots, with two
- * that have memory of their own, in one place of the stream. */
+/* A group of operations of all shapes, submitted repeatedly: more than the slots, with two
+ * operations that have separate memory, at one position of the stream. */
 static int group(ddl_comm *comm)
 {
     enum { SMALL = 20, WORDS = 1000, LARGE = 700000, TIMES = 3 };
@@ -221,7 +221,7 @@ static int group(ddl_comm *comm)
     return 0;
 }
 
-/* The ways in which a call may be waited for. */
+/* The ways to wait for a call. */
 static int completion(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -252,7 +252,7 @@ static int completion(ddl_comm *comm)
     ddl_work_destroy(work);
     options.wait_ms = 0;
     OK(ddl_allreduce(comm, NULL, buffer, WORDS, DDL_U32, DDL_SUM, &options, &work));
-    ddl_work_destroy(work); /* given up */
+    ddl_work_destroy(work); /* abandoned */
     OK(ddl_barrier(comm, &on_device, NULL));
     ddl_comm_destroy(comm);
     return 0;
@@ -307,7 +307,7 @@ static int refusals(ddl_comm *comm)
     return 0;
 }
 
-/* Calls of a thread that has no context. */
+/* Make calls in a thread without a context. */
 static void *without_context(void *argument)
 {
     ddl_comm *comm = ((void **)argument)[0];
@@ -350,8 +350,8 @@ static int contexts(ddl_comm *comm)
     return 0;
 }
 
-/* A barrier comes first, which has no buffer: its stream tells the GPU, not the thread's context.
- */
+/* The first call is a barrier, which has no buffer: its stream determines the GPU, not the thread's
+ * context. */
 static int first_barrier(ddl_comm *comm)
 {
     setenv("DDL_STANDIN_DEVICES", "2", 1);

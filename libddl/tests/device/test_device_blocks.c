@@ -7,7 +7,7 @@
 
 enum { SIZE = RANKS };
 
-/* Uneven blocks with gaps between them, which stay as they were. Some are empty. */
+/* Uneven blocks with gaps between them, which must not change. Some blocks are empty. */
 static int uneven(ddl_comm *comm)
 {
     enum { GAP = 3, ROOM = 40000, KINDS_V = 5 };
@@ -70,7 +70,7 @@ static int uneven(ddl_comm *comm)
     return 0;
 }
 
-/* Blocks that take more than a slot pass through memory of their own, which is used again. */
+/* Blocks that are longer than a slot use separate memory, which is reused. */
 static int uneven_large(ddl_comm *comm)
 {
     enum { MOST = 6 << 20 };
@@ -99,7 +99,7 @@ static int uneven_large(ddl_comm *comm)
     return 0;
 }
 
-/* The last rank has nothing to send and nothing to receive. */
+/* The last rank has nothing to send or receive. */
 static int uneven_nothing(ddl_comm *comm)
 {
     enum { WORDS = 40 };
@@ -162,8 +162,8 @@ static void compare_ordered(ddl_comm *comm, const int *owners, int workers, ddl_
     ddl_order_destroy(order);
 }
 
-/* Of workers that are not neighbours, of one rank alone, and of many parts: so many that the kernel
- * takes them, and more. */
+/* Sums over workers that are not neighbours, over one rank's workers, and over many parts, up to
+ * more than the kernel takes. */
 static int ordered(ddl_comm *comm)
 {
     enum { FEW = 5, MANY = 60, TOO_MANY = 66, COUNT = 700000 };
@@ -186,7 +186,7 @@ static int ordered(ddl_comm *comm)
     return 0;
 }
 
-/* The blocks begin as far into the receive buffer as the memory for the two sides is apart. */
+/* The blocks start as far into the receive buffer as the memories of the two sides are apart. */
 static int displaced(ddl_comm *comm)
 {
     enum { COUNT = 16, ROOM = 80 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures while buffers of a GPU are under way, on the stand-in for libcuda.so.1: the members are
- * told, and the caller's streams go on. Ranks are processes. */
+/* Failures while operations on buffers of a GPU are pending, on the stand-in for libcuda.so.1: the
+ * members get an error, and the caller's streams continue. Ranks are processes. */
 #include "device_buffers.h"
 #include "entries.h"
 #include "processes.h"
@@ -20,7 +20,7 @@ static void await_stream(CUstream stream, const char *what)
     CHECK(result == CUDA_SUCCESS, "%s: the stream gives %d", what, (int)result);
 }
 
-/* The next comm works, with the same buffer. */
+/* Check that the next comm works, with the same buffer. */
 static void go_on(ddl_comm *comm, uint32_t *buffer, CUstream stream)
 {
     ddl_comm *next = survivors_shrink(comm, &config);
@@ -36,7 +36,7 @@ static void go_on(ddl_comm *comm, uint32_t *buffer, CUstream stream)
     ddl_comm_destroy(next);
 }
 
-/* A rank is killed while operations are under way. */
+/* A rank is killed while operations are pending. */
 static int death(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -71,7 +71,8 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
-/* The comm is dead: calls only say so, however many there are. The first may start threads. */
+/* Check that calls on the dead comm only return the error, however many there are. The first call
+ * may start threads. */
 static void call_in_vain(ddl_comm *comm, uint32_t *buffer)
 {
     int threads = 0;
@@ -97,8 +98,8 @@ static int early_death(ddl_comm *comm)
     return 0;
 }
 
-/* A stream that does not come to the operation in time: the comm ends, and when the stream comes to
- * it after all, it goes on. */
+/* A stream does not reach the operation in time: the comm ends, and when the stream does reach the
+ * operation, it continues. */
 static int limit(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -124,7 +125,7 @@ static int limit(ddl_comm *comm)
     return 0;
 }
 
-/* The comm is destroyed while its operations are under way. */
+/* The comm is destroyed while its operations are pending. */
 static int destroyed(ddl_comm *comm)
 {
     device_start_of(comm);
@@ -148,12 +149,12 @@ static int destroyed(ddl_comm *comm)
     return 0;
 }
 
-/* Each of the driver's functions fails once, in its first calls, on one rank. `failing` names it.
- */
+/* Each of the driver's functions fails once, in one of its first calls, on one rank. `failing`
+ * names it. */
 static int victim;
 static char failing[64];
-static atomic_int *n_failed; /* how often it has ended the rank's operations */
-static atomic_int *n_met;    /* and how often the call has failed, unless the rank was killed */
+static atomic_int *n_failed; /* number of times that it ended the rank's operations */
+static atomic_int *n_met; /* number of times that the call failed without the rank being killed */
 
 static int driver_error(ddl_comm *comm)
 {
@@ -165,7 +166,7 @@ static int driver_error(ddl_comm *comm)
     if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
         cuCtxSetCurrent(context)) {
         atomic_fetch_add(n_failed, 1);
-        raise(SIGKILL); /* the test itself: as if the rank had died */
+        raise(SIGKILL); /* the test itself fails as if the rank had died */
     }
     CUstream stream;
     CUdeviceptr memory;
@@ -198,7 +199,7 @@ static int driver_error(ddl_comm *comm)
                   strstr(text, "not in the memory of a GPU"),
               "%d %s", status, text);
     if (fails && (status == DDL_ESYSTEM || status == DDL_EUNSUPPORTED || status == DDL_EINVAL))
-        ddl_comm_abort(comm, text); /* the call was refused: the others wait for it */
+        ddl_comm_abort(comm, text); /* the call was rejected, and the others wait for it */
     if (!fails)
         CHECK(status == DDL_OK || status == DDL_EPEER || status == DDL_EABORTED, "%d %s", status,
               text);
@@ -209,9 +210,9 @@ static int driver_error(ddl_comm *comm)
     return 0;
 }
 
-static bool has_met; /* the rank, in the last try */
+static bool has_met; /* whether the call failed in the last try */
 
-/* One of the driver's functions fails, in its nth call. Returns how often that has ended the rank's
+/* Let one of the driver's functions fail in its nth call. Return how often that ended the rank's
  * operations. */
 static int try_driver_error(const char *function, int nth)
 {
@@ -231,15 +232,15 @@ static int try_driver_error(const char *function, int nth)
     return ended;
 }
 
-/* Under sanitizers some of the functions fail, ThreadSanitizer's least: what follows is that of a
- * death. */
+/* Under sanitizers only some of the functions fail, the fewest under ThreadSanitizer: the rest is
+ * as in a death. */
 #ifdef __SANITIZE_THREAD__
 enum { STRIDE = 7 };
 #else
 enum { STRIDE = SANITIZED ? 2 : 1 };
 #endif
 
-/* Later calls may not come, and no stream is queried if all is done within 0.1 s. */
+/* Later calls may not happen, and no stream is queried if all is done within 0.1 s. */
 static void try_driver_errors(void)
 {
     static const char *const functions[] = {"cuDevicePrimaryCtxRetain",
@@ -267,7 +268,7 @@ static void try_driver_errors(void)
                   "%s did not fail anything", failing);
 }
 
-/* What fails before the ranks have agreed to use NCCL lets them use host memory. */
+/* A failure before the ranks have agreed to use NCCL makes them use host memory. */
 static void try_identity_error(void)
 {
     setenv("DDL_GPU_DIRECT_BYTES", "1", 1);

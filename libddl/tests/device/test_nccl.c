@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of ranks with a GPU each, on the stand-ins for libcuda.so.1 and libnccl.so.2: they
- * have the right results, between what the caller's stream does before and after; and where NCCL
- * cannot be used, or hangs. Ranks are processes. Hosts are those of a mode string. */
+/* Operations of ranks with one GPU each, on the stand-ins for libcuda.so.1 and libnccl.so.2: they
+ * have the right results, between the caller's previous and later work in the stream; also if NCCL
+ * cannot be used, or hangs. Ranks are processes. A mode string declares the hosts. */
 #include "device_calls.h"
 
 enum { WORDS = 100000, LIMIT = 20, SAMPLE = SANITIZED ? 7 : 1 };
 
 static unsigned long long (*nccl_operations)(void);
 
-/* GPU number `rank`. */
+/* Use GPU number `rank`. */
 static void start(const ddl_comm *comm)
 {
     void *library = dlopen(NCCL_STANDIN, RTLD_NOW);
@@ -35,7 +35,7 @@ static void await_stream(CUstream stream, const char *when)
 
 /* --------------------------------------------------------------------------------- the results */
 
-/* On one host: each operation has the result of the same on host memory. */
+/* On one host, each operation has the result of the same operation on host memory. */
 static int operations(ddl_comm *comm)
 {
     static const ddl_dtype dtypes[] = {DDL_F32, DDL_BF16, DDL_I64, DDL_U8, DDL_F64};
@@ -56,7 +56,7 @@ static int operations(ddl_comm *comm)
 typedef struct reduction {
     ddl_dtype dtype;
     ddl_op op;
-    bool on_one_host, by_nccl; /* between hosts libddl divides */
+    bool on_one_host, by_nccl; /* by_nccl: NCCL supports it; between hosts libddl divides */
 } reduction;
 
 static void load(void *buffer, int64_t count, ddl_dtype dtype, int rank)
@@ -76,7 +76,7 @@ static void load(void *buffer, int64_t count, ddl_dtype dtype, int rank)
     }
 }
 
-/* Values whose sums are exact in any order. */
+/* Compare a reduction of values whose sums are exact in any order. */
 static void compare_reduction(ddl_comm *comm, reduction r, int64_t count, bool in_place)
 {
     size_t bytes = (size_t)count * ddl_dtype_size(r.dtype);
@@ -96,7 +96,7 @@ static void compare_reduction(ddl_comm *comm, reduction r, int64_t count, bool i
     free(seen);
 }
 
-/* What NCCL has; and what it has not, which passes through host memory. */
+/* Compare reductions that NCCL supports, and others, which use host memory. */
 static void compare_reductions(ddl_comm *comm, int64_t count)
 {
     static const reduction all[] = {
@@ -123,8 +123,8 @@ static int reductions(ddl_comm *comm)
     return 0;
 }
 
-/* On several hosts: all-reduces of one chunk, of one and a rest, and of more than there are slots.
- * Others pass through host memory. */
+/* On several hosts: all-reduces of one chunk, of one chunk and a remainder, and of more chunks than
+ * slots. Other operations use host memory. */
 static int hosts(ddl_comm *comm)
 {
     enum { SLOT = 2 << 20, SEVERAL = 2 * (SANITIZED ? 2 : 9) * SLOT / 4 + 3 };
@@ -144,8 +144,8 @@ static int hosts(ddl_comm *comm)
 
 /* ----------------------------------------------------------------------------------- the stream */
 
-/* Many operations without a wait of the host. What the stream does before an operation is its
- * operand, and what it does afterwards comes too late to be one. */
+/* Many operations without a wait of the host. An operation's operand is what the stream has written
+ * before it, not what it writes afterwards. */
 static int stream(ddl_comm *comm)
 {
     enum { STEPS = 12 };
@@ -264,7 +264,7 @@ static int of_one_rank(ddl_comm *comm)
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* One all-reduce by NCCL. */
+/* Check one all-reduce by NCCL. */
 static void check_sum(ddl_comm *comm, CUstream mine)
 {
     uint32_t last, *buffer = device_alloc(4 * WORDS);
@@ -276,7 +276,8 @@ static void check_sum(ddl_comm *comm, CUstream mine)
     CHECK(last == 3 * (unsigned)ddl_comm_size(comm), "%u", last);
 }
 
-/* What rank 1 calls differs. All are told both, and NCCL, which hangs by that, lets go. */
+/* Rank 1 makes a different call. All ranks get an error with both calls, and NCCL, which hangs
+ * because of it, is aborted. */
 static int difference(ddl_comm *comm)
 {
     start(comm);
@@ -297,8 +298,8 @@ static int difference(ddl_comm *comm)
     return 0;
 }
 
-/* Rank 1 dies while NCCL works. The others are told, their streams go on, and so do they, without
- * it. */
+/* Rank 1 dies during an operation of NCCL. The other ranks get an error, their streams continue,
+ * and so do they, without rank 1. */
 static int death(ddl_comm *comm)
 {
     enum { CALLS = 64 };
@@ -338,7 +339,7 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
-/* Rank 1 dies while nobody does anything. */
+/* Rank 1 dies while no operation is pending. */
 static int idle_death(ddl_comm *comm)
 {
     start(comm);
@@ -361,7 +362,8 @@ static int idle_death(ddl_comm *comm)
     return 0;
 }
 
-/* Rank 1 is stopped, and expelled. NCCL waits for it as long as it lives; the others do not. */
+/* Rank 1 is stopped, and expelled. NCCL waits for it as long as it lives; the other ranks do
+ * not. */
 static int stopped(ddl_comm *comm)
 {
     start(comm);
@@ -394,7 +396,8 @@ static int stopped(ddl_comm *comm)
     return 0;
 }
 
-/* One rank destroys a comm before it uses another, the others do it the other way round. */
+/* One rank destroys a comm before it uses another one, the other ranks do it in the opposite
+ * order. */
 static int orders(ddl_comm *comm)
 {
     start(comm);
@@ -412,7 +415,7 @@ static int orders(ddl_comm *comm)
     return 0;
 }
 
-/* The root's part of broadcasts is over before the others have called them. */
+/* The root's part of broadcasts ends before the other ranks have called them. */
 static int early_roots(ddl_comm *comm)
 {
     enum { CALLS = 20, SHORT = 100 };
@@ -431,12 +434,12 @@ static int early_roots(ddl_comm *comm)
         ddl_work_destroy(work);
     }
     check_path("broadcasts", true);
-    OK(ddl_barrier(comm, NULL, NULL)); /* the last one may be under way */
+    OK(ddl_barrier(comm, NULL, NULL)); /* the last one may be pending */
     ddl_comm_destroy(comm);
     return 0;
 }
 
-/* Rank 1's stream does not come to the operation in time. */
+/* Rank 1's stream does not reach the operation in time. */
 static int late(ddl_comm *comm)
 {
     start(comm);
@@ -462,7 +465,7 @@ static int late(ddl_comm *comm)
     return 0;
 }
 
-/* The comm is destroyed while NCCL works. */
+/* The comm is destroyed during an operation of NCCL. */
 static int destroyed(ddl_comm *comm)
 {
     enum { CALLS = 8 };
@@ -486,7 +489,7 @@ static int destroyed(ddl_comm *comm)
 typedef struct nccl_test {
     process_test test;
     int size;
-    const char *mode; /* of the hosts; NULL: one */
+    const char *mode; /* mode string of the hosts; NULL: one host */
 } nccl_test;
 
 int main(int argc, char **argv)

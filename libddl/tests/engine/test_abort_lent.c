@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A comm is aborted while its members read each other's buffers in place. All are told that, and
- * not something that is a consequence of it. Ranks are processes. */
+/* A comm is aborted while its members read each other's buffers in place. All members get that
+ * error, not one that is a consequence of it. Ranks are processes. */
 #include <pthread.h>
 
 #include "processes.h"
@@ -29,7 +29,7 @@ static int aborted(ddl_comm *comm)
           ddl_last_error());
     if (aborts)
         pthread_join(thread, NULL);
-    ddl_comm_destroy(comm); /* else a rank that is slow sees the process end before the abort */
+    ddl_comm_destroy(comm); /* otherwise a slow rank sees the process exit before the abort */
     ddl_free(buffer);
     return 0;
 }

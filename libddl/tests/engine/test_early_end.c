@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank ends right after its creation, or soon, without a leave message, while the others may
+/* A rank exits right after its creation, or soon, without a leave message, while the others may
  * still be creating theirs: each of them gets an error that names it, and none dies of it.
  *
  *     test_early_end [times [ranks]]
@@ -9,7 +9,8 @@
 
 enum { VICTIM = 1 };
 
-/* The others: an error of their creation, or of an operation, that names the victim. */
+/* Check on the other ranks for an error of their creation, or of an operation, that names the
+ * victim. */
 static void survive(ddl_status status, ddl_comm *comm, const char *name)
 {
     while (status == DDL_OK) {
@@ -62,7 +63,7 @@ static void run_once(int size, int operations)
     }
 }
 
-/* What ddlrun then says is judged by tests/early_end.py. */
+/* Run as a rank of ddlrun, whose output tests/early_end.py checks. */
 static int be_rank_of_ddlrun(int rank)
 {
     ddl_endpoint *endpoint;

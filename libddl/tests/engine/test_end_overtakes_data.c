@@ -10,12 +10,13 @@
 
 enum { SIZE = 3 };
 
-/* Of rank 0. */
+/* Operations of rank 0's link. */
 static const ddl__link_ops *real;
 static ddl__link_ops held_back;
 static ddl__engine *engine;
 
-static atomic_int done, aborted; /* ranks other than 0 that are done, that have aborted */
+/* numbers of ranks other than 0 that are done, and that have aborted */
+static atomic_int done, aborted;
 static atomic_bool hidden;
 typedef void look_fn(void);
 static _Atomic(look_fn *) first_look;
@@ -26,7 +27,7 @@ static void await(atomic_int *counter, int n)
         usleep(100);
 }
 
-/* True if the link may show its data. The first look comes just before everything arrives. */
+/* True if the link may show its data. The first poll comes just before everything arrives. */
 static bool may_show(void)
 {
     if (atomic_load(&hidden))
@@ -62,7 +63,7 @@ static ddl_status add(ddl_comm *comm, ddl_work **work)
     return ddl_allreduce(comm, NULL, sum, 1, DDL_I32, DDL_SUM, NULL, work);
 }
 
-/* The comm is dead from now on. */
+/* Check that the comm is dead from now on. */
 static void check_dead(ddl_comm *comm, ddl_status want, const char *words)
 {
     REFUSED(add(comm, NULL), want, words);
@@ -80,7 +81,7 @@ static void receive_notice(void)
     ddl__engine_fail(engine, DDL_EPEER, "reported by the detector");
 }
 
-/* The notice comes from the failure detector, while the driver polls. */
+/* The failure detector delivers the notice, while the driver polls. */
 static void by_detector(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -102,7 +103,7 @@ static void add_in_background(ddl_comm *comm, void (*end)(ddl_comm *comm, ddl_wo
         atomic_store(&hidden, true);
         OK(add(comm, &work));
         await(&done, SIZE - 1);
-        usleep(50000); /* the background driver sleeps by now */
+        usleep(50000); /* the background driver is asleep by now */
         atomic_store(&hidden, false);
         end(comm, work);
         ddl_work_destroy(work);
@@ -134,8 +135,8 @@ static void await_abort(void)
         other->ops->poll(other);
 }
 
-/* The notice comes over the link to a rank that is not waited for: on every kind of link, a barrier
- * takes the data of that rank before it asks for those of rank 1. */
+/* A link to a rank for which the barrier does not wait delivers the notice: on every kind of link,
+ * a barrier takes the data of that rank before it needs those of rank 1. */
 static void by_link(ddl_comm *comm, void *argument)
 {
     (void)argument;

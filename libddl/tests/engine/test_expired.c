@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations that run past their limits: in time, also behind other ones, and all ranks read which
- * rank was missing, and where it was. */
+/* Operations that exceed their limits fail in time, even behind other operations, and all ranks get
+ * an error with the missing rank and what it was doing. */
 #include "processes.h"
 
 enum { SIZE = 3, LIMIT_MS = 700 };
 
-/* The comm has ended on this rank, too, by the news of the others. */
+/* Check that the comm has ended on this rank, too, with the error of the others. */
 static void check_told(ddl_comm *comm, const char *missing, const char *where)
 {
     double end = seconds() + 20;
@@ -51,7 +51,7 @@ static int rank_0_late_by_name(ddl_comm *comm)
     return 0;
 }
 
-/* A short limit counts although an operation with a long one is before it. */
+/* A short limit applies although an operation with a long limit is before it. */
 static int behind_another(ddl_comm *comm)
 {
     float x[4] = {0}, y[4] = {0};

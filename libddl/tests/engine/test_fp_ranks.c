@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_fp_ranks.c - ranks whose threads have different floating-point modes get the same bits, as
- * if all had the standard one: every float dtype and op, all instruction sets, steps alone and in
- * turn, scaled, and driven by the endpoint's thread. Each call leaves its thread's mode as it was.
- */
+/* test_fp_ranks.c - ranks whose threads have different floating-point modes get the same bits as in
+ * the standard mode: every float dtype and op, all instruction sets, steps alone and interleaved,
+ * scaled, and driven by the endpoint's thread. Each call restores its thread's mode. */
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -15,7 +14,7 @@
 enum {
     SIZE = 2,
     MOST = SANITIZED ? 1000 : 40000, /* elements */
-    LONG_BYTES = 2 << 20             /* in turn, where cores are far */
+    LONG_BYTES = 2 << 20             /* interleaved, if cores are far apart */
 };
 
 /* The modes of both ranks. */
@@ -37,7 +36,7 @@ static void use(ddl_comm *comm, const ddl__kernels *kernels)
     pthread_mutex_unlock(&comm->engine->lock);
 }
 
-/* The endpoint's thread alone may drive. */
+/* Let only the endpoint's thread drive. */
 static void leave_alone(ddl_work *work)
 {
     while (ddl_work_test(work) == DDL_INPROGRESS)
@@ -63,10 +62,10 @@ static void all_reduce(ddl_comm *comm, call c, ddl__fp_mode mode, const char *op
         leave_alone(work);
 }
 
-/* In the standard mode on both ranks, then in others. */
+/* Run a call in the standard mode on both ranks, then in other modes. */
 static void check(ddl_comm *comm, call c)
 {
-    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER; /* random_bits has one state */
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER; /* random_bits has only one state */
     size_t bytes = (size_t)c.count * types[c.dtype].size;
     char *operand = malloc(bytes), *expected = malloc(bytes), *got = malloc(bytes);
     CHECK(operand && expected && got, "no memory");
@@ -102,7 +101,7 @@ static void every_kernel(ddl_comm *comm, void *unused)
                 }
 }
 
-/* Have spans of all lengths streamed, as to a far core: then steps run in turn. */
+/* Make spans of all lengths non-temporal, as to a far core: then steps are interleaved. */
 static void in_turn(ddl_comm *comm, void *unused)
 {
     (void)unused;
@@ -136,7 +135,7 @@ int main(void)
     if (!SANITIZED) /* the driver is the same */
         run_ranks(SIZE, DDL_LINK_TCP, every_kernel, NULL);
     run_ranks(SIZE, DDL_LINK_SHM, in_turn, NULL);
-    /* Threads inherit the mode of who creates them. */
+    /* Threads inherit the mode of their creator. */
     ddl__fp_set(MODE_FLUSH_UP);
     run_ranks(SIZE, DDL_LINK_SHM, by_endpoint, NULL);
     return 0;

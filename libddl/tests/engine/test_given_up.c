@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank gives an operation in place up while a peer is about to store its result in the buffer.
- * Its caller gets a buffer that nobody writes to any more, with all that is beside what was
- * reduced, and operations on other comms that use memory of the same allocation still get their
- * results. */
+/* A rank abandons an in-place operation while a peer is about to store its result in the buffer.
+ * The caller gets a buffer to which no rank writes any more, and whose other parts are unchanged.
+ * Operations on other comms with memory of the same allocation still get their results. */
 #include "base/fold.h"
 #include "reduce/reduce.h"
 #include "shared_buffers.h"
 
 enum { SIZE = 2, BYTES = 1 << 20, MARK = 0x5a, WARM_UP = 3 };
 
-/* Rank 1 tells that it is about to reduce, and waits. */
+/* Pipes: rank 1 reports that it is about to reduce, and waits. */
 static int inside[2], go[2], over[2];
 static bool armed;
 
@@ -49,7 +48,7 @@ static void check_bytes(const char *from, size_t n, char value)
         CHECK(from[i] == value, "byte %zu is %d, not %d", i, from[i], value);
 }
 
-/* Half of what was allocated is used by a second comm: before, meanwhile and afterwards. */
+/* A second comm uses half of the allocated memory: before, meanwhile and afterwards. */
 static int given_up(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);

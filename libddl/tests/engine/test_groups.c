@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: fused and single operations, one work for all, submitted again, and refusals. */
+/* Groups: fused and single operations, one work for all, repeated submission, and rejected
+ * calls. */
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -10,7 +11,7 @@ static ddl_options collected(ddl_group *group)
     return (ddl_options){.struct_size = sizeof(ddl_options), .group = group};
 }
 
-/* Each rank has scales of its own, so another call of a rank has none. All have the same parts. */
+/* Each rank has its own scales, and a different call without scales. All have the same parts. */
 static void scaled(ddl_comm *comm, void *argument)
 {
     enum { CALLS = 6 };
@@ -35,7 +36,8 @@ static void scaled(ddl_comm *comm, void *argument)
     ddl_group_destroy(group);
 }
 
-/* Calls of all sizes, dtypes and kinds, some of which are fused: like the single calls. */
+/* Calls of all sizes, dtypes and kinds, some of which are fused, have the results of single
+ * calls. */
 static void mixed(ddl_comm *comm, void *argument)
 {
     enum { SMALL = 40, LARGE = 300000 };
@@ -58,7 +60,7 @@ static void mixed(ddl_comm *comm, void *argument)
         if (i == 11)
             OK(ddl_barrier(comm, &in, NULL));
     }
-    for (int round = 0; round < 6; round++) { /* the same group again and again */
+    for (int round = 0; round < 6; round++) { /* the same group repeatedly */
         for (int i = 0; i < SMALL; i++)
             for (int64_t k = 0; k < counts[i % 7]; k++)
                 data[i][k] = (int32_t)(rank + k + i + round);
@@ -87,7 +89,8 @@ static void mixed(ddl_comm *comm, void *argument)
     ddl_group_destroy(group);
 }
 
-/* One work for all, reported once; single operations before and behind keep their order. */
+/* One work for all operations, reported once; single operations before and behind keep their
+ * order. */
 static void reported(ddl_comm *comm, void *argument)
 {
     enum { N = 12 };
@@ -128,7 +131,7 @@ static void reported(ddl_comm *comm, void *argument)
     CHECK(taken == 1 && users[0] == (void *)7, "the empty group's report");
     ddl_work_destroy(works[0]);
 
-    /* Given up while pending: buffers stay borrowed, and the group frees itself at its end. */
+    /* Abandoned while pending: buffers stay borrowed, and the group is freed when it completes. */
     OK(ddl_group_submit(group, NULL, works));
     ddl_work_destroy(works[0]);
     ddl_group_destroy(group);
@@ -136,7 +139,7 @@ static void reported(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Many small ones must cost far fewer messages than as many calls: they travel together. */
+/* Many small operations must cost far fewer messages than as many calls, because they are fused. */
 static void fused(ddl_comm *comm, void *argument)
 {
     enum { N = 4000 };
@@ -153,7 +156,7 @@ static void fused(ddl_comm *comm, void *argument)
     for (int i = 0; i < N; i++)
         CHECK(data[i] == (int64_t)i * ddl_comm_size(comm), "%d", i);
     ddl_group_destroy(group);
-    /* The fused ones were one operation: this is the comm's third, after its first agreement. */
+    /* The fused calls were one operation: this is the comm's third, after its first agreement. */
     if (ddl_comm_size(comm) == 2) {
         ddl_status status = ddl_comm_rank(comm)
                                 ? ddl_allreduce(comm, NULL, data, 2, DDL_I64, DDL_SUM, NULL, NULL)
@@ -163,7 +166,7 @@ static void fused(ddl_comm *comm, void *argument)
     }
 }
 
-/* A member fails within a group: the whole fails, with the reason. */
+/* A member fails within a group: the whole group fails, with the reason. */
 static void failing(ddl_comm *comm, void *argument)
 {
     static _Thread_local double large[100000];
@@ -217,7 +220,7 @@ static void refusals(ddl_comm *comm, void *argument)
     in.group = NULL;
     in.postscale = 2;
     REFUSED(ddl_group_submit(group, &in, NULL), DDL_EINVAL, "prescale and postscale");
-    /* While it is under way; on one rank there is no such moment. */
+    /* While it is pending; on one rank it completes at once. */
     if (ddl_comm_size(comm) > 1) {
         in = collected(group);
         OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &in, NULL));
@@ -243,7 +246,7 @@ int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
     static rank_fn *const tests[] = {mixed, scaled, reported, fused, failing, refusals};
-    for (unsigned l = SANITIZED; l < 4; l++) /* inproc is shm's code */
+    for (unsigned l = SANITIZED; l < 4; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)
                 run_ranks(size, links[l], tests[t], NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a peer says on a message link is believed only as far as it makes sense: else the comm ends,
- * in words, and nothing is written where it does not belong. */
+/* Data that a peer sends on a message link is used only if it is valid: otherwise the comm ends
+ * with a message, and nothing is written outside the buffers. */
 #include <string.h>
 #include <sys/socket.h>
 
@@ -15,7 +15,7 @@ enum { SLOT = 4096, SPANS = 4096, PRIVATE = 256 * 1024, EAGER_MAX = 8192, LARGE 
 
 static unsigned char data[64 * 1024];
 
-/* Our messages as rank 0 of 2, and the link by which the other one may say anything. */
+/* The messages of rank 0 of 2, and the link over which the peer may send anything. */
 typedef struct pair {
     ddl__arena *own, *theirs;
     ddl__slots *slots;
@@ -25,7 +25,7 @@ typedef struct pair {
 } pair;
 
 static char *const names[] = {"rank 0", "rank 1"};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* nobody else is there */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* not contended */
 static atomic_uint names_unsent;
 
 static pair make_pair(bool shared)
@@ -102,7 +102,8 @@ static void check_refused(pair *p, const char *what)
     drop_pair(p);
 }
 
-/* To one who waits for a message, has offered one and spent credit for another. */
+/* Send invalid frames to a rank that waits for a message, has offered one and spent credit for
+ * another. */
 static void test_senseless(bool shared)
 {
     static const struct {
@@ -143,7 +144,7 @@ static void test_senseless(bool shared)
     }
 }
 
-/* The parts of a message end where it ends. */
+/* A message must not be longer than announced. */
 static void test_data_too_long(bool shared)
 {
     pair p = make_pair(shared);
@@ -157,8 +158,8 @@ static void test_data_too_long(bool shared)
     check_refused(&p, "data behind the end");
 }
 
-/* What nobody has received is bounded by the credit, and a peer that goes beyond it is refused; as
- * far as it goes it may go, again and again. */
+/* Unreceived data is limited by the credit: a peer that exceeds it is refused, but it may use all
+ * of it, repeatedly. */
 static void test_beyond_credit(bool shared)
 {
     enum { FIT = 256 * 1024 / (EAGER_MAX + 64) };
@@ -189,14 +190,14 @@ static void test_beyond_credit(bool shared)
     check_refused(&p, "a message beyond the credit");
 }
 
-/* The frame in shared memory is another one when it is read. */
+/* Links whose frame in shared memory changes while it is read. */
 static ddl__link_ops altered;
 static const ddl__link_ops *plain;
 
 static bool next_but_altered(ddl__link *link, ddl__signature *signature, size_t *bytes)
 {
     bool there = plain->next(link, signature, bytes);
-    signature->words[1] ^= (uint64_t)1 << 32; /* said before: another tag */
+    signature->words[1] ^= (uint64_t)1 << 32; /* it had another tag before */
     return there;
 }
 

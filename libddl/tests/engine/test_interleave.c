@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of two ranks with interleaved steps: every element, in buffers of any alignment and
- * length. */
+/* Operations of two ranks with interleaved steps are right in every element, in buffers of any
+ * alignment and length. */
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ static uint32_t value(int rank, int64_t i)
     return (uint32_t)(i * 7 + rank * 13) % 1021;
 }
 
-/* Room for `count` elements, `off` bytes behind the start of a cache line. */
+/* Allocate room for `count` elements, `off` bytes behind the start of a cache line. */
 static void *room(int64_t count, size_t size, size_t off, void **base)
 {
     *base = aligned_alloc(64, ((size_t)count * size + off + 64 + 63) / 64 * 64);
@@ -78,7 +78,7 @@ static void sums_far_away(ddl_comm *comm, void *argument)
     }
 }
 
-/* Operations that move are not interleaved then: each span is timed. */
+/* Operations that only move data are not interleaved then: each span is timed. */
 static void moves_far_away(ddl_comm *comm, void *argument)
 {
     enum { SPANS = 70, SPAN = 256 * 1024 };
@@ -98,7 +98,7 @@ static void moves_far_away(ddl_comm *comm, void *argument)
     EXPECT(uint32_t, to, 2 * n, i < n ? value(0, i) : value(1, i - n));
     unsigned timed = ddl__link_stores(link, false, SPAN, true)->spans - before;
     bool is_short = ddl__ring_bytes(&comm->layout.location, 2) == DDL__RING_NEAR;
-    unsigned spans = is_short ? 2 * SPANS : SPANS; /* two in the shorter ring's */
+    unsigned spans = is_short ? 2 * SPANS : SPANS; /* two spans in the shorter ring */
     CHECK(timed == spans, "rank %d: %u of %u spans were timed", rank, timed, spans);
     free(bases[0]);
     free(bases[1]);
@@ -119,7 +119,7 @@ static void average(ddl_comm *comm, void *argument)
     free(bases[1]);
 }
 
-/* Of bytes, at an odd address. */
+/* The largest sum of bytes, at an odd address. */
 static void most(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm);
@@ -183,10 +183,10 @@ static void alltoall(ddl_comm *comm, void *argument)
 
 typedef struct ending {
     unsigned wait_us;
-    atomic_int aborted; /* ranks that saw it */
+    atomic_int aborted; /* number of ranks that saw the abort */
 } ending;
 
-/* Ended in the middle, on both ranks, unless it was over by then. */
+/* Abort in the middle, on both ranks, unless the operation has completed. */
 static void aborted(ddl_comm *comm, void *argument)
 {
     ending *e = argument;
@@ -199,7 +199,7 @@ static void aborted(ddl_comm *comm, void *argument)
         usleep(e->wait_us);
         OK(ddl_comm_abort(comm, "enough"));
     }
-    if (status == DDL_OK) /* else it was aborted before it began here */
+    if (status == DDL_OK) /* otherwise it was aborted before it began here */
         status = ddl_work_wait(work, 60000);
     CHECK(status == DDL_OK || status == DDL_EABORTED, "%d %s", status, ddl_last_error());
     e->aborted += status == DDL_EABORTED;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation with equal counts x dtype x op x ranks x count x in place or not x blocking,
- * asynchronous or grouped, against a reference of its own.
+ * asynchronous or grouped, against an independent reference.
  *
  *     test_matrix WHERE [full|pairwise|sample] [segment=BYTES] [shard=I/N] [PARAMETER=VALUE ...]
  *
@@ -9,7 +9,7 @@
  * second rank.
  * full: all; pairwise: a covering array, in which each pair of values of two parameters occurs;
  * sample (the default): pairwise, and each 199th of all. shard: each N-th of these from the I-th
- * on. A failing case is told as the command that runs it alone. */
+ * on. A failing case is reported as the command that runs it alone. */
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "matrix_cases.h"
@@ -85,11 +85,11 @@ static ddl_status barrier(ddl_comm *comm, const call *c, const ddl_options *o, d
 
 typedef enum who { NOBODY, EVERYBODY, ROOT } who;
 
-/* What block q of the result is. */
+/* The content of block q of the result. */
 typedef enum content {
-    REDUCED, /* of the reduction */
-    OTHERS,  /* of rank q's elements */
-    ROOTS    /* of the root's elements */
+    REDUCED, /* the reduction */
+    OTHERS,  /* rank q's elements */
+    ROOTS    /* the root's elements */
 } content;
 
 typedef struct operation {
@@ -98,7 +98,7 @@ typedef struct operation {
     who gives, gets;
     bool gives_all, gets_all; /* a block for each rank, not only one */
     content content;
-    bool own_share; /* what comes are the elements from rank * count on */
+    bool own_share; /* the result is the elements from rank * count on */
     values kind;
 } operation;
 
@@ -123,7 +123,7 @@ static bool sensible(const combination *c)
     ddl_op op = (ddl_op)c->v[OP];
     if (o->run == barrier)
         return !op && !c->v[COUNT] && !c->v[DTYPE] && !c->v[PLACE];
-    if (o->run == broadcast && !c->v[PLACE]) /* it has one buffer */
+    if (o->run == broadcast && !c->v[PLACE]) /* broadcast has only one buffer */
         return false;
     if (count_of(c) == LARGEST &&
         (ranks_of(c) < 2 || ranks_of(c) > LARGEST_RANKS || c->v[MODE] ||
@@ -139,7 +139,7 @@ static bool sensible(const combination *c)
 
 /* ---- one rank in one case ---- */
 
-/* All ranks of one run; the results are compared between the two barriers. */
+/* The state that all ranks of one run share; results are compared between the two barriers. */
 typedef struct shared {
     const char *where, *segment; /* the argument for another length of segments, or "" */
     const cases *cases;
@@ -185,7 +185,7 @@ static void must(const member *m, ddl_status status)
         failed(m, "%s: %s", ddl_strerror(status), ddl_last_error());
 }
 
-/* Elements first to first + n of a pattern. */
+/* Fill in elements first to first + n of a pattern. */
 static void fill(const member *m, unsigned char *at, const unsigned char *pattern, int64_t first,
                  int64_t n)
 {
@@ -197,7 +197,7 @@ static void fill(const member *m, unsigned char *at, const unsigned char *patter
     }
 }
 
-/* Whether `got` is near enough: one rounding per addition, and sums may cancel each other out. */
+/* True if `got` is near enough: one rounding per addition, and sums may cancel each other. */
 static bool near(const member *m, const unsigned char *got, const unsigned char *want)
 {
     number a = loaded(m->t, got), b = loaded(m->t, want);
@@ -232,8 +232,8 @@ static void expect_untouched(const member *m, const char *what, const unsigned c
             failed(m, "%s: byte %zu of %zu is 0x%02x, was 0x%02x", what, i, n, at[i], UNTOUCHED);
 }
 
-/* A buffer of n elements close to the end of its space, which a sanitizer guards; half of them
- * unaligned. */
+/* Return a buffer of n elements close to the end of its space, which a sanitizer guards; half of
+ * the buffers are unaligned. */
 static unsigned char *place(const member *m, unsigned char *space, int64_t n)
 {
     const unsigned char *v = m->c->v;
@@ -262,7 +262,7 @@ static void expect_result(const member *m, const unsigned char *at)
     }
 }
 
-/* What was reduced with rounding must have the same bits everywhere. */
+/* Results that are rounded must have the same bits on all ranks. */
 static void compare_ranks(const member *m)
 {
     m->all->results[m->rank] = m->recv;
@@ -272,7 +272,7 @@ static void compare_ranks(const member *m)
     pthread_barrier_wait(&m->all->barrier);
 }
 
-/* Between two small operations, with which it may be fused. */
+/* Run between two small operations, with which it may be fused. */
 static void run_grouped(const member *m, const call *main_call)
 {
     ddl_group *group;
@@ -312,7 +312,7 @@ static void run_in_place(member *m, call c, int64_t given, int64_t got)
     const unsigned char *own = m->patterns.of[m->rank];
     size_t size = m->t->size;
     int64_t n = given > got ? given : got, share = m->rank * m->n;
-    int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* of what is given */
+    int64_t at = m->o->gets_all && !m->o->gives_all ? share : 0; /* offset in the send buffer */
     m->recv = place(m, m->space[0], n);
     fill(m, m->recv + (size_t)at * size, own, 0, given);
     /* In place can be said in three ways: by the same pointer, NULL, and that of the own block. */
@@ -372,7 +372,7 @@ static void run_case(member *m, const combination *chosen)
     int64_t given = gives ? (m->o->gives_all ? m->size : 1) * m->n : 0;
     int64_t got = gets ? (m->o->gets_all ? m->size : 1) * m->n : 0;
     call c = {.count = m->n, .dtype = m->t->dtype, .op = (ddl_op)chosen->v[OP], .root = m->root};
-    /* Where a rank only gives or only gets, just broadcast and reduce know "in place". */
+    /* If a rank only sends or only receives, only broadcast and reduce support in place. */
     bool in_place =
         chosen->v[PLACE] && ((gives && gets) || m->o->run == broadcast || m->o->run == reduce);
     if (in_place)
@@ -399,8 +399,8 @@ static void *space(size_t n)
     return at;
 }
 
-/* Whether space i of this rank is of ddl_alloc. Among three ranks, the mixed ones have none, the
- * first and both. */
+/* Return true if space i of this rank is from ddl_alloc. Of three ranks, the mixed ones have none,
+ * the first and both. */
 static bool is_shared(const member *m, int i)
 {
     return !strcmp(m->all->where, "shared") || (!strcmp(m->all->where, "mixed") && m->rank % 3 > i);
@@ -540,5 +540,5 @@ int main(int argc, char **argv)
     }
     printf("%-6s %zu of %zu cases passed  %.1f s\n", argv[1], run.done, all.n, seconds() - start);
     free(all.all);
-    return run.done == 0; /* nothing chosen is a mistake in the choice */
+    return run.done == 0; /* choosing nothing is an error */
 }

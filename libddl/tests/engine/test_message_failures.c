@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What messages give when a peer dies, leaves, aborts, sends something else or nothing at all: an
- * error that names it, soon; and what was sent before still arrives. Ranks are processes. */
+/* If a peer dies, leaves, aborts, or sends something else or nothing, messages fail soon with an
+ * error that names it; data that was sent before still arrives. Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 3, VICTIM = 1, LARGE = 4 << 20 };
@@ -21,7 +21,7 @@ static ddl_status send_to(ddl_comm *comm, int64_t count, int dest, int tag)
     return ddl_send(comm, data, count, DDL_U8, dest, tag, NULL, NULL);
 }
 
-/* Receives wait for a rank that dies, by its name or not. */
+/* Receives wait for a rank that dies, by its rank or from any. */
 static int killed_sender(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -45,7 +45,7 @@ static int killed_sender(ddl_comm *comm)
     return 0;
 }
 
-/* Sends that were not accepted, or are under way, when the receiver dies. */
+/* Sends are not accepted, or in progress, when the receiver dies. */
 static int killed_receiver(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -60,14 +60,15 @@ static int killed_receiver(ddl_comm *comm)
     for (int k = 0; k < 1000 && status == DDL_OK; k++)
         status = send_to(comm, rank ? 100 : LARGE, VICTIM, 1);
     if (rank == 2)
-        while (status == DDL_OK) /* until there is no credit left */
+        while (status == DDL_OK) /* until no credit is left */
             status = send_to(comm, 8000, VICTIM, 1);
     EXPECT(status, DDL_EPEER, "rank 1 on ");
     ddl_comm_destroy(comm);
     return 0;
 }
 
-/* Whoever leaves after its last send disturbs nobody; who waits for more than that is told. */
+/* A rank that leaves after its last send disturbs no other rank; a rank that waits for more gets an
+ * error. */
 static int leaves_politely(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -77,7 +78,7 @@ static int leaves_politely(ddl_comm *comm)
             memset(data, k, 8000);
             OK(send_to(comm, 8000, 0, k));
         }
-        OK(send_to(comm, LARGE, 0, 100)); /* which is received first */
+        OK(send_to(comm, LARGE, 0, 100)); /* is received first */
     } else if (rank == 0) {
         OK(recv_from(comm, LARGE, VICTIM, 100));
         usleep(100000);
@@ -85,7 +86,7 @@ static int leaves_politely(ddl_comm *comm)
             OK(recv_from(comm, 8000, VICTIM, k));
             CHECK(data[7999] == k, "message %d", k);
         }
-        OK(recv_from(comm, 10, DDL_ANY_SOURCE, 7)); /* others still may send */
+        OK(recv_from(comm, 10, DDL_ANY_SOURCE, 7)); /* other ranks may still send */
         ddl_status status = recv_from(comm, 10, VICTIM, 7);
         EXPECT(status, DDL_EPEER, "rank 1 on ");
         EXPECT(status, DDL_EPEER, "called receive(u8, 10, from rank 1, tag 7)");
@@ -98,7 +99,7 @@ static int leaves_politely(ddl_comm *comm)
     return 0;
 }
 
-/* The same without a word: the process ends. What was asked for before arrives. */
+/* A rank exits without leaving. Messages that were requested before still arrive. */
 static int leaves_silently(ddl_comm *comm)
 {
     static char parts[20][8000];
@@ -129,7 +130,7 @@ static int leaves_silently(ddl_comm *comm)
     return 0;
 }
 
-/* From any rank, of which none is left. */
+/* Receive from any rank after all other ranks have left. */
 static int all_leave(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
@@ -145,7 +146,7 @@ static int all_leave(ddl_comm *comm)
     return 0;
 }
 
-/* An offer whose receiver has left. */
+/* Offer a message to a receiver that has left. */
 static int left_receiver(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
@@ -155,7 +156,7 @@ static int left_receiver(ddl_comm *comm)
     return 0;
 }
 
-/* The message, on both sides, says who called what. */
+/* On a mismatch, the error on both sides has both calls. */
 static int mismatch(ddl_comm *comm, int64_t count, ddl_dtype dtype, const char *sent)
 {
     ddl_status status = DDL_OK;
@@ -214,7 +215,7 @@ static int expired(ddl_comm *comm)
     return 0;
 }
 
-/* Nobody waits for the work, but its limit holds, and a collective that gets on is no excuse. */
+/* No thread waits for the work, but its limit applies, even if a collective progresses. */
 static int expired_beside(ddl_comm *comm)
 {
     static float sums[1000];
@@ -261,7 +262,7 @@ static int aborted(ddl_comm *comm)
     return 0;
 }
 
-/* A member leaves for which a receive, an operation by name and one by order wait. */
+/* A member leaves while a receive, a named operation and one by order wait for it. */
 static int left_all(ddl_comm *comm)
 {
     float values[4] = {0};
@@ -287,7 +288,7 @@ static int left_all(ddl_comm *comm)
     return 0;
 }
 
-/* Destroying the comm completes what is pending, and frees what came unasked. */
+/* Destroying the comm completes pending works, and frees messages without a receive. */
 static int destroyed(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), last = -1;

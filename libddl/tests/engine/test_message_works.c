@@ -54,7 +54,7 @@ static void waits(ddl_comm *comm, void *argument)
     }
 }
 
-/* Who sleeps on a message is woken by it, and does not wait for its next look around. */
+/* A message wakes a thread that sleeps on it at once, without waiting for its next poll. */
 static void wakes(ddl_comm *comm, void *argument)
 {
     enum { ROUNDS = 12 };
@@ -77,7 +77,7 @@ static void wakes(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Nobody waits: the endpoints' threads do the work. */
+/* No thread waits: the endpoints' threads drive. */
 static void in_background(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -102,7 +102,7 @@ static void in_background(ddl_comm *comm, void *argument)
     free(in);
 }
 
-/* Given up while pending: matched in their turn all the same. */
+/* Works that are abandoned while pending are matched in their turn all the same. */
 static void abandoned(ddl_comm *comm, void *argument)
 {
     enum { N = 40, LENGTH = 12000 };
@@ -152,7 +152,7 @@ static void *talk(void *argument)
     return NULL;
 }
 
-/* Several threads of one rank talk by tags of their own, and one adds up meanwhile. */
+/* Several threads of one rank exchange messages with their own tags, and one reduces meanwhile. */
 static void threads(ddl_comm *comm, void *argument)
 {
     enum { N = 3 };

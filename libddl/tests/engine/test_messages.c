@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between ranks of one process: matching, order, sizes, credit, independence of the
+/* Messages between ranks of one process: matching, order, sizes, credit, independence of
  * collectives and of each other. */
 #include "message_ranks.h"
 
 static const size_t sizes[] = {0, 1, 608, 609, 8192, 8193, 65537, MIB + 3, 5 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* Rank 0 and each other one, blocking. */
+/* Exchange messages between rank 0 and each other rank, blocking. */
 static void ping_pong(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -54,8 +54,8 @@ typedef struct flight {
     int sender;
 } flight;
 
-/* All ranks to all, in both directions, receives of one tag in order and else in any, waited for in
- * any order. */
+/* All ranks send to all, with receives of one tag in order and otherwise in any order, waited for
+ * in any order. */
 static void many_outstanding(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), n = 0;
@@ -70,7 +70,7 @@ static void many_outstanding(ddl_comm *comm, void *argument)
             fill(out->data, out->bytes, out->name);
             OK(send_bytes(comm, out->data, out->bytes, peer, tag_of(rank, peer, k), &out->work));
             for (int more = k == MANY - 1 ? MANY : k % 3; more && received < MANY; at++) {
-                if (at == MANY) { /* the next tag */
+                if (at == MANY) { /* continue with the next tag */
                     at = -1;
                     tag = (tag + 1) % TAGS;
                     continue;
@@ -97,7 +97,7 @@ static void many_outstanding(ddl_comm *comm, void *argument)
     free(flights);
 }
 
-/* Receives wait before anything is sent, and the other way round. */
+/* Receives are posted before the sends, and the other way round. */
 static void before_and_after(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -146,7 +146,7 @@ static void any_source(ddl_comm *comm, void *argument)
     } else {
         for (int i = 0; i < EACH * (size - 1); i++) {
             int sender = -2, k;
-            bool is_large = next[0]++ % EACH < (EACH + 6) / 7; /* these first */
+            bool is_large = next[0]++ % EACH < (EACH + 6) / 7; /* large ones come first */
             OK(recv_bytes(comm, large, is_large ? sizeof large : 100, DDL_ANY_SOURCE,
                           is_large ? 4 : 3, &sender, NULL));
             memcpy(&k, large, sizeof k);
@@ -157,8 +157,8 @@ static void any_source(ddl_comm *comm, void *argument)
     OK(ddl_barrier(comm, NULL, NULL));
 }
 
-/* Of equal receives the older is served first, whether it names its source or not; of messages the
- * oldest is taken. */
+/* Of matching receives the oldest gets the message, whether or not it names its source; of messages
+ * the oldest is taken. */
 static void order(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -185,7 +185,7 @@ static void order(ddl_comm *comm, void *argument)
     }
 }
 
-/* From any rank: the oldest of what has come. */
+/* A receive from any rank takes the oldest message. */
 static void oldest_of_all(ddl_comm *comm, void *argument)
 {
     enum { MESSAGE = 3, END = 4 };
@@ -211,7 +211,7 @@ static void oldest_of_all(ddl_comm *comm, void *argument)
     }
 }
 
-/* To the right and from the left, as a pipeline or a ring of attention does it. */
+/* Send to the right and receive from the left, as a pipeline or ring attention does. */
 static void ring(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -238,7 +238,7 @@ static void to_self(ddl_comm *comm, void *argument)
     unsigned char *out = malloc(MIB), *in = malloc(MIB);
     (void)argument;
     fill(out, 100, 1);
-    OK(send_bytes(comm, out, 100, rank, 1, NULL)); /* kept, although nobody receives it yet */
+    OK(send_bytes(comm, out, 100, rank, 1, NULL)); /* kept, although no receive is posted yet */
     OK(recv_bytes(comm, in, 100, rank, 1, NULL, NULL));
     check_filled(in, 100, 1);
     for (int way = 0; way < 80; way++) {
@@ -258,14 +258,14 @@ static void to_self(ddl_comm *comm, void *argument)
         CHECK(sender == rank, "sender %d", sender);
         check_filled(in, bytes, (uint64_t)way);
     }
-    OK(ddl_barrier(comm, NULL, NULL)); /* from anywhere cannot be when all others have left */
+    OK(ddl_barrier(comm, NULL, NULL)); /* a receive from any rank fails once all others have left */
     free(out);
     free(in);
 }
 
 /* --------------------------------------------------------------------------------- independence */
 
-/* Ranks come to their collectives before or behind their messages. */
+/* Ranks call their collectives before or after their messages. */
 static void among_collectives(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -300,7 +300,7 @@ static void among_collectives(ddl_comm *comm, void *argument)
     free(data);
 }
 
-/* A rank that does not look at its messages holds up nobody else's. */
+/* A rank that does not poll its messages blocks no other rank. */
 static void holds_up_nobody(ddl_comm *comm, void *argument)
 {
     enum { UNREAD = 100 };
@@ -332,7 +332,7 @@ static void holds_up_nobody(ddl_comm *comm, void *argument)
     free(data);
 }
 
-/* Many that nobody has asked for: all are kept, with credit and then without. */
+/* Send many messages without a receive: all are kept, with credit and then without. */
 static void flood(ddl_comm *comm, void *argument)
 {
     enum { N = 10000 };
@@ -362,8 +362,8 @@ static void flood(ddl_comm *comm, void *argument)
     free(works);
 }
 
-/* Without end, one way: credit comes back, so that in the end a short message is sent at once
- * although nobody asks for it. */
+/* Send endlessly in one direction: credit is returned, so a short message is still sent at once
+ * without a receive. */
 static void stream(ddl_comm *comm, void *argument)
 {
     enum { N = 3000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations matched by name: submitted in another order on every rank, alone and in groups, among
- * ordered operations and messages; and what goes wrong with names. */
+ * ordered operations and messages; and errors with names. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ static ddl_options named(const char *name)
     return (ddl_options){.struct_size = sizeof(ddl_options), .name = name};
 }
 
-/* A permutation of its own on every rank and in every round. */
+/* Shuffle differently on every rank and in every round. */
 static void shuffle(int *order, int n, uint32_t seed)
 {
     for (int i = 0; i < n; i++)
@@ -78,7 +78,8 @@ static void any_order(ddl_comm *comm, void *argument)
         shuffle(order, NAMES, (uint32_t)(rank * 7919 + round));
         for (int i = 0; i < NAMES; i++) {
             submit(comm, &tensors[order[i]], order[i], round);
-            /* Ordered ones in between: not affected, at another moment on every rank. */
+            /* Ordered operations in between, at a different moment on every rank, are not
+             * affected. */
             if (i == 10 + 5 * rank) {
                 int32_t one = 1;
                 OK(ddl_allreduce(comm, NULL, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
@@ -93,7 +94,7 @@ static void any_order(ddl_comm *comm, void *argument)
         free(tensors[k].data);
 }
 
-/* The order of completion is one for all, whatever the order of submission. */
+/* The order of completion is equal on all ranks, whatever the order of submission. */
 static void one_order(ddl_comm *comm, void *argument)
 {
     enum { N = 20 };
@@ -133,7 +134,7 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
-/* Blocking, by threads that meet in no order: what a framework's executor does. */
+/* Block in threads without a common order, like a framework's executor. */
 static void *work_on(void *argument)
 {
     worker *w = argument;
@@ -202,7 +203,7 @@ static void groups(ddl_comm *comm, void *argument)
     free(data);
 }
 
-/* Named operations and messages travel over the same links. */
+/* Named operations and messages use the same links. */
 static void among_messages(ddl_comm *comm, void *argument)
 {
     enum { N = 30, LONG = 70000 };
@@ -243,8 +244,7 @@ static void among_messages(ddl_comm *comm, void *argument)
 
 /* -------------------------------------------------------------------------------- what is wrong */
 
-/* A link is full of messages that nobody receives yet, and the operation's spans are behind them.
- */
+/* A link is full of messages without a receive, and the operation's spans are behind them. */
 static void behind_messages(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -255,7 +255,7 @@ static void behind_messages(ddl_comm *comm, void *argument)
     ddl_options options = named("behind");
     for (int i = 0; i < MANY; i++)
         OK(ddl_send(comm, &rank, 1, DDL_I32, (rank + 1) % size, i, NULL, &sent[i]));
-    usleep(1000 * (useconds_t)(rank % 2)); /* so that some announce it later than others */
+    usleep(1000 * (useconds_t)(rank % 2)); /* some announce it later than others */
     OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL));
     CHECK(x == (float)size, "%g", (double)x);
     for (int i = 0; i < MANY; i++) {
@@ -284,7 +284,7 @@ static void refusals(ddl_comm *comm, void *argument)
         if (ddl_comm_rank(comm) == 0) {
             OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, &work));
             REFUSED(ddl_allreduce(comm, NULL, &y, 1, DDL_F32, DDL_SUM, &options, NULL), DDL_EINVAL,
-                    "\"twice\" is under way");
+                    "\"twice\" is pending");
             OK(ddl_barrier(comm, NULL, NULL));
         } else {
             OK(ddl_barrier(comm, NULL, NULL));
@@ -302,7 +302,7 @@ static void refusals(ddl_comm *comm, void *argument)
     CHECK(y == 1, "%g", (double)y);
 }
 
-/* One name, two operations: an error on every rank, with both calls. */
+/* One name for two operations: an error on every rank, with both calls. */
 static void different(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -321,7 +321,7 @@ static void different(ddl_comm *comm, void *argument)
           "%s", ddl_last_error());
 }
 
-/* Threads that have called what the last one to call waits for. */
+/* Number of threads that have called what the last one waits for. */
 static atomic_int called;
 
 static void await_calls(int calls)
@@ -331,7 +331,7 @@ static void await_calls(int calls)
     atomic_store(&called, 0);
 }
 
-/* Not called by all: the limit ends it, and the message says by whom. */
+/* A name that not all ranks call: the limit ends it, and the error names the missing ranks. */
 static void missing(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -386,7 +386,7 @@ static void aborted(ddl_comm *comm, void *argument)
     }
 }
 
-/* Rank 0 says twice that it is a name's turn: the second time it is refused, whatever comes of the
+/* Rank 0 orders the same name twice: the second order is rejected, whatever happens to the
  * first. */
 static void ordered_twice(ddl_comm *comm, void *argument)
 {
@@ -413,7 +413,7 @@ int main(void)
     static rank_fn *const tests[] = {any_order,      one_order,     by_threads,     groups,
                                      among_messages, refusals,      different,      missing,
                                      aborted,        ordered_twice, behind_messages};
-    for (unsigned l = SANITIZED; l < 4; l++) /* inproc is shm's code */
+    for (unsigned l = SANITIZED; l < 4; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)
                 run_ranks(size, links[l], tests[t], NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_named_polls.c - which peers one pass over the messages looks at. Links only count looks. */
+/* test_named_polls.c - the peers that one pass over the messages polls. The links only count
+ * polls. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -27,7 +28,7 @@ static ddl__link_pending drained(ddl__link *link)
 
 static const ddl__link_ops ops = {.kind = "counting", .next = count_look, .flush = drained};
 
-/* One pass; `want`: the ranks that are looked at. */
+/* Run one pass. `want`: the ranks that are polled. */
 static void expect(ddl__messages *m, const int *want, int n, const char *when)
 {
     memset(looks, 0, sizeof looks);

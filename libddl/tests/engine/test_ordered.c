@@ -14,7 +14,7 @@ enum {
     WORKERS = 13,
     MOST = SANITIZED ? 3000 : 50000, /* elements */
     MOST_BYTES = MOST * 16,
-    WAYS = 4 /* of calling */
+    WAYS = 4 /* ways of calling */
 };
 
 static const int workers_of[] = {1, 2, 3, 4, 8, WORKERS};
@@ -35,7 +35,7 @@ static ddl_dtype part_dtype(ddl_dtype dtype)
     return dtype == DDL_F16 || dtype == DDL_BF16 ? DDL_F32 : dtype;
 }
 
-/* As ddl.h has it. */
+/* Compute the sum as ddl.h defines it. */
 static void tree_sum(int d, int first, int n, int64_t count, char *sum)
 {
     ddl_dtype dtype = part_dtype(dtypes[d]);
@@ -62,7 +62,7 @@ typedef struct sum_case {
     int way;
 } sum_case;
 
-/* Destroys the order as soon as the call has it. */
+/* Call the sum, and destroy the order as soon as the call has it. */
 static void call(ddl_comm *comm, sum_case s, ddl_order *order, const void *const *parts, void *recv)
 {
     ddl_work *work;
@@ -87,14 +87,14 @@ static void call(ddl_comm *comm, sum_case s, ddl_order *order, const void *const
     } else {
         options.name = s.way == 2 ? name : NULL;
         OK(CALL(&options, &work));
-        ddl_order_destroy(order); /* what is under way keeps what it needs */
+        ddl_order_destroy(order); /* pending operations keep what they need */
         OK(ddl_work_wait(work, -1));
         ddl_work_destroy(work);
     }
 #undef CALL
 }
 
-/* The parts that this rank brings, on the heap; *n of them. */
+/* Return the *n parts that this rank passes, on the heap. */
 static void **bring(const ddl_order *order, int rank, sum_case s, int *n)
 {
     int firsts[WORKERS], sizes[WORKERS];
@@ -166,14 +166,15 @@ static void all_cases(ddl_comm *comm, void *unused)
 {
     unsigned turn = 0;
     (void)unused;
-    if (ddl_comm_rank(comm) % 2) /* this thread rounds up and flushes subnormals: no other bits */
+    /* this thread rounds up and flushes subnormals: the bits are the same */
+    if (ddl_comm_rank(comm) % 2)
         ddl__fp_set(MODE_FLUSH_UP);
     for (int number = 0; number < NUMBERS; number++)
         for (int d = 0; d < DTYPES_USED; d++)
             for (int c = 0; c < COUNTS; c++)
                 for (ddl_op op = DDL_SUM; op <= DDL_AVERAGE; op++, turn++) {
                     int owners[WORKERS];
-                    /* Of the long ones some; all are compared with one rank's. */
+                    /* Only some of the long ones; all are compared with one rank's results. */
                     if (c == COUNTS - 1 && ddl_comm_size(comm) > 1 && turn % 3)
                         continue;
                     choose_owners(owners, workers_of[number], ddl_comm_size(comm), turn / 2 + turn);
@@ -183,7 +184,8 @@ static void all_cases(ddl_comm *comm, void *unused)
     ddl__fp_set(DDL__FP_STANDARD);
 }
 
-/* One order for dtypes of one size, some of whose parts are longer, and for two comms at once. */
+/* Use one order for dtypes of one size, some of whose parts are longer, and for two comms at
+ * once. */
 static void same_order(ddl_comm *comm, void *argument)
 {
     ddl_order *order = argument;
@@ -212,7 +214,7 @@ static void same_order(ddl_comm *comm, void *argument)
     ddl_comm_destroy(other);
 }
 
-/* What one rank has computed is right: in the standard mode, by plain additions of floats. */
+/* Check that one rank's results equal plain additions of floats in the standard mode. */
 static float plain_sum(int d, int first, int n, int64_t i)
 {
     int half = 1;

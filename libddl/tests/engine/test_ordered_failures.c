@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_ordered_failures.c - ordered sums that are refused, that differ between ranks, and in whose
- * middle a rank dies: its parts can be brought again, to the survivors' comm. */
+/* test_ordered_failures.c - ordered sums that are rejected, that differ between ranks, and during
+ * which a rank dies: its parts can be passed again, to the survivors' comm. */
 #include <stdbool.h>
 
 #include "processes.h"
@@ -23,7 +23,8 @@ static void check_orders(void)
     ddl_order *order = NULL;
     REFUSED(ddl_order_create(NULL, 1, 1, &order), DDL_EINVAL, "owners is NULL");
     REFUSED(ddl_order_create(&one, 1, 2, NULL), DDL_EINVAL, "order is NULL");
-    REFUSED(ddl_order_create(&one, 0, 2, &order), DDL_EINVAL, "workers is 0: from 1 to 4096");
+    REFUSED(ddl_order_create(&one, 0, 2, &order), DDL_EINVAL,
+            "workers is 0; must be from 1 to 4096");
     REFUSED(ddl_order_create(&one, 4097, 2, &order), DDL_EINVAL, "workers is 4097");
     REFUSED(ddl_order_create(&one, 1, 0, &order), DDL_EINVAL, "ranks is 0");
     REFUSED(ddl_order_create(wrong, 2, 3, &order), DDL_EINVAL, "owners[1] is 3, ranks is 3");
@@ -65,7 +66,7 @@ static void check_add(void)
     CHECK(a[0] == 2 && a[3] == 5, "%g %g", a[0], a[3]);
 }
 
-/* Every call below is refused on all ranks, and the comm works afterwards. */
+/* Every call below is rejected on all ranks, and the comm works afterwards. */
 static int refused(ddl_comm *comm)
 {
     const void *parts[] = {values[0], values[1]};
@@ -114,7 +115,7 @@ static int refused(ddl_comm *comm)
     return 0;
 }
 
-/* The most parts that there can be, of the longest elements. */
+/* The most possible parts, with the longest elements. */
 static int most_parts(ddl_comm *comm)
 {
     enum { MANY = 4096, COUNT = 3 };
@@ -141,7 +142,7 @@ static int most_parts(ddl_comm *comm)
     return 0;
 }
 
-/* One rank has other owners: the first operation tells. */
+/* One rank has other owners: the first operation detects it. */
 static int other_owners(ddl_comm *comm)
 {
     int own[WORKERS], rank = ddl_comm_rank(comm);
@@ -163,7 +164,7 @@ static int other_owners(ddl_comm *comm)
     return 0;
 }
 
-/* An all-reduce is no ordered one. */
+/* An all-reduce does not match an ordered one. */
 static int other_operation(ddl_comm *comm)
 {
     const void *parts[] = {values[0], values[1]};
@@ -183,7 +184,7 @@ static int other_operation(ddl_comm *comm)
     return 0;
 }
 
-/* What worker v contributes. */
+/* Compute what worker v contributes. */
 static void compute(int v)
 {
     for (int i = 0; i < LARGE; i++)
@@ -210,7 +211,8 @@ static void bring(const ddl_order *order, int rank, const void **parts)
     }
 }
 
-/* One dies among many sums. The survivors bring the same memory again, and what it had owned. */
+/* One rank dies among many sums. The survivors pass the same memory again, and the dead rank's
+ * parts. */
 static int killed(ddl_comm *comm)
 {
     static const int adopted[] = {0, 1, 0, 0, 0, 1}; /* by the survivors' new ranks */

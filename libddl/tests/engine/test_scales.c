@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prescale and postscale of every reduction, with a different prescale on each rank, in place or
- * not, alone or in a group; and refusals. Powers of two and small integers make all results exact.
- */
+ * not, alone or in a group; and rejected calls. Powers of two and small integers make all results
+ * exact. */
 #include <stdbool.h>
 
 #include "ranks.h"
@@ -148,7 +148,7 @@ int main(void)
 {
     static const uint32_t links[] = {DDL_LINK_INPROC, DDL_LINK_SHM, DDL_LINK_TCP, LINKS_MIXED};
     static rank_fn *const tests[] = {all_counts, groups, dtypes, refusals};
-    for (unsigned l = SANITIZED; l < 4; l++) /* inproc is shm's code */
+    for (unsigned l = SANITIZED; l < 4; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 4; size++)
                 run_ranks(size, links[l], tests[t], NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hundred thousand asynchronous operations, by four threads on four comms, end with right results
- * and leave memory as it was. */
+/* A hundred thousand asynchronous operations, by four threads on four comms, have right results and
+ * leak no memory. */
 #include <malloc.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 enum { OPERATIONS = SANITIZED ? 8000 : 100000, MEASURED = !SANITIZED };
 enum { THREADS = 4, WINDOW = 32, LONGEST = 700, GROWTH_MAX = 256 << 10 };
 
-/* One operation under way. */
+/* A pending operation. */
 typedef struct slot {
     ddl_work *work;
     int32_t data[LONGEST];
@@ -80,12 +80,11 @@ static void run_lanes(lane *lanes, int operations)
         pthread_join(lanes[i].thread, NULL);
 }
 
-/* Bytes allocated in the process; all ranks have come to the same point, and stay there. */
+/* Return the bytes allocated in the process, while all ranks are at the same point. */
 static size_t measure(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));
-    /* Sanitizers have an allocator of their own, beside which the C library's is not to be asked.
-     */
+    /* Sanitizers have their own allocator, and the C library's must not be queried. */
     size_t bytes = MEASURED ? mallinfo2().uordblks + mallinfo2().hblkhd : 0;
     OK(ddl_barrier(comm, NULL, NULL));
     return bytes;
@@ -98,7 +97,7 @@ static void soak(ddl_comm *comm, void *argument)
     for (int i = 0; i < THREADS; i++)
         OK(ddl_comm_duplicate(comm, NULL, &lanes[i].comm));
     int each = OPERATIONS / THREADS;
-    run_lanes(lanes, each / 10); /* caches of plans and buffers fill up */
+    run_lanes(lanes, each / 10); /* fills the caches of plans and buffers */
     size_t before = measure(comm);
     run_lanes(lanes, each - each / 10);
     size_t after = measure(comm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations on blocks of unequal lengths, among them none: any counts, blocks in any place
- * with gaps that must stay as they were, in place or not, blocking or not, on the link kind named
+/* The operations on blocks of unequal lengths, including empty ones: any counts, blocks at any
+ * position with gaps that must not change, in place or not, blocking or not, on the link kind named
  * by the argument (inproc, shm, tcp, mixed). */
 #include <stdbool.h>
 
@@ -8,9 +8,9 @@
 
 typedef struct job {
     uint64_t seed;
-    int64_t scale; /* of the counts */
+    int64_t scale; /* scale of the counts */
     ddl_dtype dtype;
-    bool in_place, asynchronous, packed; /* no displacements */
+    bool in_place, asynchronous, packed; /* packed: no displacements */
 } job;
 
 enum { GAP = 0x5a };
@@ -22,7 +22,7 @@ static uint64_t hash(uint64_t x)
     return x ^ x >> 33;
 }
 
-/* Elements from a to b: a quarter of the pairs has none, some have many more than the others. */
+/* Return the number of elements from a to b: 0 for a quarter of the pairs, much larger for some. */
 static int64_t count_of(const job *j, int a, int b)
 {
     uint64_t random = hash(j->seed * 4096 + (uint64_t)(a * 64 + b) + 1);
@@ -30,7 +30,7 @@ static int64_t count_of(const job *j, int a, int b)
     return random % 4 ? (int64_t)(random / 16 % (uint64_t)(limit + 1)) : 0;
 }
 
-/* Element i of those from a to b. */
+/* Write element i of those from a to b. */
 static void put(unsigned char *at, const job *j, int a, int b, int64_t n)
 {
     size_t element = ddl_dtype_size(j->dtype);
@@ -40,10 +40,10 @@ static void put(unsigned char *at, const job *j, int a, int b, int64_t n)
     }
 }
 
-/* One buffer's blocks, and room for them and a gap at its end. */
+/* The blocks of one buffer, with room for them and a gap at the end. */
 typedef struct blocks {
     int64_t counts[RANKS_MAX], displs[RANKS_MAX], all;
-    const int64_t *given; /* displs, or NULL */
+    const int64_t *given; /* displacements, or NULL */
     unsigned char *at;
 } blocks;
 
@@ -95,7 +95,7 @@ static void expect(const blocks *got, const blocks *want, const job *j, const ch
           j->in_place ? ", in place" : "", j->packed ? ", packed" : "");
 }
 
-/* What the caller gives up after submission must not be read any more. */
+/* Overwrite numbers that must not be read after the submission. */
 static void spoil(int64_t *numbers)
 {
     memset(numbers, 0xff, RANKS_MAX * sizeof *numbers);
@@ -107,7 +107,7 @@ static void alltoallv(ddl_comm *comm, const job *j)
     ddl_work *work = NULL, **w = j->asynchronous ? &work : NULL;
     blocks send = {.all = 0}, recv = {.all = 0}, want, kept;
     for (int r = 0; r < size; r++) {
-        bool turn = j->in_place && rank > r; /* each gets as much as it gives */
+        bool turn = j->in_place && rank > r; /* each receives as much as it sends */
         send.counts[r] = turn ? count_of(j, r, rank) : count_of(j, rank, r);
         recv.counts[r] = j->in_place ? send.counts[r] : count_of(j, r, rank);
     }
@@ -213,7 +213,7 @@ static void allgatherv(ddl_comm *comm, const job *j)
     own.all = own.counts[0];
     for (int r = 0; r < size; r++)
         recv.counts[r] = count_of(j, r, 0);
-    lay_out(&recv, j, size, j->seed + (uint64_t)rank); /* elsewhere on each rank */
+    lay_out(&recv, j, size, j->seed + (uint64_t)rank); /* at other offsets on each rank */
     want = recv;
     allocate(&own, j);
     allocate(&recv, j);
@@ -231,7 +231,7 @@ static void allgatherv(ddl_comm *comm, const job *j)
     free(want.at);
 }
 
-/* Integers, which wrap. */
+/* Add integers, which wrap. */
 static void add(unsigned char *sum, const unsigned char *other, const job *j, int64_t n)
 {
     size_t element = ddl_dtype_size(j->dtype);

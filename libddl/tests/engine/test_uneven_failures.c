@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks get that disagree on an operation with a root or on uneven blocks: an error that names
- * both calls, on all of them, on every link kind. Ranks are processes. */
+/* Ranks that disagree on an operation with a root or on uneven blocks all get an error that names
+ * both calls, on every link kind. Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 3, LARGE = 1 << 20 };
@@ -19,8 +19,8 @@ static int disagree(ddl_comm *comm, ddl_status status, const char *one, const ch
     return 0;
 }
 
-/* Rank 2 expects 29 elements of rank 1, which sends 30. A rank without a part in it has to come to
- * its next operation to hear of it. */
+/* Rank 2 expects 29 elements of rank 1, which sends 30. A rank without a part in it gets the error
+ * at its next operation. */
 static int alltoallv_counts(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -60,7 +60,7 @@ static int scatterv_counts(ddl_comm *comm)
                     "scatter-v(f32, 9 between the two, root 0)");
 }
 
-/* Equal in the block that two ranks exchange first, and still different. */
+/* The counts are equal in the block that two ranks exchange first, but differ later. */
 static int allgatherv_counts(ddl_comm *comm)
 {
     int64_t counts[SIZE] = {40, 40, 40};
@@ -88,7 +88,7 @@ static int even_and_uneven(ddl_comm *comm)
     return disagree(comm, status, "all-to-all(f32, 40)", "all-to-all-v(f32");
 }
 
-/* Rank 2 gives what it has to rank 1, and rank 0 finds its next operation instead. */
+/* Rank 2 sends its data to rank 1, and rank 0 finds its next operation instead. */
 static int roots(ddl_comm *comm)
 {
     int root = ddl_comm_rank(comm) == 2 ? 1 : 0;
@@ -108,7 +108,7 @@ static int kinds(ddl_comm *comm)
     return disagree(comm, status, "scatter(f32, 10, root 1)", "rank 1 on ");
 }
 
-/* Rank 1 sends nothing where rank 0 expects something: its next operation tells. */
+/* Rank 1 sends nothing where rank 0 expects data: its next operation reveals it. */
 static int empty_for_one(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -121,7 +121,7 @@ static int empty_for_one(ddl_comm *comm)
                     "all-to-all(f32, 6) as operation 2");
 }
 
-/* And without a next operation, the limit. */
+/* Without a next operation, the limit reveals it. */
 static int empty_and_silent(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -141,7 +141,7 @@ static int empty_and_silent(ddl_comm *comm)
     return 0;
 }
 
-/* One dies while the others exchange. */
+/* One rank dies while the others exchange. */
 static int killed(ddl_comm *comm)
 {
     int64_t counts[SIZE] = {LARGE / 8, 3, LARGE / 4}, displs[SIZE] = {0, LARGE / 8, LARGE / 2};

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the operations with a root and those on uneven blocks refuse, and what they ignore: the
- * status, a message that names the argument and the value, buffers untouched, the comm unharmed. */
+/* Operations with a root and on uneven blocks reject invalid arguments and ignore unused ones: the
+ * status, a message that names the argument and the value, buffers untouched, the comm still
+ * usable. */
 #include <stdint.h>
 
 #include "ranks.h"
 
 enum { SIZE = 2, BIG = 1 << 20 };
 
-/* The call must fail with DDL_EINVAL and a message that holds these words. */
+/* Check that the call fails with DDL_EINVAL and a message that contains these words. */
 
-/* Counts and displacements: two ranks' each. */
+/* Counts or displacements of two ranks. */
 #define TWO(a, b) ((const int64_t[]){a, b})
 
 static void counts(ddl_comm *comm, float *a, float *b)
@@ -126,12 +127,12 @@ static void roots(ddl_comm *comm, float *a, float *b)
     INVALID(ddl_scatterv(comm, NULL, NULL, NULL, NULL, 1, DDL_F32, other, NULL, NULL),
             "recv is NULL");
     INVALID(ddl_scatterv(comm, a, TWO(1, 1), NULL, b, 1, DDL_F32, -3, NULL, NULL), "root is -3");
-    ddl_options options = {.struct_size = sizeof options, .timeout_ms = -1}; /* refused last */
+    ddl_options options = {.struct_size = sizeof options, .timeout_ms = -1}; /* checked last */
     INVALID(ddl_scatterv(comm, a, TWO(1, 1), NULL, b, 1, DDL_F32, rank, &options, NULL),
             "timeout_ms is -1");
 }
 
-/* A pointer where nothing is given or received, and a displacement of nothing, do not matter. */
+/* A pointer is ignored if nothing is sent or received, as is the displacement of an empty block. */
 static void ignored(ddl_comm *comm, float *a, float *b)
 {
     int rank = ddl_comm_rank(comm);
@@ -148,7 +149,7 @@ static void ignored(ddl_comm *comm, float *a, float *b)
     else
         OK(ddl_alltoallv(comm, NULL, nothing, NULL, b, TWO(2, 0), NULL, DDL_F32, NULL, NULL));
     CHECK(b[0] == (rank ? 5 : 0) && b[1] == (rank ? 6 : 0), "%g %g", (double)b[0], (double)b[1]);
-    /* In place, although this rank gets nothing: what it adds lies in recv. */
+    /* In place although this rank receives nothing: its operand is in recv. */
     a[0] = 1;
     a[1] = 2;
     OK(ddl_reduce_scatterv(comm, NULL, a, TWO(0, 2), DDL_F32, DDL_SUM, NULL, NULL));
@@ -171,7 +172,7 @@ static void refusals(ddl_comm *comm, void *argument)
     ignored(comm, a, b);
 }
 
-/* Nothing may be left of calls on a dead comm: the address sanitizer looks. */
+/* Calls on a dead comm leak nothing, which the address sanitizer checks. */
 static void on_dead_comm(ddl_comm *comm, void *argument)
 {
     float a[2] = {0}, b[2];

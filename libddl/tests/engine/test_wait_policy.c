@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a wait continues: with a core of its own, interrupted, beside a thread that yields, and
- * beside a thread that computes. */
+/* The progress of a wait: with a free core, interrupted, next to a thread that yields, and next to
+ * a thread that computes. */
 #include "engine/executor/wait_policy.h"
 
 #include <pthread.h>
@@ -32,7 +32,7 @@ static void interrupt(int signal)
     spin(20000);
 }
 
-/* How often other threads had this core so far. */
+/* Return how often other threads have had this core so far. */
 static long switches(void)
 {
     struct rusage usage;
@@ -40,7 +40,7 @@ static long switches(void)
     return usage.ru_nivcsw;
 }
 
-/* Wait until it is time to sleep. Returns the number of turns. */
+/* Wait until it is time to sleep. Return the number of turns. */
 static uint32_t wait_in_vain(ddl__wait_policy *p)
 {
     uint32_t turns = 0;
@@ -50,8 +50,8 @@ static uint32_t wait_in_vain(ddl__wait_policy *p)
     return turns;
 }
 
-/* Interrupts make yields late, but are no reason to give up a core. False if other threads had the
- * core all the time; they cannot if this user may run at real-time priority. */
+/* Interrupts make yields late, but are no reason to leave a core. Return false if other threads had
+ * the core all the time; they cannot if this user may run at real-time priority. */
 static bool check_interrupted(void)
 {
     struct sched_param first = {sched_get_priority_min(SCHED_FIFO)}, usual = {0};
@@ -67,7 +67,7 @@ static bool check_interrupted(void)
         long before = switches();
         uint32_t turns = wait_in_vain(&p);
         if (switches() != before || atomic_load(&interrupts) - met < 4)
-            continue; /* others did run, or there were no interrupts */
+            continue; /* other threads ran, or there were no interrupts */
         undisturbed++;
         CHECK(!p.oversubscribed.length && !p.core_taken.length && turns == BEFORE_SLEEP,
               "taken for oversubscribed: oversubscribed %u, core_taken %u, %u turns",
@@ -79,7 +79,7 @@ static bool check_interrupted(void)
     return undisturbed;
 }
 
-/* Take the core for so many nanoseconds at a time. */
+/* Keep the core for this many nanoseconds at a time. */
 static void *share(void *ns)
 {
     while (!atomic_load_explicit(&over, memory_order_relaxed)) {
@@ -104,7 +104,7 @@ static void end_sharing(pthread_t other)
     pthread_join(other, NULL);
 }
 
-/* Beside a thread that yields: spin at first only, and again soon after it has gone. */
+/* Next to a thread that yields: spin only at first, and again soon after it has exited. */
 static void check_oversubscribed(void)
 {
     int64_t ns = 20000;
@@ -128,7 +128,7 @@ static void check_oversubscribed(void)
     CHECK(!p.oversubscribed.length, "still %u waits without spinning", p.oversubscribed.length);
 }
 
-/* Beside a thread that computes: sleep at once, also the next times. */
+/* Next to a thread that computes: sleep at once, also in the next waits. */
 static void check_core_taken(void)
 {
     int64_t ns = 50000000;

@@ -60,7 +60,7 @@ static void completion_queue(ddl_comm *comm, void *argument)
           "more than asked for");
 }
 
-/* Nobody waits: the endpoint's thread does the work. */
+/* No caller waits: the endpoint's thread drives. */
 static void in_background(ddl_comm *comm, void *argument)
 {
     enum { N = 1 << 20 };
@@ -83,7 +83,8 @@ static void in_background(ddl_comm *comm, void *argument)
     free(a);
 }
 
-/* Given up while pending: the buffers are still used, the works free themselves. */
+/* Works that are abandoned while pending: the buffers are still used, and the works free
+ * themselves. */
 static void abandoned(ddl_comm *comm, void *argument)
 {
     static _Thread_local float data[50][100];
@@ -109,7 +110,7 @@ static void *wait_for(void *argument)
     return NULL;
 }
 
-/* Several threads wait for several works of one comm, and two for the same. */
+/* Several threads wait for several works of one comm, and two for the same work. */
 static void many_waiters(ddl_comm *comm, void *argument)
 {
     enum { N = 4 };
@@ -135,7 +136,7 @@ static void many_waiters(ddl_comm *comm, void *argument)
     }
 }
 
-/* Rank 1 comes late: a wait times out and can be repeated. */
+/* Rank 1 is late: a wait times out and can be repeated. */
 static void late(ddl_comm *comm, void *argument)
 {
     int32_t one = 1, go = 0;
@@ -155,7 +156,7 @@ static void late(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
 }
 
-/* From another thread, at any moment: the comm ends everywhere and at once. */
+/* Abort from another thread, at any moment: the comm ends on all ranks at once. */
 static void *abort_soon(void *comm)
 {
     usleep(20000);
@@ -180,7 +181,7 @@ static void aborted(ddl_comm *comm, void *argument)
         pthread_join(thread, NULL);
 }
 
-/* A wait ends in time although operations before its own get on. */
+/* A wait ends in time although earlier operations make progress. */
 static void waits_end_in_time(ddl_comm *comm, void *argument)
 {
     enum { N = SANITIZED ? 1 << 20 : 4 << 20, BACKLOG = 40 };
@@ -212,8 +213,7 @@ static void *answer(void *comm)
     return NULL;
 }
 
-/* Rank 0 sleeps in a receive; what another of its threads does then goes out at once all the same.
- */
+/* Rank 0 sleeps in a receive; what another of its threads sends is sent at once all the same. */
 static void beside_a_sleeper(ddl_comm *comm, void *argument)
 {
     (void)argument;
@@ -233,7 +233,7 @@ static void beside_a_sleeper(ddl_comm *comm, void *argument)
     OK(ddl_recv(comm, &x, 1, DDL_I32, 1, 1, NULL, NULL, &work));
     sleeper.work = work;
     CHECK(!pthread_create(&sleeper.thread, NULL, wait_for, &sleeper), "thread");
-    usleep(200000); /* by now it sleeps for a second */
+    usleep(200000); /* it sleeps for a second by now */
     CHECK(!pthread_create(&thread, NULL, answer, comm), "thread");
     pthread_join(thread, NULL);
     pthread_join(sleeper.thread, NULL);
@@ -241,7 +241,7 @@ static void beside_a_sleeper(ddl_comm *comm, void *argument)
     ddl_work_destroy(work);
 }
 
-/* Patience: who waits long enough has no work; else the work is as any other. */
+/* wait_ms: a caller that waits long enough has no work; otherwise the work is like any other. */
 static void patient(ddl_comm *comm, void *argument)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -252,7 +252,7 @@ static void patient(ddl_comm *comm, void *argument)
     OK(ddl_allreduce(comm, NULL, data, 2, DDL_I32, DDL_SUM, &options, &work));
     CHECK(!work && data[1] == size, "waited for, work %p, sum %d", (void *)work, data[1]);
     OK(ddl_barrier(comm, NULL, NULL));
-    if (size > 1) { /* the last rank calls when the others have got their works */
+    if (size > 1) { /* the last rank calls after the others have got their works */
         options.wait_ms = 1;
         if (rank < size - 1) {
             OK(ddl_broadcast(comm, &number, 1, DDL_I32, size - 1, &options, &work));
@@ -285,7 +285,7 @@ int main(void)
     static rank_fn *const tests[] = {
         many_pending, completion_queue, in_background,     abandoned,        many_waiters,
         late,         aborted,          waits_end_in_time, beside_a_sleeper, patient};
-    for (unsigned l = SANITIZED; l < 3; l++) /* inproc is shm's code */
+    for (unsigned l = SANITIZED; l < 3; l++) /* inproc uses the code of shm */
         for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
             for (int size = 1; size <= 3; size++)
                 run_ranks(size, links[l], tests[t], NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The evidence that a process has ended, for survivors that may go on only if it has: a member on
- * its host that saw it end, or the launcher, which is this program here. Without evidence the
- * network may have ended the connection, and the vote decides. Ranks are processes over TCP. */
+/* The evidence that a process has exited, for survivors that may continue only if it has: a member
+ * on its host that saw it exit, or the launcher, which this program plays. Without evidence the
+ * network may have closed the connection, and the vote decides. Ranks are processes over TCP. */
 #include <poll.h>
 #include <stddef.h>
 #include <sys/un.h>
@@ -18,7 +18,7 @@ typedef struct record {
 } record;
 
 typedef struct launcher {
-    int listener, n, ended; /* connections, and processes whose end was reported */
+    int listener, n, ended; /* n: connections; ended: processes whose exit was reported */
     int fds[PROCESSES_MAX];
     record known[PROCESSES_MAX], continued[PROCESSES_MAX];
 } launcher;
@@ -45,7 +45,8 @@ static void drop_connection(launcher *l, int i)
     l->continued[i] = l->continued[l->n];
 }
 
-/* The process has ended: the kernel has closed its connection without a last message. */
+/* Report that the process has exited: the kernel has closed its connection without a last
+ * message. */
 static void report_end(launcher *l, int i)
 {
     record reports[] = {l->continued[i], l->known[i]};
@@ -81,7 +82,7 @@ static void serve(launcher *l)
     if (poll(polls, (nfds_t)l->n + 1, 10) <= 0)
         return;
     for (int i = l->n;
-         i-- > 0;) /* backwards, since a closed connection is replaced by the last one */
+         i-- > 0;) /* backwards, because a closed connection is replaced by the last one */
         if (polls[i + 1].revents)
             serve_one(l, i);
     if (polls[0].revents) {
@@ -95,10 +96,10 @@ static void serve(launcher *l)
 typedef struct scene {
     const char *name;
     int size;
-    unsigned dies;   /* ranks, as bits */
+    unsigned dies;   /* ranks that die, as bits */
     unsigned remote; /* ranks that share memory with no other */
     bool witness;
-    ddl_status want; /* of the survivors' shrink */
+    ddl_status want; /* status of the survivors' shrink */
 } scene;
 
 static int run_rank(const scene *s, const char *url, int rank)
@@ -110,7 +111,7 @@ static int run_rank(const scene *s, const char *url, int rank)
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_rendezvous(endpoint, url, rank, s->size, &own, &comm));
     OK(ddl_barrier(comm, NULL, NULL));
-    ddl_status status = ddl_barrier(comm, NULL, NULL); /* all have passed the first one */
+    ddl_status status = ddl_barrier(comm, NULL, NULL); /* all ranks have passed the first barrier */
     if (s->dies >> rank & 1)
         kill(getpid(), SIGKILL);
     double start = seconds();
@@ -168,7 +169,7 @@ static void run_scene(const scene *s)
     close(l.listener);
 }
 
-/* In each scene half of the members die, and the lowest rank is one of them. */
+/* In each scene half of the members die, including the lowest rank. */
 static const scene scenes[] = {
     {"no witness", 2, 1, 3, false, DDL_EMINORITY},
     {"the launcher saw it", 2, 1, 3, true, DDL_OK},

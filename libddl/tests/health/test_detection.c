@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How soon a member's death is detected, also by ranks that exchange no data with it and by ranks
- * that wait for nothing; and which ranks must not be taken for dead. Ranks are processes. */
+/* How soon a member's death is detected, even by ranks that exchange no data with it and by ranks
+ * that wait for nothing; and ranks that must not be declared dead. Ranks are processes. */
 #include "comm/comm.h"
 #include "engine/state.h"
 #include "processes.h"
@@ -13,8 +13,8 @@ static float data[1000];
     CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
           ddl_comm_rank(comm), (status), ddl_last_error())
 
-/* Sanitizers and other programs on the machine slow everything down; the bounds proper are
- * in docs/reliability.md. */
+/* Sanitizers and other programs on the machine slow everything down; docs/reliability.md has the
+ * real limits. */
 enum { SLACK = 5 };
 
 static void within(ddl_comm *comm, double start, double limit)
@@ -75,7 +75,7 @@ static void note_part(void)
     last_part = now;
 }
 
-/* One part in a pass of the driver. */
+/* Send one part in each pass of the driver. */
 static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, size_t bytes,
                         const ddl__signature *signature)
 {
@@ -88,9 +88,9 @@ static bool send_slowly(ddl__link *const *to, unsigned n, const void *memory, si
     return done;
 }
 
-/* Both survivors are busy with a message that takes several times as long as what stands still
- * may, and gets on all the time: it is completed, and then the comm ends. On a busy machine it may
- * stand still as well. */
+/* Both survivors are busy with a message that takes several times as long as the grace period, and
+ * that progresses all the time: it is completed, and then the comm ends. On a busy machine it may
+ * stop progressing as well. */
 static int killed_meanwhile(ddl_comm *comm)
 {
     enum { LONG = 8 << 20 };
@@ -106,7 +106,7 @@ static int killed_meanwhile(ddl_comm *comm)
     }
     double start = start_together(comm);
     if (rank >= 2) {
-        await_ready(1); /* the message is on its way */
+        await_ready(1); /* the message is being sent */
         kill(getpid(), SIGKILL);
     }
     ddl_status status = rank ? ddl_recv(comm, message, LONG, DDL_U8, 0, 7, NULL, NULL, NULL)
@@ -114,7 +114,7 @@ static int killed_meanwhile(ddl_comm *comm)
     double took = seconds() - start;
     if (rank == 0) {
         note_part();
-        if (longest_pause > 0.09) /* it stood still */
+        if (longest_pause > 0.09) /* it stopped progressing */
             become_ready();
     }
     if (status != DDL_OK)
@@ -183,7 +183,7 @@ static int stopped(ddl_comm *comm)
     return 0;
 }
 
-/* A program that does not call the library for long is not dead. */
+/* A program that does not call the library for a long time is not dead. */
 static int busy(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));

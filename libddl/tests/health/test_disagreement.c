@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks call different operations, and exchange no data by which the data path could notice: the
+/* Ranks call different operations, and exchange no data by which the data path could detect it: the
  * members compare their waiting operations, and every rank gets an error that describes the calls.
  * Ranks are processes. */
 #include "processes.h"
@@ -12,7 +12,7 @@ static float data[1000], more[1000];
     CHECK((status) == (want) && strstr(ddl_last_error(), words), "rank %d got %d \"%s\"",          \
           ddl_comm_rank(comm), (status), ddl_last_error())
 
-/* The error comes at this call or at the next one. */
+/* Wait for the error of this call or the next one. */
 static ddl_status fail_soon(ddl_comm *comm, ddl_status status)
 {
     while (status == DDL_OK)
@@ -27,7 +27,7 @@ static int finish(ddl_comm *comm, double start, double limit)
     return 0;
 }
 
-/* Each half has its own root: with most plans, the halves exchange nothing. */
+/* Each half has another root: with most plans, the halves exchange nothing. */
 static int different_roots(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -82,7 +82,7 @@ static int empty_block(ddl_comm *comm)
     return finish(comm, start, 30);
 }
 
-/* The other ranks are done and leave. */
+/* The other ranks have finished and leave. */
 static int one_more(ddl_comm *comm)
 {
     OK(ddl_barrier(comm, NULL, NULL));

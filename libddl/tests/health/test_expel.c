@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ddl_comm_expel: members that hang, that expel each other, that stop while the next comm is
- * created. No limit on silence plays a part: all are longer than a test may run. Ranks are
+ * created. Limits on silence do not matter: all are longer than a test may run. Ranks are
  * processes. */
 #include <pthread.h>
 
@@ -13,9 +13,9 @@ enum { SIZE = 4, PAIR = 2 };
 
 typedef struct board {
     atomic_int pids[SIZE];
-    atomic_int begun, ended;    /* ranks that have begun; that have reported */
-    atomic_int next_size[SIZE]; /* of the comm in which the rank goes on; -1: in none */
-    atomic_ulong next_id[SIZE]; /* and its id */
+    atomic_int begun, ended;    /* numbers of ranks that have begun, and that have reported */
+    atomic_int next_size[SIZE]; /* size of the comm in which the rank continues; -1: none */
+    atomic_ulong next_id[SIZE]; /* id of that comm */
 } board;
 
 static board *b;
@@ -49,7 +49,7 @@ static void await_stopped(int peer)
     }
 }
 
-/* Operations end with an error that has these words. */
+/* Check that operations end with an error that has these words. */
 static void expect_end(ddl_comm *comm, const char *words)
 {
     ddl_status status = DDL_OK;
@@ -59,7 +59,7 @@ static void expect_end(ddl_comm *comm, const char *words)
           ddl_last_error());
 }
 
-/* Shrink the comm and destroy it; NULL if this rank does not go on. */
+/* Shrink the comm and destroy it. Return NULL if this rank does not continue. */
 static ddl_comm *shrink(ddl_comm *comm)
 {
     return survivors_shrink(comm, &config);
@@ -127,7 +127,7 @@ static int hangs(ddl_comm *comm)
     return 0;
 }
 
-/* It computes, and is told by its own operations. */
+/* The expelled rank computes, and gets the error from its own operations. */
 static int is_alive(ddl_comm *comm)
 {
     begin(comm);
@@ -144,8 +144,8 @@ static int is_alive(ddl_comm *comm)
     return 0;
 }
 
-/* Shrink the comm until it works, and report it once all have. One that is expelled at the very end
- * may be in the next comm, which is then dead already. */
+/* Shrink the comm until it works, and report it once all have. A rank that is expelled at the very
+ * end may be in the next comm, which is then already dead. */
 static void report_next(ddl_comm *comm, int size)
 {
     ddl_comm *next = shrink(comm);
@@ -177,7 +177,7 @@ static int two_expel_each_other(ddl_comm *comm)
     return 0;
 }
 
-/* Neither can know what the other does. */
+/* Two ranks expel each other. Neither can know what the other does. */
 static int both_expel(ddl_comm *comm)
 {
     begin(comm);
@@ -188,7 +188,8 @@ static int both_expel(ddl_comm *comm)
     return 0;
 }
 
-/* The higher rank of two goes on without a vote: the caller vouches that the other has ended. */
+/* The higher of two ranks continues without a vote: the caller guarantees that the other has
+ * exited. */
 static int lower_hangs(ddl_comm *comm)
 {
     begin(comm);
@@ -202,7 +203,7 @@ static int lower_hangs(ddl_comm *comm)
     return 0;
 }
 
-/* Without a witness the survivor may not go on, until somebody vouches for the death. */
+/* Without a witness the survivor may not continue, until a caller guarantees the death. */
 static int dead_already(ddl_comm *comm)
 {
     begin(comm);
@@ -266,7 +267,7 @@ static void *expel_1_often(void *comm)
     return NULL;
 }
 
-/* From several threads of several ranks, while operations run. */
+/* Expel from several threads of several ranks, while operations run. */
 static int many_threads(ddl_comm *comm)
 {
     enum { THREADS = 3 };
@@ -307,7 +308,7 @@ static int arguments(ddl_comm *comm)
     return 0;
 }
 
-/* Messages that no member sends expel nobody. */
+/* Messages that no member sends expel no rank. */
 static int malformed(ddl_comm *comm)
 {
     struct {
@@ -329,7 +330,7 @@ static int malformed(ddl_comm *comm)
     pthread_mutex_unlock(&h->detector->lock);
     OK(ddl_comm_failed(comm, NULL, 0, &n));
     CHECK(n == 0, "%d", n);
-    OK(ddl_barrier(comm, NULL, NULL)); /* then the process ends, which is a death */
+    OK(ddl_barrier(comm, NULL, NULL)); /* then the process exits, which is a death */
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that are alive and expelled: one that is stopped at the very end of a shrink until the
- * others have gone on, and one that sends invalid heartbeats. Only one side goes on. Ranks are
+/* Members that are alive and expelled: one is stopped at the very end of a shrink until the
+ * others have continued, and one sends invalid heartbeats. Only one side continues. Ranks are
  * processes. */
 #include "comm/comm.h"
 #include "health/health_state.h"
@@ -13,7 +13,7 @@ static bool armed;
 void __real_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health);
 
-/* All control connections are open, and the survivor's comm is nearly created. */
+/* Called when all control connections are open, and the survivor's comm is nearly created. */
 void __wrap_ddl__detector_add(ddl__detector *detector, ddl__health *health)
 {
     if (armed) {
@@ -81,7 +81,7 @@ static int is_expelled(ddl_comm *comm)
     return 0;
 }
 
-/* Those that go on do so without the rank that was stopped. */
+/* Check that the survivors continue without the stopped rank. */
 static void check_members(ddl_comm *comm, int rank)
 {
     int32_t own = rank, all[SIZE];
@@ -90,8 +90,8 @@ static void check_members(ddl_comm *comm, int rank)
         CHECK(all[i] != STOPPED, "rank %d is a member", STOPPED);
 }
 
-/* As if a record was altered in transit. The highest rank accuses the sender and is accused by it,
- * so it is left out as well if it has seen that before the others have. */
+/* Send heartbeats that look altered in transit. The highest rank accuses the sender and is accused
+ * by it, so it is left out as well if it has seen that before the others. */
 static int sends_garbage(ddl_comm *comm)
 {
     static const char nonsense[] =

@@ -45,7 +45,7 @@ static int killed_large(ddl_comm *comm)
     return killed(comm, LARGE);
 }
 
-/* Killed while the others sleep in a long wait. */
+/* A rank is killed while the others sleep in a long wait. */
 static int killed_in_wait(ddl_comm *comm)
 {
     if (ddl_comm_rank(comm) == VICTIM) {
@@ -63,7 +63,7 @@ static int killed_in_wait(ddl_comm *comm)
 }
 
 /* A forked child, like a data loader's worker, outlives its parent; it must not keep the parent's
- * connections alive, and cannot use its comm. */
+ * connections open, and cannot use its comm. */
 static int killed_with_child(ddl_comm *comm)
 {
     start_together(comm);
@@ -72,7 +72,7 @@ static int killed_with_child(ddl_comm *comm)
             EXPECT(ddl_barrier(comm, NULL, NULL), DDL_ESTATE, "forked");
             ddl_comm_destroy(comm); /* has no effect on the parent */
             become_ready();
-            close(STDOUT_FILENO); /* whose end is waited for */
+            close(STDOUT_FILENO); /* the parent waits for its end */
             close(STDERR_FILENO);
             sleep(20);
             _exit(0);
@@ -99,7 +99,7 @@ static int left_early(ddl_comm *comm)
     return 0;
 }
 
-/* A rank may end right after its last operation, with or without a leave message: no other rank
+/* A rank may exit right after its last operation, with or without a leave message: no other rank
  * fails. */
 static int leaves_after_last(ddl_comm *comm)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder in which writing takes for ever holds up nobody: while a dead comm's record goes there,
- * this process is alive to the members of its other comms. */
+/* A folder in which writing takes forever blocks no rank: while a dead comm's record is written
+ * there, this process stays alive for the members of its other comms. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ enum { SIZE = 2, HEARTBEAT_MS = 50, DEAD_MS = 1500, LONG_MS = 2500, RECORD = 1 <
 
 static char folder[64];
 
-/* Its record is to go into a pipe that nobody reads yet. */
+/* Let its record be written to a pipe that is not read yet. */
 static void block(const ddl_comm *comm, char path[200])
 {
     snprintf(path, 200, "%s/ddl-%016llx-rank0.json", folder,

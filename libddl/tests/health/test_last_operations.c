@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Different calls may end on all ranks, since no rank needs data of another. The ranks' last
+/* Different calls may complete on all ranks if no rank needs data of another. The ranks' last
  * operations reveal them, in heartbeats or when a rank leaves. Calls that may differ, such as
  * counts of uneven blocks, are not reported. Ranks are processes. */
 #include "processes.h"
 
 enum { SIZE = 2 };
 
-/* In shared memory: how many ranks know of the difference, how many have left. */
+/* In shared memory: numbers of ranks that know of the difference, and that have left. */
 typedef struct shared {
     atomic_int n_aware, left;
 } shared;
@@ -20,7 +20,7 @@ static void expect_words(int rank, const char *text, const char *const words[3])
         CHECK(strstr(text, words[i]), "rank %d: \"%s\" lacks \"%s\"", rank, text, words[i]);
 }
 
-/* Leave the comm. True if this rank then knows of the difference. */
+/* Leave the comm. Return true if this rank then knows of the difference. */
 static bool leave(ddl_comm *comm, const char *const words[3])
 {
     int rank = ddl_comm_rank(comm);
@@ -36,7 +36,7 @@ static bool leave(ddl_comm *comm, const char *const words[3])
 static const char *const roots[] = {"broadcast(f32, 4, root 0)", "broadcast(f32, 4, root 1)",
                                     "as operation 1"};
 
-/* Both leave at once. */
+/* Both ranks leave at once. */
 static int both_leave(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
@@ -56,8 +56,8 @@ static int leaves_early(ddl_comm *comm)
     return 0;
 }
 
-/* No rank leaves: heartbeats reveal the difference, and the comm fails. It is reported once only.
- */
+/* No rank leaves: heartbeats reveal the difference, and the comm fails. It is reported only
+ * once. */
 static int none_leaves(ddl_comm *comm)
 {
     OK(ddl_broadcast(comm, data, 4, DDL_F32, ddl_comm_rank(comm), NULL, NULL));
@@ -128,7 +128,7 @@ static int one_more_of_last(ddl_comm *comm)
     return 0;
 }
 
-/* The operation has failed, or its rank knows why it cannot end: nothing is left to report. */
+/* The operation has failed, or its rank knows why it cannot complete: nothing is left to report. */
 static int one_more_fails(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -143,7 +143,7 @@ static int one_more_fails(ddl_comm *comm)
 
 typedef struct last_case {
     process_test test;
-    int least, most; /* ranks that know */
+    int least, most; /* fewest and most ranks that know of the difference */
 } last_case;
 
 static const last_case cases[] = {

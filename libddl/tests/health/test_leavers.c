@@ -5,9 +5,10 @@
 
 enum { SIZE = 7, WAITS = 0, ENDS = 3 };
 
-static atomic_int *left, *told; /* by now; 1: the rank that waits */
+/* number of ranks that have left; told: 1 if the waiting rank has the error */
+static atomic_int *left, *told;
 
-/* All but two leave, one after the other. True on those who are gone. */
+/* Let all but two ranks leave, one after the other. Return true on ranks that have left. */
 static bool leave_others(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);
@@ -45,7 +46,7 @@ static int one_leaves(ddl_comm *comm)
     return 0;
 }
 
-/* Its process goes on, so its endpoint still answers. */
+/* The process of the rank that left still runs, so its endpoint still answers. */
 static int one_leaves_and_lives(ddl_comm *comm)
 {
     if (leave_others(comm))

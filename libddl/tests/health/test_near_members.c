@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In a large comm, members that are not near each other in the ring exchange heartbeats less often.
- * Ranks are processes; here their comm counts as so large that far members are quiet for longer
- * than a dead one. */
+ * Ranks are processes; their comm counts as so large that far members are silent for longer than a
+ * dead one. */
 #include "health/health_state.h"
 #include "membership/graph.h"
 #include "processes.h"
 
 enum {
     SIZE = 8,
-    FIRST_STOPPED = 3, /* of three; none is near rank 0 */
+    FIRST_STOPPED = 3, /* the first of three stopped ranks; none is near rank 0 */
     LAST_STOPPED = 5,
     FAR_BEATS = 40, /* 4 s; silence is 3 s */
     QUIET_BEATS = 36,
@@ -46,7 +46,7 @@ bool __wrap_ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg mes
     return __real_ddl__control_conn_send(conn, message, content, bytes);
 }
 
-/* Neighbours are mutual, and members that stay are neighbours of some that become silent. */
+/* Neighbours are mutual, and each staying member is a neighbour of some that become silent. */
 static void test_ring(void)
 {
     for (int size = 1; size < 40; size++)
@@ -77,7 +77,7 @@ static void test_rates(void)
     }
 }
 
-/* Far members send each other one message in FAR_BEATS, and none of them counts as dead. */
+/* Far members send each other one message in FAR_BEATS, and none of them is declared dead. */
 static int far_members_live(ddl_comm *comm)
 {
     int64_t value = 1;
@@ -108,7 +108,7 @@ static ddl_status await_status(ddl_comm *comm, double end)
     return status;
 }
 
-/* Neighbours are stopped together. All others learn it in the time of a small comm, and go on. */
+/* Neighbours are stopped together. All others learn it as fast as in a small comm, and continue. */
 static int neighbours_stopped(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm), n = 0, stopped[SIZE];

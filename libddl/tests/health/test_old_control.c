@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A control connection of an attempt to create a comm that failed is not taken for one of the next
- * attempt, although it is there first: when it ends, the comm goes on. */
+/* A control connection of a failed attempt to create a comm is not used for the next attempt,
+ * although it arrives first: when it ends, the comm continues. */
 #include <errno.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ typedef struct shared {
     atomic_int ready, parked;
 } shared;
 
-static bool dials_late; /* this process's control connection comes late */
+static bool dials_late; /* this process's control connection is late */
 
 ddl_status __real_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__health **health);
@@ -32,7 +32,7 @@ ddl_status __wrap_ddl__health_connect(const ddl__health_config *config, ddl__hea
     return __real_ddl__health_connect(config, health);
 }
 
-/* The id of the comm, as comm.c makes it. */
+/* Return the id of the comm, computed as in comm.c. */
 static ddl__digest comm_id(const ddl__address *addresses)
 {
     ddl__digest id = {{0, 0}};
@@ -45,7 +45,7 @@ static ddl__digest comm_id(const ddl__address *addresses)
     return id;
 }
 
-/* What an attempt that failed leaves at rank 0. */
+/* Leave a control connection of a failed attempt at rank 0. */
 static int park_control(ddl_endpoint *endpoint, const ddl__address *addresses)
 {
     struct sockaddr_storage to;

@@ -26,7 +26,7 @@ static void read_file(const char *name)
     close(fd);
 }
 
-/* Until an operation's stall is told. */
+/* Wait until an operation's stall is reported. */
 static void await_warning(const char *name)
 {
     double end = seconds() + 20;
@@ -137,7 +137,7 @@ static int stalls_by_name(ddl_comm *comm)
     return 0;
 }
 
-/* More operations than the recorder holds, from all lanes: the last ones are in it. */
+/* More operations than the recorder holds, from all lanes: it contains the last ones. */
 static int many(ddl_comm *comm)
 {
     int rank = ddl_comm_rank(comm);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A second rank dies while the survivors of a first death create their comm: before it has
- * connected to anybody, in between, at the end, or at some other moment. The evidence of its death
- * ends the attempt, so that the survivors need not wait until that has taken too long. Ranks are
- * processes. */
+ * connected to any rank, in between, at the end, or at another moment. The evidence of its death
+ * ends the attempt, so that the survivors need not wait for a time limit. Ranks are processes. */
 #include <pthread.h>
 
 #include "processes.h"
@@ -21,7 +20,7 @@ typedef struct board {
 
 static board *b;
 static int moment, victim;
-static bool dies_at; /* this process, at the moment */
+static bool dies_at; /* this process dies at the moment */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
 
 #define DIES_IN(at, returns, name, parameters, arguments)                                          \
@@ -67,7 +66,7 @@ static int second_death(ddl_comm *comm)
         ddl_comm_destroy(comm);
         comm = next;
         size = ddl_comm_size(comm);
-        if (size != SIZE - 2) /* the victim has died at the very end, or will */
+        if (size != SIZE - 2) /* the victim has died at the very end, or will die */
             survivors_await_death(comm);
     }
     OK(ddl_barrier(comm, NULL, NULL));
@@ -79,7 +78,7 @@ static int second_death(ddl_comm *comm)
     return 0;
 }
 
-/* A rank dies before it takes part in a creation beside the running comm. */
+/* A rank dies before it takes part in a creation from a running comm. */
 static int dies_before_duplicate(ddl_comm *comm)
 {
     ddl_comm *twin;
@@ -93,7 +92,7 @@ static int dies_before_duplicate(ddl_comm *comm)
     return 0;
 }
 
-/* Returns how long the slowest survivor took, in seconds. */
+/* Return how long the slowest survivor took, in seconds. */
 static double run_once(uint32_t links)
 {
     int status[PROCESSES_MAX];
@@ -108,8 +107,8 @@ static double run_once(uint32_t links)
     return (double)atomic_load(&b->microseconds) * 1e-6;
 }
 
-/* Between its death and the next comm, in seconds. The limits of single steps are longer, and no
- * rank waits for one. */
+/* The longest time from the death to the next comm, in seconds. The limits of single steps are
+ * longer, and no rank waits for one. */
 enum { LIMIT = 4 };
 
 int main(int argc, char **argv)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* No split brain: whatever happens, all members that go on do so in one comm. Members are stopped,
- * cut off, expelled, and killed later. Every rank that is left reports the comm that it ended in,
- * and stays until all have reported. Ranks are processes. Most of these scenes split the comm
- * once. */
+/* No split brain: whatever happens, all members that continue do so in one comm. Members are
+ * stopped, cut off, expelled, and killed later. Every remaining rank reports the comm in which it
+ * ended, and stays until all have reported. Ranks are processes. Most of these scenes split the
+ * comm once. */
 #include "comm/comm.h"
 #include "health/health_state.h"
 #include "processes.h"
@@ -12,11 +12,12 @@ enum { MOST = 4 };
 
 typedef struct board {
     atomic_int stage, said, pids[MOST];
-    atomic_int next_comm[MOST]; /* the lowest rank of its next comm, + 1; -1: it does not go on */
+    /* the lowest rank of its next comm, + 1; -1: it does not continue */
+    atomic_int next_comm[MOST];
 } board;
 
 static board *b;
-static int rank, left; /* this process; the ranks that are to report */
+static int rank, left; /* this process; number of ranks that have to report */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 20000};
 
 static void await(const atomic_int *value, int least)
@@ -44,7 +45,8 @@ static ddl_comm *shrink(ddl_comm *comm)
     return survivors_shrink(comm, &config);
 }
 
-/* Report the comm that this rank has ended in: ranks that go on together report the same one. */
+/* Report the comm in which this rank has ended: ranks that continue together report the same
+ * one. */
 static int report_comm(ddl_comm *next)
 {
     int32_t lowest = rank;
@@ -66,7 +68,7 @@ static void continue_member(int peer)
     kill(b->pids[peer], SIGCONT);
 }
 
-/* They are expelled for their silence, and go on. */
+/* Stop ranks until they are expelled for their silence, and continue them. */
 static void stop_until_expelled(ddl_comm *comm, int peer, int other)
 {
     int dead[PROCESSES_MAX], n = 0;
@@ -80,7 +82,7 @@ static void stop_until_expelled(ddl_comm *comm, int peer, int other)
     continue_member(other);
 }
 
-/* End the control connection with this member, as by a reset. */
+/* End the control connection with this member, as a reset would. */
 static void cut(ddl_comm *comm, int peer)
 {
     ddl__health *c = comm->health;
@@ -89,7 +91,7 @@ static void cut(ddl_comm *comm, int peer)
     pthread_mutex_unlock(&c->detector->lock);
 }
 
-/* 1 and 2 are stopped, expelled by 0, and continued; 0 computes while they go on and leave. */
+/* 1 and 2 are stopped, expelled by 0, and continued; 0 computes while they continue and leave. */
 static int others_leave_later(ddl_comm *comm)
 {
     begin(comm, 3);
@@ -106,7 +108,7 @@ static int others_leave_later(ddl_comm *comm)
     return report_comm(next);
 }
 
-/* 1 and 2 go on together; 1 reports that and waits to be killed. */
+/* 1 and 2 continue together; 1 reports that and waits to be killed. */
 static int shrink_until_1_dies(ddl_comm *comm)
 {
     fail_once(comm);
@@ -121,7 +123,7 @@ static int shrink_until_1_dies(ddl_comm *comm)
     return report_comm(shrink(next));
 }
 
-/* As others_leave_later, but one of them is killed after they went on. */
+/* As others_leave_later, but one of them is killed after they have continued. */
 static int others_die_later(ddl_comm *comm)
 {
     begin(comm, 2);
@@ -135,7 +137,7 @@ static int others_die_later(ddl_comm *comm)
     return shrink_until_1_dies(comm);
 }
 
-/* 0 is cut off, 1 and 2 go on, and 1 is killed: a witness confirms that to 0 too late. */
+/* 0 is cut off, 1 and 2 continue, and 1 is killed: a witness confirms that to 0 too late. */
 static int confirm_late(ddl_comm *comm)
 {
     begin(comm, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A member whose backlog of unix connections is full is still on this host: a rank that dials it
- * waits for room, and then shares memory with it. Runs in a network namespace with short backlogs.
- */
+ * waits for room, and then shares memory with it. Runs in a network namespace with short
+ * backlogs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -67,7 +67,7 @@ static int member(shared *s, int rank)
     return shares ? 0 : 2;
 }
 
-/* Open connections until there is no room for another one. Returns their number. */
+/* Open connections until there is no room for another one. Return their number. */
 static int fill(const ddl__address *address, int *fds, int most)
 {
     struct sockaddr_storage to;

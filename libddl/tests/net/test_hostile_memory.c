@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that a broken or hostile peer offers is refused with the reason, before anything reads it,
- * and leaves no descriptor behind. What others send to the socket for offers is ignored. */
+/* Memory that a broken or hostile peer offers is rejected with the reason, before it is read, and
+ * without leaking a descriptor. Data that other processes send to the socket for offers is
+ * ignored. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 enum { ARENA = 1 << 20, BYTES = 1 << 18, FILES = 3 };
 
-/* A link, to whose peer the test puts words into the mouth. */
+/* A link whose peer's data the test writes. */
 typedef struct pair {
     ddl__arena *arenas[2];
     ddl__link *link;
@@ -82,7 +83,8 @@ static void send_offer(const pair *p, ddl__offer offer, const int *files, size_t
     close(fd);
 }
 
-/* The reason for which the offer is refused, in `text`; empty if it is not. Closes the files. */
+/* Store the reason why the offer is rejected in `text`; empty if it is accepted. Closes the
+ * files. */
 static void offer(ddl__offer made, const int *files, size_t n, char text[256])
 {
     int before = count_descriptors();
@@ -112,7 +114,7 @@ static int unsealed(size_t bytes)
     return fd;
 }
 
-/* Sealed against everything but that it shrinks, and then shrunk. */
+/* Return a file that is sealed except against shrinking, and then shrunk. */
 static int shrunk(void)
 {
     int fd = unsealed(BYTES);
@@ -142,10 +144,10 @@ static void test_refused(void)
     check_refused(good, unsealed(BYTES), "can shrink");
     check_refused(good, shrunk(), "can shrink");
     check_refused(good, ddl__memory_file_create(BYTES / 2), "is too short");
-    check_refused(good, ordinary(), "is no memory file");
-    check_refused(good, one_end(), "is no memory file");
-    check_refused(good, open("/dev/zero", O_RDWR | O_CLOEXEC), "is no memory file");
-    check_refused(good, open("/tmp", O_RDONLY | O_CLOEXEC), "is no memory file");
+    check_refused(good, ordinary(), "is not a memory file");
+    check_refused(good, one_end(), "is not a memory file");
+    check_refused(good, open("/dev/zero", O_RDWR | O_CLOEXEC), "is not a memory file");
+    check_refused(good, open("/tmp", O_RDONLY | O_CLOEXEC), "is not a memory file");
     wrong.bytes = UINT64_MAX;
     check_refused(wrong, ddl__memory_file_create(BYTES), "is too short");
     wrong.bytes = 0;
@@ -157,7 +159,7 @@ static void test_refused(void)
     check_refused(wrong, ddl__memory_file_create(BYTES), "wrong number");
 }
 
-/* More than one with a message: the kernel passes on as many as there is room for. */
+/* Send several descriptors with a message: the kernel passes as many as there is room for. */
 static void test_several(void)
 {
     for (size_t n = 2; n <= FILES; n++) {
@@ -170,7 +172,7 @@ static void test_several(void)
     }
 }
 
-/* An honest peer's descriptor is dropped by the kernel where this process has too many. */
+/* The kernel drops an honest peer's descriptor if this process has too many. */
 static void test_accepted(void)
 {
     char text[256];
@@ -182,8 +184,8 @@ static void test_accepted(void)
     CHECK(!*text, "refused without a descriptor: %s", text);
 }
 
-/* Whoever does not know the secret, or sends something else or nothing, or says that it is a peer
- * that there is not, changes nothing. */
+/* A process that does not know the secret, or that sends something else or nothing, or the number
+ * of a nonexistent peer, changes nothing. */
 static void test_ignored(void)
 {
     pair p = pair_create();
@@ -206,7 +208,7 @@ static void test_ignored(void)
     pair_destroy(&p);
 }
 
-/* Descriptors without an offer, and as many offers as anybody likes. */
+/* Send descriptors without an offer, and a flood of offers. */
 static void test_flood(void)
 {
     enum { ROUNDS = 2000 };
@@ -225,7 +227,7 @@ static void test_flood(void)
 }
 
 /* The peer lends two spans of a region, and offers another file for the region's number before the
- * first one is released, and after it. */
+ * first span is released, or after it. */
 static void test_replaced(bool released)
 {
     const ddl__signature signature = {{1, 2}};

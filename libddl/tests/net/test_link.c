@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links over shared memory. With `shm` each side maps it for itself, as two processes do; with
+/* Links over shared memory. With `shm` each side maps it separately, as two processes do; with
  * `inproc` it is mapped once, as between threads. */
 #include <string.h>
 
@@ -14,10 +14,10 @@ static bool is_inproc;
 typedef struct memory {
     ddl__fences fences;
     ddl__arena *arenas[1 + LEAVES];
-    ddl__link *first[2 * LEAVES]; /* those that have links beside them */
+    ddl__link *first[2 * LEAVES]; /* the links that have second links */
 } memory;
 
-/* Arena 0 is the centre's, with a reader for each leaf. */
+/* Create a star. Arena 0 is the centre's, with a reader for each leaf. */
 static void create(star *s)
 {
     memory *m = calloc(1, sizeof *m);
@@ -44,7 +44,7 @@ static void create(star *s)
     }
 }
 
-/* All the same, and a link beside each. */
+/* Create a star with a second link for each link. */
 static void create_beside(star *s)
 {
     create(s);
@@ -71,14 +71,14 @@ static void destroy(star *s)
     free(m);
 }
 
-/* Two links of one pair, and those of two pairs, hold up each other no more than their ends do. */
+/* Two links of one pair, and links of two pairs, do not block each other. */
 static void test_beside_is_apart(void)
 {
     star_factory factory = {create_beside, destroy, NULL};
     star s = star_create(&factory, LEAVES);
     memory *m = s.own;
     uint64_t sent = 0;
-    while (publish_span(&s.centre[0], 1, sent, 1000)) /* which nobody reads */
+    while (publish_span(&s.centre[0], 1, sent, 1000)) /* no rank reads it */
         sent++;
     for (uint64_t k = 0; k < 500; k++) {
         CHECK(publish_span(&m->first[0], 1, k, 30000), "held up by the link beside");
@@ -91,8 +91,8 @@ static void test_beside_is_apart(void)
     star_destroy(&factory, &s);
 }
 
-/* Lengths that just travel inside an entry, to one reader and to several, and just do not; of both
- * links. */
+/* Spans with lengths that just fit inside an entry, for one reader and for several, and just do
+ * not; over both links. */
 static void test_short_spans(void (*make)(star *s))
 {
     static const size_t lengths[] = {0, 95, 96, 97, 607, 608, 609};
@@ -108,7 +108,7 @@ static void test_short_spans(void (*make)(star *s))
     star_destroy(&factory, &s);
 }
 
-/* A link beside learns how the peer is from the first, after all that was sent. */
+/* A second link gets the peer's state from the first, after everything that was sent. */
 static void test_beside_ends(void)
 {
     for (ddl__link_state state = DDL__LINK_LEFT; state <= DDL__LINK_LOST; state++) {
@@ -130,8 +130,8 @@ static void test_beside_ends(void)
     }
 }
 
-/* Two spans reserved before either is published, the second read before the first is released, once
- * around the ring and more. */
+/* Two spans are reserved before either is published, the second read before the first is released,
+ * for more than one round of the ring. */
 static void test_several_at_once(void (*make)(star *s))
 {
     enum { SPAN = ARENA / 5 };
@@ -170,8 +170,7 @@ static void test_several_at_once(void (*make)(star *s))
     star_destroy(&factory, &s);
 }
 
-/* A span that no ring has room for spoils none that comes after it; short ones have places of their
- * own as well. */
+/* A span for which no ring has room does not affect later spans; short ones have separate room. */
 static void test_room(void)
 {
     enum { SHORT = 100 };
@@ -193,7 +192,7 @@ static void test_room(void)
     star_destroy(&factory, &s);
 }
 
-/* Send span k from a region: lent if the peer maps it. */
+/* Send span k from a region: zero-copy if the peer maps it. */
 static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64_t k)
 {
     ddl__region region = ddl__regions_find(regions, buffer);
@@ -205,7 +204,7 @@ static bool send_from(ddl__link *to, ddl__regions *regions, char *buffer, uint64
 }
 
 /* A span of a region is copied until the peer maps the region. From then on it is read in place,
- * until it is released. A region that has the number of an earlier one is mapped anew. */
+ * until it is released. A region with the number of an earlier one is mapped again. */
 static void test_lent(void)
 {
     star_factory factory = {create, destroy, NULL};
@@ -230,8 +229,8 @@ static void test_lent(void)
     star_destroy(&factory, &s);
 }
 
-/* What was lent by a link that is closed before it is released is nothing to go by, and nothing
- * comes after it. What was copied still counts. */
+/* A zero-copy span of a link that is closed before its release must not be used, and no more spans
+ * arrive. A copied span is still valid. */
 static void test_lent_and_closed(bool lent)
 {
     star_factory factory = {create, destroy, NULL};
@@ -259,7 +258,7 @@ static void test_lent_and_closed(bool lent)
     star_destroy(&factory, &s);
 }
 
-/* Lend span k, whose result is wanted in its place; the peer stores it there. */
+/* Lend span k, whose result is wanted in place; the peer stores it there. */
 static void lend_and_return(ddl__link *to, ddl__link *from, ddl__regions *regions, char *buffer,
                             uint64_t k)
 {
@@ -277,8 +276,8 @@ static void lend_and_return(ddl__link *to, ddl__link *from, ddl__regions *region
     CHECK(from->ops->give_back(from, DDL__LEND_LEAST, &signature) && !from->borrowed, "full");
 }
 
-/* A result that is stored where the owner wants it is found there, also after the owner has
- * detached the region. It is found nowhere else, nor where nothing was lent, and not without being
+/* A result that is stored where the owner wants it is found there, even after the owner has
+ * detached the region. It is found nowhere else, nor if nothing was lent, nor if no result was
  * wanted. */
 static void test_returned(void)
 {
@@ -303,7 +302,7 @@ static void test_returned(void)
         signature = signature_of(k);
         if (detached) {
             ddl__region_detach(regions, &region, at, DDL__LEND_LEAST);
-            memset(at, 0, DDL__LEND_LEAST); /* as the caller of another operation beside it may */
+            memset(at, 0, DDL__LEND_LEAST); /* as another operation's caller may */
         }
         CHECK(to->ops->peek(to, 0, at, DDL__LEND_LEAST, &signature) == at, "not returned");
         check_filled(at, DDL__LEND_LEAST, k + 1);
@@ -316,7 +315,7 @@ static void test_returned(void)
     star_destroy(&factory, &s);
 }
 
-/* A peer that returns what it was not lent, or somewhere else, is lost. */
+/* A peer that returns a result that was not requested, or in another place, is lost. */
 static void test_returned_elsewhere(bool elsewhere)
 {
     star_factory factory = {create, destroy, NULL};

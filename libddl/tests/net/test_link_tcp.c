@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links over TCP and over unix stream sockets, encrypted ones as well, and what they make of a
- * strange wire. */
+/* Links over TCP and over unix stream sockets, also encrypted, and their reaction to invalid
+ * data. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -30,7 +30,7 @@ static void unix_pair(int fds[2])
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), "%s", strerror(errno));
 }
 
-/* One end of a link: its sockets, the first connection's in front. */
+/* One end of a link: its sockets, starting with the first connection's. */
 typedef struct end_of_link {
     const ddl__link *link;
     int fds[SOCKETS];
@@ -44,7 +44,7 @@ typedef struct tcp_star {
 
 static ddl__crypto *crypto; /* NULL: not encrypted */
 
-/* Each connection has keys of its own; the ends are each other's reverse. */
+/* Each connection has its own keys; the keys of the two ends are swapped. */
 static ddl__seal *make_seal(unsigned lane, bool dialed)
 {
     if (!crypto)
@@ -131,7 +131,7 @@ static unsigned sockets(const star *s, const ddl__link *link, int fds[SOCKETS])
 typedef struct wire {
     ddl__slots *slots;
     ddl__link *link;
-    int fd; /* the other end, bare */
+    int fd; /* the other end, raw */
 } wire;
 
 static wire wire_create(void)
@@ -151,7 +151,7 @@ static void wire_destroy(wire *w)
     close(w->fd);
 }
 
-/* A frame as it is on the wire; returns its length. Types: 1 span, 2 leave, 3 abort. */
+/* Write a frame as it is on the wire, and return its length. Types: 1 span, 2 leave, 3 abort. */
 static size_t frame_make(unsigned char *to, unsigned type, uint64_t k, uint32_t bytes)
 {
     uint32_t words[2] = {0x6c646400 | type, bytes};
@@ -167,7 +167,7 @@ static void wire_send(const wire *w, const void *memory, size_t bytes)
     CHECK(send(w->fd, memory, bytes, MSG_NOSIGNAL) == (ssize_t)bytes, "%s", strerror(errno));
 }
 
-/* A frame that comes byte by byte, with or without an event for each. */
+/* A frame arrives byte by byte, with or without an event for each byte. */
 static void test_crumbs(bool poll_first)
 {
     wire w = wire_create();
@@ -210,7 +210,7 @@ static void test_crumbs(bool poll_first)
     wire_destroy(&w);
 }
 
-/* Frames that no link sends, and ends in the middle of one. */
+/* Frames that no link sends, and a connection that ends in the middle of one. */
 static void test_garbage(void)
 {
     for (int way = 0; way < 8; way++) {
@@ -264,7 +264,7 @@ static void test_end_behind_data(void)
     wire_destroy(&w);
 }
 
-/* A farewell is received even if a reset or our own failure to send comes to light first. */
+/* A farewell is received even if a reset or a send error is detected first. */
 static void test_farewell_before_reset(void)
 {
     for (unsigned type = 2; type <= 3; type++) {
@@ -277,9 +277,9 @@ static void test_farewell_before_reset(void)
         wire_send(&w, bytes, 74);
         frame_make(bytes, type, 0, 0);
         wire_send(&w, bytes, 24);
-        close(w.fd); /* with data unread: a reset */
+        close(w.fd); /* with unread data: a reset */
         w.fd = -1;
-        for (uint64_t k = 3; k < 200; k++) { /* a dead link swallows all */
+        for (uint64_t k = 3; k < 200; k++) { /* a dead link discards everything */
             CHECK(send_span(&w.link, 1, memory, k, LARGEST), "no room on a dead link");
             flush_soon(w.link);
         }
@@ -289,8 +289,8 @@ static void test_farewell_before_reset(void)
     }
 }
 
-/* An abort may come where a span was expected, its words longer or shorter than the span, and
- * anything behind it. */
+/* An abort may arrive where a span was expected, with a text that is longer or shorter than the
+ * span, and with any data behind it. */
 static void test_abort_for_span(void)
 {
     static const size_t expectations[] = {50, 100, 8000};
@@ -313,7 +313,7 @@ static void test_abort_for_span(void)
     }
 }
 
-/* Who only sends learns of the peer's end as well. */
+/* A link that only sends also learns of the peer's end. */
 static void test_lost_sending(void)
 {
     static unsigned char memory[1000];
@@ -329,7 +329,7 @@ static void test_lost_sending(void)
     wire_destroy(&w);
 }
 
-/* Data on its way still arrives when the link is destroyed with the peer's leave message unread. */
+/* Data in flight still arrives when the link is destroyed with the peer's leave message unread. */
 static void test_destroy_unread(void)
 {
     static unsigned char memory[800000], dst[sizeof memory + 48];
@@ -345,7 +345,7 @@ static void test_destroy_unread(void)
     wire_destroy(&w);
 }
 
-/* What finds the queue empty goes out without a flush. */
+/* A span that finds the queue empty is sent without a flush. */
 static void test_at_once(void)
 {
     static unsigned char memory[1000];
@@ -361,8 +361,8 @@ static void test_at_once(void)
     star_destroy(&(star_factory){create_tcp, destroy, sockets}, &s);
 }
 
-/* A leave message waits behind what is queued. An abort overtakes what has not begun; a span that
- * has begun is finished if there is room for it, else the stream is cut. */
+/* A leave message waits behind queued spans. An abort overtakes spans that have not been started; a
+ * started span is finished if there is room for it, else the stream is cut. */
 static void test_close_when_full(void)
 {
     static unsigned char memory[50000], dst[sizeof memory];
@@ -382,7 +382,7 @@ static void test_close_when_full(void)
             centre->ops->flush(centre);
             check_time(since, "span");
         }
-        /* Room for the rest of the span that has begun, then. */
+        /* Then room for the rest of the started span. */
         for (bool taken = way == FINISH; taken && received < 4; received += taken) {
             ddl__signature signature = signature_of(received);
             taken = ddl__link_take(leaf, dst, sizeof memory, &signature);
@@ -402,7 +402,7 @@ static void test_close_when_full(void)
     }
 }
 
-/* What a link that is closed has not sent leaves the slots to the others. */
+/* Spans that a closed link has not sent release their slots. */
 static void test_slots_come_back(void)
 {
     star s = {.leaves = 2};
@@ -419,8 +419,8 @@ static void test_slots_come_back(void)
     star_destroy(&(star_factory){create_unix, destroy, sockets}, &s);
 }
 
-/* Who cannot send on a lane loses the link, by the lane's name, and can still tell why; the peer,
- * whose span will never be whole, hears it behind all that was announced. */
+/* A link that cannot send on a lane is lost, with the lane's name, and can still send the reason;
+ * the peer, whose span will never be complete, receives it behind all announced spans. */
 static void test_lane_fails(void)
 {
     static unsigned char memory[LARGEST], dst[LARGEST];
@@ -451,7 +451,7 @@ static void test_lane_fails(void)
     star_destroy(&factory, &s);
 }
 
-/* A peer that ends a lane and says nothing is lost after a while. */
+/* A peer that closes a lane without a reason is lost after a while. */
 static void test_lane_ends(void)
 {
     static unsigned char dst[LARGEST];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members have
- * which; where all have them, nothing is copied; nothing is left behind by frees; a death in the
- * middle ends the operation for the others and spares what was only sent. Ranks are processes. */
+/* Buffers of ddl_alloc. Results equal those of ordinary memory bit by bit, whichever members use
+ * which; if all use them, nothing is copied; frees leak nothing; a death during an operation ends
+ * it for the others and does not change buffers that were only sent. Ranks are processes. */
 #include <dirent.h>
 
 #include "net/lending.h"
@@ -9,7 +9,7 @@
 
 enum { SIZE = 3, ELEMENTS = 100003, MIB = 1 << 20, WIDEST = 16 };
 
-/* Elements of which each rank's share is as long as the shortest that is lent. */
+/* Elements for which each rank's share is as long as the shortest zero-copy span. */
 enum { SHORT = SIZE * DDL__LEND_LEAST / 4 };
 
 /* ---------------------------------------------------------------------------------- the results */
@@ -21,7 +21,7 @@ typedef enum operation {
     BROADCAST,
     ALL_TO_ALL,
     ROOTED,
-    ORDERED, /* this one and the next are never in place here */
+    ORDERED, /* this and the next operation are never in place here */
     GATHER_TO_ROOT,
     SCATTER_FROM_ROOT,
     UNEVEN_SCATTER,
@@ -34,16 +34,16 @@ typedef struct memory {
     char *send, *recv;
 } memory;
 
-static ddl_order *ordered; /* each rank brings one part */
+static ddl_order *ordered; /* each rank passes one part */
 
-/* Those that are not in place. */
+/* Run an operation that is not in place. */
 static ddl_status run_apart(ddl_comm *comm, operation what, const memory *m, int64_t count,
                             ddl_dtype dtype, ddl_op op)
 {
     const int64_t third = count / SIZE, least = third - third / 4, most = third + third / 4;
     const int64_t counts[SIZE] = {least, third, most}, places[SIZE] = {0, least, least + third};
     const void *send = m->send;
-    int64_t pairs[SIZE], from[SIZE]; /* equal for both of a pair */
+    int64_t pairs[SIZE], from[SIZE]; /* equal for both ranks of a pair */
     for (int r = 0, rank = ddl_comm_rank(comm); r < SIZE; r++) {
         pairs[r] = counts[(rank + r) % SIZE];
         from[r] = r ? from[r - 1] + pairs[r - 1] : 0;
@@ -94,7 +94,8 @@ static ddl_status run(ddl_comm *comm, operation what, bool in_place, const memor
     return DDL_EINVAL;
 }
 
-/* Run it on ordinary memory, then on `m`, and compare all bytes; send buffers stay as they were. */
+/* Run an operation on ordinary memory, then on `m`, and compare all bytes; send buffers must not
+ * change. */
 static void compare(ddl_comm *comm, operation what, bool in_place, const memory *m,
                     const memory *ordinary, int64_t count, ddl_dtype dtype, ddl_op op, int salt)
 {
@@ -116,7 +117,8 @@ static void compare(ddl_comm *comm, operation what, bool in_place, const memory 
     CHECK(!kept || !memcmp(m->send, ordinary->recv, bytes), "the send buffer was written to");
 }
 
-/* Which buffers are shared: all, those of this rank's send or recv, those of some ranks. */
+/* Compare with all buffers shared, with only this rank's send or recv buffers, and with only some
+ * ranks'. */
 static void compare_all(ddl_comm *comm, unsigned mix, size_t offset)
 {
     size_t most = (size_t)ELEMENTS * WIDEST;
@@ -159,7 +161,8 @@ static int same_bits(ddl_comm *comm)
     return 0;
 }
 
-/* Spans that this process has lent, and results that it has found in its own memory. */
+/* Number of spans that this process has lent, and of results that it has found in its own
+ * memory. */
 static int lent, returned;
 bool __real_ddl__lending_may(ddl__lending *lending, const ddl__arena *peer, unsigned from,
                              ddl__arena_loans *reader, const ddl__region *region);
@@ -184,7 +187,7 @@ bool __wrap_ddl__lending_returned(const ddl__lending *lending, uint64_t span, vo
     return __real_ddl__lending_returned(lending, span, place, bytes);
 }
 
-/* As the comm's report tells. */
+/* Return the number from the comm's report. */
 static long long lent_bytes(ddl_comm *comm)
 {
     char report[1 << 13];
@@ -196,11 +199,11 @@ static long long lent_bytes(ddl_comm *comm)
     return bytes;
 }
 
-/* Once buffers are known, nothing goes through the arena: every rank lends its operands, or blocks,
- * to the two others, and its results too, unless it stores them where they are wanted. */
+/* Once buffers are known, nothing is sent through the arena: every rank lends its operands, or
+ * blocks, to the two others, and also its results, unless it stores them in place. */
 static int without_arena(ddl_comm *comm)
 {
-    enum { ROUNDS = 4 }; /* of which the last one counts */
+    enum { ROUNDS = 4 }; /* only the last round counts */
     static const struct {
         operation what;
         bool in_place;
@@ -246,7 +249,7 @@ static int count_descriptors(void)
     return n;
 }
 
-/* A line of a file of /proc, as the format has it; or the number of its lines, without one. */
+/* Read a line of a file of /proc, by the format; or without one, count its lines. */
 static long read_number(const char *path, const char *format)
 {
     char line[512];
@@ -270,10 +273,11 @@ static usage usage_now(void)
                    read_number("/proc/self/status", "VmRSS: %ld")};
 }
 
-static int rounds_of_frees = SANITIZED ? 300 : 3000; /* test_regions frees 10000: so many */
+/* test_regions frees 10000: that many rounds */
+static int rounds_of_frees = SANITIZED ? 300 : 3000;
 
-/* Each buffer is read by the others by way of the arena, then in place, and freed while they map
- * it. After a tenth of the rounds, every member has used all that it ever uses. */
+/* The other ranks read each buffer through the arena, then in place, and it is freed while they map
+ * it. After a tenth of the rounds, every member has used all the memory that it ever uses. */
 static int frees(ddl_comm *comm)
 {
     enum { BYTES = 128 * 1024, SLACK = 4096 };
@@ -309,7 +313,7 @@ static int frees(ddl_comm *comm)
     return 0;
 }
 
-/* More than can be shared, the memory of a destroyed endpoint, and of a forked child. */
+/* Allocate more than can be shared, in a destroyed endpoint, and in a forked child. */
 static int limits(ddl_comm *comm)
 {
     enum { MANY = 300, BYTES = 256 * 1024 };
@@ -347,15 +351,15 @@ static int limits(ddl_comm *comm)
 
 /* ------------------------------------------------------------------------------------- failures */
 
-/* One rank dies somewhere in a loop of operations. The others end with DDL_EPEER; what they have
- * sent is as it was, and their memory can be freed and written to at once. */
+/* One rank dies somewhere in a loop of operations. The others end with DDL_EPEER; their send
+ * buffers are unchanged, and their memory can be freed and written at once. */
 static int death(ddl_comm *comm)
 {
     enum { BYTES = 8 * MIB };
     int rank = ddl_comm_rank(comm);
     char *send = allocate(BYTES), *recv = allocate(BYTES);
     fill(send, BYTES, rank, DDL_F32, 0);
-    if (rank == 1 && !fork()) { /* kills its parent in the middle of what it does */
+    if (rank == 1 && !fork()) { /* kills its parent during an operation */
         usleep(30000 + (unsigned)getpid() * 7919 % 40000);
         kill(getppid(), SIGKILL);
         _exit(0);
@@ -376,7 +380,8 @@ static int death(ddl_comm *comm)
     return 0;
 }
 
-/* A rank gives up in the middle and overwrites its buffer at once. No other takes that for data. */
+/* A rank abandons an operation and overwrites its buffer at once. No other rank uses that as
+ * data. */
 static int overwritten(ddl_comm *comm)
 {
     enum { BYTES = 4 * MIB, CALLS = 100000 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An encrypted stream: what comes is what was sent, or an error; whatever is done to it on the way,
- * and however little the sockets take at a time. */
+/* An encrypted stream: the received data is what was sent, or there is an error, whatever happens
+ * to it on the way, and however little the sockets take at a time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -15,10 +15,10 @@ enum { HEAD = 4, PIECE = 100, RECORD = HEAD + PIECE + DDL__TAG };
 
 static ddl__crypto *crypto;
 
-/* Both ends, whose bytes go by hand: ours are written to and read from the other ends. */
+/* Both ends, whose bytes the test moves between the sockets. */
 typedef struct line {
     ddl__seal *from, *to;
-    int out[2], in[2]; /* [0] is the seal's, [1] ours */
+    int out[2], in[2]; /* [0] is the seal's end, [1] the test's */
 } line;
 
 static line open_line(void)
@@ -52,7 +52,7 @@ static void fill(unsigned char *bytes, size_t n, unsigned seed)
         bytes[i] = (unsigned char)(i * 7 + seed);
 }
 
-/* The next record of PIECE bytes, as it is on the wire. */
+/* Make the next record of PIECE bytes, as it is on the wire. */
 static void make_record(line *l, unsigned seed, unsigned char record[RECORD])
 {
     unsigned char piece[PIECE];
@@ -80,7 +80,7 @@ static void expect(line *l, unsigned seed)
 static void expect_altered(line *l, const char *what)
 {
     unsigned char got[PIECE];
-    for (int i = 0; i < 2; i++) { /* now and ever */
+    for (int i = 0; i < 2; i++) { /* now and in every later call */
         errno = 0;
         CHECK(ddl__seal_recv_bytes(l->to, l->in[0], got, sizeof got) < 0 && errno == EBADMSG,
               "%s: %s", what, strerror(errno));
@@ -88,7 +88,7 @@ static void expect_altered(line *l, const char *what)
     close_line(l);
 }
 
-/* Each byte of a record, its length's included. */
+/* Alter each byte of a record, including its length. */
 static void test_altered(void)
 {
     unsigned char record[RECORD], more[4 * RECORD] = {0};
@@ -100,7 +100,7 @@ static void test_altered(void)
         make_record(&l, 2, record);
         record[at] ^= 1;
         put(&l, record, sizeof record);
-        put(&l, more, sizeof more); /* should it be thought to be longer */
+        put(&l, more, sizeof more); /* in case it seems to be longer */
         char what[32];
         snprintf(what, sizeof what, "byte %zu", at);
         expect_altered(&l, what);
@@ -142,7 +142,7 @@ static void test_moved(void)
     expect_altered(&l, "what is not encrypted");
 }
 
-/* The end within a record is an end, and none of its bytes are given out. */
+/* An end within a record is reported as an end, and none of the record's bytes are returned. */
 static void test_truncated(void)
 {
     unsigned char record[RECORD], got[PIECE];
@@ -192,7 +192,7 @@ static void test_narrow(void)
     close_line(&l);
 }
 
-/* So many records that keys are replaced twice. */
+/* Send enough records that keys are replaced twice. */
 static void test_renewed(void)
 {
     enum { RECORDS = (2 << 16) + 10, AT_ONCE = 64 };
@@ -211,7 +211,7 @@ static void test_renewed(void)
     close_line(&l);
 }
 
-/* A link says what has happened. */
+/* A link reports what has happened. */
 static void test_link(void)
 {
     unsigned char record[RECORD];
@@ -224,7 +224,7 @@ static void test_link(void)
     record[RECORD - 1] ^= 1;
     put(&l, record, sizeof record);
     link->ops->poll(link);
-    CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: what came was altered"),
+    CHECK(link->state == DDL__LINK_LOST && strstr(link->reason, "eth0: received data was altered"),
           "state %d \"%s\"", link->state, link->reason);
     link->ops->destroy(link);
     ddl__slots_destroy(slots);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How endpoints listen and how ranks reach each other over TCP: interfaces, ports, IPv6, and
+/* The sockets of endpoints, and connections between ranks over TCP: interfaces, ports, IPv6, and
  * several sockets to each peer. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -60,7 +60,7 @@ static void test_refused(void)
     unsetenv("DDL_INTERFACES");
 }
 
-/* Only what was chosen is listened on. */
+/* The endpoint listens only on the chosen interfaces. */
 static void test_listens_there_only(void)
 {
     ddl_endpoint *endpoint;
@@ -82,11 +82,12 @@ static void test_listens_there_only(void)
     ddl_endpoint_destroy(endpoint);
 }
 
-/* A range of three ports has room for three endpoints, and for another when one has gone. */
+/* A range of three ports has room for three endpoints, and for another after one was destroyed. */
 static void test_ports(void)
 {
     ddl_endpoint *endpoints[3], *more;
-    unsigned first = 10000 + (unsigned)getpid() % 20000; /* not those of outgoing connections */
+    unsigned first =
+        10000 + (unsigned)getpid() % 20000; /* below the ports of outgoing connections */
     char ports[32];
     snprintf(ports, sizeof ports, "%u-%u", first, first + 2);
     ddl_endpoint_config config = {.struct_size = sizeof config, .interfaces = "lo", .ports = ports};
@@ -123,7 +124,7 @@ static void reduce_and_check(ddl_comm *comm, int64_t n)
     free(x);
 }
 
-/* A long message each way round, as long ones and short ones mixed. */
+/* Send a long message around, as long and short ones mixed. */
 static void pass_round(ddl_comm *comm, int64_t n)
 {
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm);
@@ -158,7 +159,8 @@ static int queue_of(const ddl__link *link)
     return bytes;
 }
 
-/* Members of one machine queue little for each other; the kernel doubles what it is asked for. */
+/* Members of one machine have short queues for each other; the kernel doubles the requested
+ * size. */
 static void check_queues(ddl_comm *comm, void *argument)
 {
     (void)argument;

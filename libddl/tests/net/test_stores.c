@@ -11,8 +11,8 @@
 
 enum { SPAN = 256 * 1024, SHORT = 8 * 1024, SHORTEST = 1024, MANY = 24800 };
 
-/* Store spans on a machine with these rates in bytes per ns: plain, and past the caches. Returns
- * how many stores were non-temporal. */
+/* Store spans on a machine with these rates in bytes per ns: plain, and bypassing the caches.
+ * Return how many stores were non-temporal. */
 static int run_from(bool memory, ddl__stores *stores, int spans, double plain, double past)
 {
     int n = 0;
@@ -25,13 +25,13 @@ static int run_from(bool memory, ddl__stores *stores, int spans, double plain, d
     return n;
 }
 
-/* Of what is in a cache. */
+/* Store data from a cache. */
 static int run(ddl__stores *stores, int spans, double plain, double past)
 {
     return run_from(false, stores, spans, plain, past);
 }
 
-/* The same for short spans. The rates depend on how most spans are stored: the first pair while
+/* Store short spans. The rates depend on how most spans are stored: the first pair applies while
  * plainly, the second while non-temporally. */
 static int run_short(ddl__stores *stores, size_t bytes, const double rates[2][2])
 {
@@ -82,7 +82,7 @@ static void test_shortest_spans(void)
     CHECK(n == 10, "%d of 320 of the shortest spans timed", n);
 }
 
-/* What is stored comes from memory, which bounds both kinds. */
+/* The stored data comes from memory, which bounds both kinds. */
 static void test_data_from_memory(void)
 {
     ddl__stores stores = {0};
@@ -103,7 +103,7 @@ static void test_slow_start(void)
     CHECK(n < 300, "%d of 1240 nontemporal after a slow start", n);
 }
 
-/* In place, of so many bytes of each rank. */
+/* All-gather in place, with `bytes` of each rank. */
 static void gather(ddl_comm *comm, size_t bytes)
 {
     char *all = calloc(2, bytes);
@@ -112,7 +112,7 @@ static void gather(ddl_comm *comm, size_t bytes)
     free(all);
 }
 
-/* Whether a long span was timed, from a cache or from memory. */
+/* Return true if a long span was timed, from a cache or from memory. */
 static bool has_learnt(ddl_comm *comm)
 {
     ddl__engine *engine = comm->engine;
@@ -121,7 +121,7 @@ static bool has_learnt(ddl_comm *comm)
            ddl__link_stores(link, false, SPAN, true)->rate[0] > 0;
 }
 
-/* While a ring is filled for the first time, the kernel provides its pages: nothing is learnt. The
+/* While a ring is filled for the first time, the kernel provides its pages: nothing is learned. The
  * shortest ring has two long spans. */
 static void first_round(ddl_comm *comm, void *argument)
 {

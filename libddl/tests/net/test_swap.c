@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job grows and shrinks as planned, without a pause: the next comm is created in a thread beside
- * the running one, a vote tells when all members have it, and then all use it. Ranks 0 and 1 begin,
- * rank 2 joins them, and rank 0 leaves. Ranks are processes. */
+/* A job grows and shrinks as planned, without a pause: the next comm is created in a thread in
+ * parallel with the running one, a vote decides when all members have it, and then all use it.
+ * Ranks 0 and 1 begin, rank 2 joins them, and rank 0 leaves. Ranks are processes. */
 #include <pthread.h>
 
 #include "processes.h"
 
-enum { MOST = 3, PLANS = 3, STEPS = 200 /* before each plan is known, and before rank 2 joins */ };
+enum {
+    MOST = 3,
+    PLANS = 3,
+    STEPS = 200 /* steps before each plan is known, and before rank 2 joins */
+};
 
 /* The members of each plan, by the numbers of their processes. */
 static const struct plan {
@@ -16,8 +20,8 @@ static const struct plan {
 typedef struct board {
     unsigned char addresses[MOST][DDL_ADDRESS_MAX];
     size_t lengths[MOST];
-    atomic_int listed, known, steps; /* addresses; the last plan that is known; steps made */
-    atomic_int beside;               /* steps made while a comm was created */
+    atomic_int listed, known, steps; /* addresses; the last known plan; steps so far */
+    atomic_int beside;               /* steps during a creation of a comm */
 } board;
 
 static board *b;
@@ -57,7 +61,7 @@ static ddl_comm *create(int plan, uint32_t links)
 /* The creation of the next comm, in a thread. */
 typedef struct creation {
     pthread_t thread;
-    int plan; /* 0: none is under way */
+    int plan; /* 0: no creation is in progress */
     uint32_t links;
     ddl_comm *comm;
     atomic_bool ready;
@@ -71,7 +75,7 @@ static void *run_creation(void *argument)
     return NULL;
 }
 
-/* Who is not in the next comm has nothing to create. */
+/* Start the creation. A rank that is not in the next comm has nothing to create. */
 static void begin_creation(creation *c, int plan)
 {
     c->plan = plan;
@@ -98,7 +102,7 @@ static bool vote(ddl_comm *comm, bool ready)
     return all;
 }
 
-/* Step until the next plan is in force. Returns its comm; NULL: this process is not in it. */
+/* Step until the next plan is in force. Return its comm, or NULL if this process is not in it. */
 static ddl_comm *step_until_next(ddl_comm *comm, int plan, int64_t *step, uint32_t links)
 {
     creation next = {.links = links};
@@ -126,7 +130,7 @@ static void run_member(uint32_t links)
 {
     int plan = self == 2;
     int64_t step = 0;
-    if (self == 2) { /* others make steps while their comm with this process is under way */
+    if (self == 2) { /* others make steps while their comm with this process is being created */
         await(&b->known, 1);
         await(&b->steps, atomic_load(&b->steps) + STEPS);
     }
@@ -147,7 +151,7 @@ static void run_member(uint32_t links)
 
 static int run_process(uint32_t links)
 {
-    alarm(120); /* lest it hangs */
+    alarm(120); /* in case it hangs */
     OK(ddl_endpoint_create(NULL, &endpoint));
     OK(ddl_endpoint_address(endpoint, b->addresses[self], DDL_ADDRESS_MAX, &b->lengths[self]));
     atomic_fetch_add(&b->listed, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* If the system allows no memory files, no large files or no unix sockets, ranks on one host use
- * TCP, and one line of the log gives the reason. */
+ * TCP, and one line of the log has the reason. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -78,8 +78,8 @@ static bool no_limit(void)
     return true;
 }
 
-/* Run ranks of which the first `restricted` ones are restricted, and collect their stderr. False if
- * a process cannot be restricted here. */
+/* Run ranks of which the first `restricted` ones are restricted, and collect their stderr. Return
+ * false if a process cannot be restricted here. */
 static bool run_ranks(restrict_fn *restrict_process, int restricted, uint32_t links, char *said)
 {
     char url[64];

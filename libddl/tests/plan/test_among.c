@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-reduces among some of the ranks: the plan of a comm of these alone, with the numbers that
- * they have in the whole one. */
+/* All-reduces among some of the ranks: the plan equals the plan of a comm of only these ranks, with
+ * their ranks in the whole comm. */
 #include "check.h"
 #include "plan/plan.h"
 #include "plan_values.h"
@@ -9,7 +9,7 @@
 
 enum { SIZE_MAX_HERE = 24 };
 
-/* Some ranks of `size`, in ascending order. */
+/* Choose some ranks of `size`, in ascending order. */
 static int choose(int size, int *ranks)
 {
     int n = 0;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_choice.c - what is chosen for a request: one-shot in shared memory, and segments of chains.
- */
+/* test_choice.c - the choice for a request: one-shot in shared memory, and segments of chains. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -37,7 +36,7 @@ static bool is_one_shot(int size, int64_t bytes, double oversubscription, ddl__k
     return !strcmp(name, "one-shot");
 }
 
-/* The most bytes that go in one hop; above these none do. */
+/* Return the most bytes for which one hop is chosen; above these none is. */
 static int64_t most_bytes(int size, double oversubscription, ddl__kind kind)
 {
     int64_t most = 0;
@@ -50,7 +49,7 @@ static int64_t most_bytes(int size, double oversubscription, ddl__kind kind)
     return most;
 }
 
-/* Chains over slow wires use shorter segments while filling them takes long; others do not. */
+/* Chains over slow wires use shorter segments if filling them takes long; others do not. */
 static void test_chosen_segments(void)
 {
     static const struct {
@@ -88,8 +87,8 @@ static void test_chosen_segments(void)
     ddl__topology_destroy(t);
 }
 
-/* One-shot is chosen up to 8 KiB for few ranks. For many it is chosen only while what all ranks
- * read costs less than a second hop. All ranks choose the same. */
+/* One-shot is chosen up to 8 KiB for few ranks. For many it is chosen only while the reads of all
+ * ranks cost less than a second hop. All ranks make the same choice. */
 static void test_one_shot(void)
 {
     static const ddl__kind kinds[] = {DDL__ALLREDUCE, DDL__REDUCE_TO_ROOT};

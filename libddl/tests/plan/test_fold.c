@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_fold.c - the additions of an ordered sum, carried out by every instruction set, against the
- * same additions over whole buffers, one after the other; and ddl__add. */
+/* test_fold.c - the additions of an ordered sum, run by every instruction set, against the same
+ * additions over whole buffers, one after the other; and ddl__add. */
 #include <stdlib.h>
 
 #include "base/dtype.h"
@@ -12,7 +12,7 @@ enum { WORKERS = 13, MEMBERS = 4, MAX_COUNT = 2500, MAX_BYTES = MAX_COUNT * 16, 
 static const ddl__kernels *sets[4];
 static size_t n_sets;
 
-static char inputs[WORKERS][MAX_BYTES]; /* by part, behind one another */
+static char inputs[WORKERS][MAX_BYTES]; /* by part, one behind another */
 
 static bool is_half(ddl_dtype dtype)
 {
@@ -60,7 +60,7 @@ static void finish(shape s, char *to, const char *sum)
         float_encode(s.dtype, float_decode(DDL_F32, divided + i * 4), to + i * 2);
 }
 
-/* The results of the program, over whole buffers. */
+/* Compute the results of the program, over whole buffers. */
 static void expect(const ddl__fold *fold, shape s, char *to)
 {
     static char stack[WORKERS][MAX_BYTES];
@@ -86,7 +86,7 @@ static void expect(const ddl__fold *fold, shape s, char *to)
 
 /* ---------------------------------------------------------------------------------------- cases */
 
-/* Operands, result and copy begin anywhere; nothing is written behind the results. */
+/* Operands, result and copy start anywhere; nothing is written behind the results. */
 static void check_one(const ddl__kernels *kernels, const ddl__fold *fold, shape s)
 {
     static char expected[WORKERS * MAX_BYTES];
@@ -149,7 +149,7 @@ static void check_owners(int workers, int members, bool leaves_out)
     free(fold);
 }
 
-/* What kernels of half types must round as the reference does, where it matters. */
+/* The kernels of half types round like the reference in all cases. */
 static void check_narrowing(void)
 {
     static const uint32_t patterns[] = {0,          0x80000000, 0x33000000, 0x33000001, 0x387fe000,
@@ -173,7 +173,7 @@ static void check_narrowing(void)
         }
 }
 
-/* Short and in place, long and past the caches. */
+/* Add short and long buffers, in place and bypassing the caches. */
 static void check_add(void)
 {
     enum { LONG = (33 << 20) / 4 + 5 };

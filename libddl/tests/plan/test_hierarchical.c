@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hierarchical plans for machines of all shapes through the checker. Then plans are broken, and the
- * checker must detect it. */
+/* Hierarchical plans for machines of all shapes are checked. Then plans are broken, and the checker
+ * must detect it. */
 #include "hierarchical_checker.h"
 #include "host_topology.h"
 
@@ -62,7 +62,7 @@ static ddl__request request_for(const ddl__topology *t)
                           .count = 1};
 }
 
-/* Whether there are several levels. */
+/* Return true if there are several levels. */
 static bool is_hierarchical(const ddl__request *q)
 {
     return ddl__algorithm_fits(q->by, q);
@@ -88,7 +88,8 @@ static void check_bytes(const machine *m)
               (long long)wires, describe(&m->request));
 }
 
-/* With the order of additions where the hierarchy of coarseness 0 defines it. */
+/* Check one request; if the hierarchy of coarseness 0 defines it, including the order of
+ * additions. */
 static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy *hierarchy)
 {
     machine *m = machine_create(q, ordered);
@@ -99,7 +100,7 @@ static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy 
     machine_destroy(m);
 }
 
-/* A request of random size that is cut in random ways; large requests get long segments. */
+/* Return a request of random size that is cut in random ways; large requests get long segments. */
 static ddl__request random_request(const ddl__topology *t, int64_t most)
 {
     static const int64_t segments[] = {0, 64, 128, 1000, 4096}, windows[] = {0, 1000, 16384};
@@ -113,7 +114,7 @@ static ddl__request random_request(const ddl__topology *t, int64_t most)
         q.window = 0;
         q.segment_bytes = q.segment_bytes % 128 ? 4096 : 0;
     }
-    if (!q.window && random_below(2)) /* the least that there may be */
+    if (!q.window && random_below(2)) /* the smallest possible window */
         q.window = 4 * q.size * (int64_t)q.element;
     if (q.window && q.window < 12 * (int64_t)q.element)
         q.window = 12 * (int64_t)q.element;
@@ -174,8 +175,8 @@ static void test_bytes(void)
     }
 }
 
-/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by one
- * host at most. */
+/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by at
+ * most one host. */
 static void test_halves(void)
 {
     for (int hosts = 2; hosts <= 70; hosts++) {
@@ -271,8 +272,8 @@ static void test_coarse(void)
     CHECK(capped, "no shape was too unequal");
 }
 
-/* Reduce-scatter on the node, between the nodes, and back: what crosses between two nodes of p
- * ranks is 2 N each way, however many ranks they have. */
+/* Reduce-scatter on the node, between the nodes, and back: 2 N each way cross between two nodes of
+ * p ranks, however many ranks they have. */
 static void test_nodes(void)
 {
     for (int each = 2; each <= 8; each++) {
@@ -389,8 +390,8 @@ static bool have_common(const uint32_t *a, uint32_t n, const uint32_t *b, uint32
     return false;
 }
 
-/* Swap the step with a later one that uses the same link, or that sends in the same wave what this
- * one makes. */
+/* Swap the step with a later one that uses the same link, or that sends what this step makes in the
+ * same wave. */
 static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
 {
     ddl__step *a = &plan->steps[i];
@@ -413,7 +414,7 @@ static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
     return false;
 }
 
-/* Break a step of a rank's plan; false if this way does not apply. */
+/* Break a step of a rank's plan. Return false if this mutation does not apply. */
 static bool break_step(machine *m, uint32_t rank, uint32_t i, mutation how)
 {
     ddl__plan *plan = m->members[rank].plan;
@@ -454,7 +455,7 @@ static void test_mutations(void)
         uint64_t place = random_below(1000);
         const char *error = NULL;
         bool does = true;
-        bool equal = seed % SHAPES < 2; /* where the order of additions is known */
+        bool equal = seed % SHAPES < 2; /* if the order of additions is known */
         ddl__hierarchy hierarchy;
         CHECK(ddl__hierarchy_create(&hierarchy, q.topology, halves(&q), 0), "out of memory");
         for (int run = 0; run < 4 && does && !error; run++) {

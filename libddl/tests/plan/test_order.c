@@ -30,8 +30,8 @@ static uint64_t add(uint64_t a, uint64_t b)
     return (a << 13 | a >> 51) * 0x7fb5d329728ea185u + b;
 }
 
-/* The sum over [first, first + size) as the contract has it: nodes begin at multiples of powers of
- * two, and are cut off at the number of workers. */
+/* Return the sum over [first, first + size) as the contract defines it: nodes start at multiples of
+ * powers of two, and are cut off at the number of workers. */
 static uint64_t sum_of_node(int first, int size, int workers)
 {
     if (size == 1)
@@ -50,7 +50,7 @@ static uint64_t sum_of(int first, int size)
     return sum_of_node(first, whole, first + size);
 }
 
-/* Run a program; returns the number of results. */
+/* Run a program. Return the number of results. */
 static int run(const ddl__fold *fold, const uint64_t *operands, uint64_t *results)
 {
     uint64_t stack[DEPTH];
@@ -73,7 +73,7 @@ static int run(const ddl__fold *fold, const uint64_t *operands, uint64_t *result
     return stored;
 }
 
-/* The values of a member's parts, behind the others. Returns their number. */
+/* Append the values of a member's parts. Return their number. */
 static int bring(const ddl__order *order, int member, uint64_t *values)
 {
     ddl__order_part parts[WORKERS];
@@ -92,7 +92,7 @@ static int bring(const ddl__order *order, int member, uint64_t *values)
     return n;
 }
 
-/* All parts of members 0 to n - 1 make the parts of them together. */
+/* Check that the parts of members 0 to n - 1 combine to the parts of them together. */
 static void check_order(const ddl__order *order, int n)
 {
     uint64_t operands[WORKERS], results[WORKERS], want[WORKERS];
@@ -160,7 +160,7 @@ static void check_owners(int workers, int ranks, bool contiguous)
     ddl__order order = {workers, members};
     check_order(&order, n);
     check_levels(&order, n);
-    for (int v = 0; n > 1 && v < workers; v++) /* some bring nothing */
+    for (int v = 0; n > 1 && v < workers; v++) /* some pass nothing */
         members[v] = members[v] == n - 1 ? -1 : members[v];
     check_order(&order, n - (n > 1));
 }
@@ -175,7 +175,7 @@ static void check_pack(void)
     free(pack);
 }
 
-/* As many parts of contiguous ranges as the wire rule of the design promises at most. */
+/* The number of parts of contiguous ranges is at most what the design promises. */
 static void check_number_of_parts(void)
 {
     int owners[WORKERS];

@@ -26,7 +26,8 @@ static int most_parts(const world *w)
     return most;
 }
 
-/* The bytes that a rank sends: F times what an all-reduce sends up, and as much as it does down. */
+/* Check the bytes that a rank sends: F times what an all-reduce sends up, and as much as it sends
+ * down. */
 static void check_bytes(const world *w)
 {
     const ddl__request *q = &w->request;
@@ -52,7 +53,7 @@ static void check_one(const ddl__request *request, schedule how)
         w->window = INT64_MAX;
     if (w->window < least) /* two waves of pieces of one element */
         w->window = least;
-    if (own && random_below(2)) /* two waves of what goes up and what comes down */
+    if (own && random_below(2)) /* two waves of what is sent up and down */
         w->queue_room = 4;
     const char *error = simulate(w, how);
     CHECK(!error, "%s: %s, schedule %d", error, describe(w), (int)how);
@@ -81,7 +82,7 @@ static void check_owners(int workers, int size, bool contiguous)
     check_one(&request, (schedule)random_below(SCHEDULES));
 }
 
-/* With equal ranges of a power of two, each rank sends what it does in an all-reduce. */
+/* With equal ranges of a power of two, each rank sends what it sends in an all-reduce. */
 static void check_equal_ranges(void)
 {
     int owners[WORKERS];
@@ -119,7 +120,7 @@ static ddl__topology *hosts_of(int hosts, int each)
     return topology;
 }
 
-/* Over wires, with one rank on each host, trees and halving serve where they are chosen. */
+/* Over wires, with one rank on each host, trees and halving are used if they are chosen. */
 static void check_plain_plans(void)
 {
     static const int64_t lengths[] = {1, 300, 5000, 40000};
@@ -152,8 +153,8 @@ static void check_plain_plans(void)
     CHECK(trees && halvings, "%d trees, %d halvings: nothing was tried", trees, halvings);
 }
 
-/* On equal hosts, their wires carry what they do in an all-reduce. With half types, and where ranks
- * bring parts in another order, all ranks exchange parts. */
+/* On equal hosts, their wires carry what they carry in an all-reduce. With half types, and if ranks
+ * pass parts in another order, all ranks exchange parts. */
 static void check_hosts(void)
 {
     int owners[WORKERS], levels = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every algorithm for many ranks, sizes and links through the simulator. Then plans are broken in
- * many ways, and the simulator must detect each. */
+/* Every algorithm for many ranks, sizes and links is simulated. Then plans are broken in many ways,
+ * and the simulator must detect each. */
 #include "plan_results.h"
 
 /* --------------------------------------------------------------------------------------- tests */
@@ -43,7 +43,7 @@ static bool has_blocks(ddl__kind kind)
            kind == DDL__SCATTER || kind == DDL__ALLTOALL;
 }
 
-/* The limits that builder.h states: segments in the window, and spans to one peer. */
+/* Set the limits that builder.h states: segments in the window, and spans to one peer. */
 static void least(const world *w, int64_t *segments, unsigned *spans)
 {
     bool direct = strcmp(w->ranks[0].plan->name, "direct") == 0;
@@ -68,7 +68,8 @@ static void least(const world *w, int64_t *segments, unsigned *spans)
     }
 }
 
-/* A direct exchange limits its own spans: no rank can run ahead of the results of its peers. */
+/* Return true if the plan limits its own spans, as a direct exchange does: no rank can run ahead of
+ * the results of its peers. */
 static bool bounds_itself(const world *w)
 {
     return w->request.all_shared && w->ranks[0].plan->by == DDL__ALGORITHM_DIRECT && !w->uneven &&
@@ -97,7 +98,7 @@ static void check_one(const ddl__request *request, uint64_t uneven, schedule how
 }
 
 /* Every kind, size and count, each with some of the element sizes, segments, windows and schedules.
- * Cheap cases have more of these. Of the most expensive cases only some run, and 4099 on 31 ranks
+ * Cheap cases have more of these. Only some of the most expensive cases run, and 4099 on 31 ranks
  * never does. */
 static void test_all_plans(void)
 {
@@ -322,7 +323,7 @@ typedef enum mutation {
     MUTATIONS
 } mutation;
 
-/* The next rank, modulo the size, that is not this one. */
+/* Return the next rank, modulo the size, that is not this one. */
 static uint32_t another(const world *w, int rank, uint32_t old)
 {
     uint32_t size = (uint32_t)w->request.size, next = (old + 1) % size;
@@ -337,8 +338,8 @@ static void double_step(ddl__plan *plan, uint32_t i)
     plan->n_steps++;
 }
 
-/* Whether a tree deadlocks if a rank sends one segment more, or one fewer, to its parent before it
- * takes the first result. test_tree_order gives the reason. */
+/* Return true if a tree deadlocks if a rank sends one segment more, or one fewer, to its parent
+ * before it takes the first result. test_tree_order gives the reason. */
 static bool halts_tree(const world *w, int rank, int more)
 {
     const ddl__plan *plan = w->ranks[rank].plan;
@@ -350,8 +351,8 @@ static bool halts_tree(const world *w, int rank, int more)
     return more > 0 ? rank % 2 == 0 && has_child : rank & (rank - 1);
 }
 
-/* Break step `i` of a rank's plan. False if the plan would stay right, because the change only
- * makes it slower or leads to the same result in another way. */
+/* Break step `i` of a rank's plan. Return false if the plan would stay right, because the change
+ * only makes it slower or leads to the same result in another way. */
 static bool break_step(world *w, int rank, uint32_t i, mutation how)
 {
     ddl__plan *plan = w->ranks[rank].plan;
@@ -407,7 +408,7 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     case OTHER_RETURNS: /* a result that is stored there and not taken from there is no error */
         step->returns ^= 1;
         return takes ? !old.returns && !barrier : old.returns;
-    case TELL_FIRST: /* before hearing; with 4 ranks nobody hears the same from another */
+    case TELL_FIRST: /* before the messages arrive; with 4 ranks no two get the same messages */
         step->skew = (uint32_t)plan->waves++;
         return barrier && takes && w->request.size == 4 && old.skew + 2 < plan->waves;
     case MUTATIONS: break;
@@ -415,7 +416,7 @@ static bool break_step(world *w, int rank, uint32_t i, mutation how)
     return false;
 }
 
-/* Whether some schedule detects the mutation; also true if it does not apply. */
+/* Return true if some schedule detects the mutation, or if it does not apply. */
 static bool noticed(const ddl__request *request, uint64_t uneven, mutation how, int rank,
                     uint32_t i, int *applied)
 {
@@ -540,7 +541,7 @@ static void test_tree_order(void)
         int wrong = n % 2 ? -1 : 1 + (int)random_below((uint64_t)request.size - 1);
         bool breaks = wrong >= 0 && request.kind == DDL__ALLREDUCE;
         for (int r = 0; r < request.size; r++) {
-            int parent = r & (r - 1); /* of an all-reduce, where rank 0 is the root */
+            int parent = r & (r - 1); /* in an all-reduce, whose root is rank 0 */
             leads[r] = r ? leads[parent] + (int)random_below(2) : 1;
             if (breaks && r == wrong)
                 leads[r] = leads[parent] - 1;

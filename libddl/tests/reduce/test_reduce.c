@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_reduce.c - every kernel of every instruction set that this CPU runs, to the bit, against a
- * scalar reference; so all of them equal each other, too. */
+/* test_reduce.c - every kernel of every instruction set that this CPU runs, compared bit for bit
+ * with a scalar reference, and therefore with each other. */
 #include <float.h>
 
 #include "base/dtype.h"
@@ -54,7 +54,7 @@ static void fill(ddl_dtype dtype, char *data, size_t count)
     }
 }
 
-/* `bytes` bytes that end where malloc's block ends, for ASan, and begin anywhere. */
+/* A buffer of `bytes` bytes that end where malloc's block ends, for ASan, and start anywhere. */
 typedef struct buffer {
     char *block, *data;
 } buffer;
@@ -119,7 +119,7 @@ static void run(const ddl__kernels *kernels, shape s, size_t alias, char *const 
     buffer_destroy(copy);
 }
 
-/* All counts and all places of dst, on every instruction set. */
+/* Run all counts and all positions of dst, on every instruction set. */
 static void run_all(shape s, char *const *operands)
 {
     static const size_t counts[] = {0, 1, 7, 15, 64, 1000, MAX_COUNT};
@@ -150,7 +150,7 @@ static void test_matrix(void)
 
 /* ----------------------------------------------------------------------------------- corners */
 
-/* One NaN, in any operand and any lane, is what comes out of min and max. */
+/* A NaN in any operand and any lane is the result of min and max. */
 static void test_nan(void)
 {
     enum { COUNT = 37, N = 3 };
@@ -176,7 +176,7 @@ static void test_nan(void)
         }
 }
 
-/* The greatest integers, where a quotient in too small a type would be rounded up. */
+/* Average the greatest integers, whose quotient would be rounded up in too small a type. */
 static void test_average(void)
 {
     enum { COUNT = 64 };

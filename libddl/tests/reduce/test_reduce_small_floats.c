@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_reduce_small_floats.c - conversions of fp8, f16 and bf16: the portable ones by themselves,
- * over all of them, and those of every instruction set through its kernels. */
+/* test_reduce_small_floats.c - conversions of fp8, f16 and bf16: the portable ones directly, over
+ * all values, and those of every instruction set through its kernels. */
 #include "reduce_reference.h"
 
-/* The portable conversions, to be tested by themselves. */
+/* Include the portable conversions to test them directly. */
 #define ISA   test
 #define WIDTH 16
 #include "reduce/kernels.h"
@@ -84,8 +84,9 @@ static void check_narrow(ddl_dtype dtype, uint32_t bits)
           (double)value, (unsigned)expected, (unsigned)got);
 }
 
-/* f32 at, before and after every f16 and every half way between neighbours, and one in between; as
- * the other formats have fewer digits, all their numbers and half ways are among these. */
+/* Narrow f32 values at, before and after every f16 and every midpoint between neighbours, and one
+ * value in between. The other formats have fewer digits, so all their numbers and midpoints are
+ * among these. */
 static void test_narrow(void)
 {
     for (uint32_t middle = 0; middle < 0x80000000; middle += 0x1000)
@@ -100,7 +101,7 @@ static void test_narrow(void)
         check_narrow(small[i % 2], (uint32_t)(random_bits() >> 32));
 }
 
-/* All numbers of a format with one other, through the kernels of every instruction set. */
+/* Combine all numbers of a format with one other, through the kernels of every instruction set. */
 static void check_pairs(ddl_dtype dtype, uint32_t with)
 {
     static char all[0x20000], other[0x20000], expected[0x20000], result[0x20000];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.h - the tests' one tool: CHECK(condition, "printf", ...) ends the program on failure. */
+/* check.h - the tests' assertion: CHECK(condition, "printf", ...) ends the program on failure. */
 #ifndef DDL_TESTS_CHECK_H
 #define DDL_TESTS_CHECK_H
 

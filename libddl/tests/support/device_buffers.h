@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_buffers.h - buffers on a GPU: that of the stand-in for libcuda.so.1 (cuda_standin),
- * or for tests/real_gpu.py of this machine. */
+/* device_buffers.h - buffers on a GPU: the stand-in for libcuda.so.1 (cuda_standin), or for
+ * tests/real_gpu.py a GPU of this machine. */
 #ifndef DDL_TESTS_DEVICE_BUFFERS_H
 #define DDL_TESTS_DEVICE_BUFFERS_H
 
@@ -21,8 +21,8 @@
 
 typedef unsigned long long device_count_fn(void);
 
-/* What the stand-in counts: launched host functions, calls that it lets fail. NULL with the real
- * driver. */
+/* Return a counter of the stand-in: launched host functions, or calls that it made fail. NULL with
+ * the real driver. */
 static inline device_count_fn *device_counter(const char *name)
 {
     device_count_fn *found;
@@ -40,7 +40,7 @@ static inline device_count_fn *device_failures(void)
     return device_counter("standin_failures");
 }
 
-/* Make this GPU the calling thread's. */
+/* Make this GPU the calling thread's current one. */
 static inline void device_start_on(int number)
 {
     CUdevice device;
@@ -63,7 +63,7 @@ static inline int device_count(void)
     return count;
 }
 
-/* The ranks take so many GPUs in turn, if there are so many. */
+/* The number of GPUs that the ranks use in turn, if there are as many. */
 static int device_gpus = 1;
 
 static inline void device_start_of(const ddl_comm *comm)
@@ -80,13 +80,11 @@ static inline CUstream device_stream(void)
     return stream;
 }
 
-/* Buffers are mapped by the virtual memory functions, as PyTorch can do; else each is an
- * allocation.
- */
+/* Map buffers by the virtual memory functions, as PyTorch can do; else each is an allocation. */
 static bool device_maps;
 enum { DEVICE_MAPPED = 2 << 20 };
 
-/* It stays to the end of the process. */
+/* Map memory, which stays until the end of the process. */
 static inline CUdeviceptr device_map(size_t bytes)
 {
     CUdevice device;
@@ -104,7 +102,7 @@ static inline CUdeviceptr device_map(size_t bytes)
     return address;
 }
 
-/* NULL for 0 bytes. */
+/* Return NULL for 0 bytes. */
 static inline void *device_alloc(size_t bytes)
 {
     CUdeviceptr address = 0;
@@ -126,7 +124,7 @@ static inline CUdeviceptr device_address(const void *memory)
     return (CUdeviceptr)(uintptr_t)memory;
 }
 
-/* A copy of host memory on the device. */
+/* Return a copy of host memory on the device. */
 static inline void *device_copy(const void *host, size_t bytes)
 {
     void *memory = device_alloc(bytes);

@@ -10,7 +10,7 @@ enum { KINDS = 9 };
 
 typedef struct call {
     const char *name;
-    int sent, received;               /* blocks; -1: one for each rank */
+    int sent, received;               /* number of blocks; -1: one for each rank */
     bool rooted_send, rooted_receive; /* only the root has the blocks */
     bool reduces;
 } call;
@@ -43,7 +43,7 @@ static inline size_t bytes_of(int blocks, int size, int64_t count, ddl_dtype dty
     return (size_t)(blocks < 0 ? size : blocks) * (size_t)count * ddl_dtype_size(dtype);
 }
 
-/* Finite values of any dtype whose sums stay exact. */
+/* Fill in finite values of any dtype whose sums stay exact. */
 static inline void fill(void *buffer, size_t bytes, ddl_dtype dtype, int rank)
 {
     size_t element = ddl_dtype_size(dtype);
@@ -62,8 +62,8 @@ static inline void fill(void *buffer, size_t bytes, ddl_dtype dtype, int rank)
 
 static const ddl_options on_device = {.struct_size = sizeof on_device, .memory = DDL_MEMORY_CUDA};
 
-/* The same operation on host memory and on the device: the same bits, also where nothing is to be
- * written. */
+/* Run the same operation on host memory and on the device, and compare all bits, including memory
+ * that must not be written. */
 static inline void compare(ddl_comm *comm, int kind, ddl_dtype dtype, int64_t count, bool in_place)
 {
     const call *c = &calls[kind];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_runs.h - runs a test of operations on buffers of a GPU in all ways. */
+/* device_runs.h - runs a test of operations on buffers of a GPU in all configurations. */
 #ifndef DDL_TESTS_DEVICE_RUNS_H
 #define DDL_TESTS_DEVICE_RUNS_H
 
@@ -20,7 +20,8 @@ static inline void run_once(const char *name, process_fn *fn, uint32_t links)
     n_runs++;
 }
 
-/* What runs between the copies is the same over TCP. Buffers are mapped in one of the runs. */
+/* Run over both kinds of links. The steps between the copies are the same over TCP. Buffers are
+ * mapped in one of the runs. */
 static inline void run_both(const char *name, process_fn *fn, bool in_any_case)
 {
     run_once(name, fn, DDL_LINK_SHM);
@@ -30,8 +31,8 @@ static inline void run_both(const char *name, process_fn *fn, bool in_any_case)
     device_maps = false;
 }
 
-/* Streams of a GPU may share a queue, where nothing runs before what was queued earlier. Freeing an
- * allocation would wait for all of them. */
+/* Run with all streams of a GPU in one queue, in which nothing runs before what was queued earlier.
+ * Freeing an allocation would wait for all of them. */
 static inline void run_in_one_queue(const char *name, process_fn *fn)
 {
     char text[64];
@@ -48,11 +49,11 @@ static inline void run_in_one_queue(const char *name, process_fn *fn)
 typedef struct device_test {
     const char *name;
     process_fn *fn;
-    bool one_queue;   /* a run more, but not under sanitizers */
+    bool one_queue;   /* an additional run, but not under sanitizers */
     bool in_any_case; /* over TCP even under sanitizers */
 } device_test;
 
-/* All, or the one that argv[1] names. */
+/* Run all tests, or the one that argv[1] names. */
 static inline void run_device_tests(const device_test *tests, size_t n, int argc, char **argv)
 {
     for (const device_test *t = tests; t < tests + n; t++) {

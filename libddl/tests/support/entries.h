@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* entries.h - counts what a process has, by the entries of a folder such as /proc/self/fd. */
+/* entries.h - counts a process's resources by the entries of a folder such as /proc/self/fd. */
 #ifndef DDL_TESTS_ENTRIES_H
 #define DDL_TESTS_ENTRIES_H
 

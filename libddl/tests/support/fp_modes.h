@@ -7,7 +7,7 @@
 #include "base/fp_mode.h"
 #include "reduce_reference.h"
 
-/* Flushing subnormals, of operands (x86) and results; rounding up; both. */
+/* Modes: flushing subnormals, of operands (x86) and results; rounding up; both. */
 #if defined(__x86_64__)
 enum { MODE_FLUSH = 0x9fc0, MODE_UP = 0x5f80, MODE_FLUSH_UP = 0xdfc0, HAS_MODES = 1 };
 #elif defined(__aarch64__)
@@ -16,7 +16,8 @@ enum { MODE_FLUSH = 1 << 24, MODE_UP = 1 << 22, MODE_FLUSH_UP = 5 << 22, HAS_MOD
 enum { MODE_FLUSH, MODE_UP, MODE_FLUSH_UP, HAS_MODES = 0 };
 #endif
 
-/* Numbers of which half are subnormal, of both signs, with all bits of the fraction in use. */
+/* Fill in numbers of both signs with all bits of the fraction in use, of which half are
+ * subnormal. */
 static inline void fill_mixed(ddl_dtype dtype, char *data, size_t count)
 {
     const traits *t = &types[dtype];

@@ -2,17 +2,18 @@
 /* hierarchical_checker.h - the hierarchical plans of all ranks of a machine, executed in one
  * process.
  *
- * Ranks of a host share one bounded window, others are joined by wires with few slots. Spans that
- * a link may lend are compared when they arrive. There are two operators: a hash that neither
- * commutes nor associates checks the order of additions; a plain sum checks that every contribution
- * came exactly once, in any order. Finishing a reduction scrambles the result. */
+ * Ranks of a host share one bounded window, others are connected by wires with few slots. Spans
+ * that a link may send without a copy are compared when they arrive. There are two operators: a
+ * hash that neither commutes nor associates checks the order of additions; a plain sum checks that
+ * every contribution arrived exactly once, in any order. Finishing a reduction scrambles the
+ * result. */
 #ifndef DDL_TESTS_HIERARCHICAL_CHECKER_H
 #define DDL_TESTS_HIERARCHICAL_CHECKER_H
 
 #include "plan/exchanges.h"
 #include "plan_spans.h"
 
-typedef struct inbox { /* of one sender */
+typedef struct inbox { /* the spans of one sender */
     uint32_t from;
     queue spans;
 } inbox;
@@ -24,18 +25,18 @@ typedef struct member {
     uint32_t step;
     inbox *inboxes;
     unsigned n_inboxes;
-    outlet published;    /* to the own host, not yet freed */
+    outlet published;    /* spans for its own host that are not freed */
     int64_t wire, local; /* bytes sent */
 } member;
 
 typedef struct machine {
     ddl__request request;
     const ddl__topology *topology;
-    bool ordered;    /* adding by the hash */
-    bool one_window; /* all ranks share memory, whatever the topology says */
+    bool ordered;    /* add by the hash */
+    bool one_window; /* all ranks share memory, whatever the topology is */
     unsigned slots;
     member *members;
-    const char *error; /* the first */
+    const char *error; /* the first error */
 } machine;
 
 static uint64_t add(const machine *m, uint64_t a, uint64_t b)
@@ -78,7 +79,7 @@ static bool share_memory(const machine *m, uint32_t a, uint32_t b)
                                 ddl__topology_group(m->topology, DDL__HOSTS, (int)b);
 }
 
-/* Free the spans that came over a wire and were not taken. */
+/* Free the spans that arrived over a wire and were not taken. */
 static void drop_inbox(machine *m, uint32_t rank, inbox *box)
 {
     queue *q = &box->spans;
@@ -151,7 +152,8 @@ static bool has_room(machine *m, uint32_t r, const ddl__step *step, int64_t coun
     return true;
 }
 
-/* All ranks of the host read one span. On wires each target has its own span, which it frees. */
+/* Publish a span. All ranks of the host read one span. On wires each target has its own span, which
+ * it frees. */
 static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_t *memory,
                     int64_t count)
 {
@@ -174,7 +176,7 @@ static void publish(machine *m, uint32_t r, const ddl__step *step, const uint64_
     }
 }
 
-/* Read the next span of a peer. False if it is not as expected. */
+/* Read the next span of a peer. Return false if it is not as expected. */
 static bool consume(machine *m, uint32_t r, uint32_t from, int64_t count, uint64_t *values)
 {
     const char *error = NULL;
@@ -211,7 +213,7 @@ static bool inside(const machine *m, int64_t start, int64_t count)
     return start >= 0 && start + count <= m->request.count;
 }
 
-/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. Return false if it is blocked or wrong. */
 static bool run_step(machine *m, uint32_t r, const ddl__step *step, int64_t k, int64_t count)
 {
     member *me = &m->members[r];
@@ -239,7 +241,7 @@ static bool run_step(machine *m, uint32_t r, const ddl__step *step, int64_t k, i
     return !m->error;
 }
 
-/* Run a rank until it has made so many steps or is blocked. */
+/* Run a rank until it has made `limit` steps or is blocked. */
 static int run_rank(machine *m, uint32_t r, int limit)
 {
     member *me = &m->members[r];
@@ -265,7 +267,7 @@ static bool all_done(const machine *m)
 
 /* -------------------------------------------------------------------------------------- results */
 
-/* Element i reduced over a group of a level, the children of the group in order. */
+/* Return element i reduced over a group of a level, the children of the group in order. */
 static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int level, int group,
                         int64_t i)
 {
@@ -284,8 +286,8 @@ static uint64_t reduced(const machine *m, const ddl__hierarchy *hierarchy, int l
     return value;
 }
 
-/* Compare rank 0's result with the expected one: in the order of the hierarchy, or in any order if
- * that is NULL. */
+/* Compare rank 0's result with the expected one: in the order of the hierarchy, or if that is NULL,
+ * in any order. */
 static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
 {
     const uint64_t *out = m->members[0].out;
@@ -312,7 +314,7 @@ static const char *verify(const machine *m, const ddl__hierarchy *hierarchy)
     return NULL;
 }
 
-/* NULL if all is right. Ranks take turns of random or of maximal length. */
+/* Execute the plans. NULL if all is right. Ranks take turns of random or of maximal length. */
 static const char *execute(machine *m, bool at_random, const ddl__hierarchy *hierarchy)
 {
     uint32_t size = (uint32_t)m->request.size;

@@ -5,8 +5,8 @@
 
 #include "plan_spans.h"
 
-/* Hosts of so many ranks, in racks and aisles as described. Ranks are numbered host by host, or at
- * random. */
+/* Create hosts with these numbers of ranks, in racks and aisles as described. Ranks are numbered
+ * host by host, or at random. */
 static ddl__topology *topology_of(const int *hosts, int n, const char *racks, bool shuffled)
 {
     int size = 0;

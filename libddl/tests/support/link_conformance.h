@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link_conformance.h - what every kind of link must do. A test program supplies a factory of stars
- * (a centre joined to a few leaves) and calls ddl__link_conformance. */
+/* link_conformance.h - the requirements on every kind of link. A test program supplies a factory of
+ * stars (a centre joined to a few leaves) and calls ddl__link_conformance. */
 #ifndef DDL_TESTS_LINK_CONFORMANCE_H
 #define DDL_TESTS_LINK_CONFORMANCE_H
 
@@ -8,7 +8,8 @@
 
 /* ----------------------------------------------------------------------------------- streams */
 
-/* Spans 0 to `total` from one end to the other, each side driven by calls that do not block. */
+/* A stream of spans 0 to `total` from one end to the other, each side driven by calls that do not
+ * block. */
 typedef struct stream {
     ddl__link *to, *from;
     uint64_t total, sent, received;
@@ -40,7 +41,7 @@ static bool stream_send(stream *s)
         sent = publish_span(&s->to, 1, k, bytes);
     } else {
         if (flushed) {
-            memset(s->user, 0xee, s->used); /* ours again: spoil it */
+            memset(s->user, 0xee, s->used); /* the link no longer uses it: overwrite it */
             s->used = 0;
         }
         if (s->used + bytes > LENT)
@@ -77,7 +78,7 @@ static void test_both_ways(const star_factory *factory)
             stream_receive(&out);
         if (turn % 1024 < 512)
             stream_receive(&in);
-        /* Events that nobody waits for change nothing. */
+        /* Events for which no one waits change nothing. */
         if (turn % 7 == 0)
             s.leaf[0]->ops->poll(s.leaf[0]);
         check_open(s.centre[0]);
@@ -128,8 +129,8 @@ static void *end_drive(void *argument)
     return NULL;
 }
 
-/* `there` spans from the centre and `back` from the leaf. A sender that sleeps for want of room is
- * woken by a release alone if nothing comes back. */
+/* Send `there` spans from the centre and `back` from the leaf. If nothing is sent back, only a
+ * release wakes a sender that sleeps for lack of room. */
 static void test_threads(const star_factory *factory, uint64_t there, uint64_t back, bool sleeps)
 {
     star s = star_create(factory, 1);
@@ -168,7 +169,7 @@ static void test_close_from_thread(const star_factory *factory)
     }
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
-    /* A span that was under way at the moment may have to be cut off. */
+    /* A span that was in progress may have to be cut off. */
     CHECK(s.leaf[0]->state == DDL__LINK_LOST || !strcmp(s.leaf[0]->reason, "enough"),
           "state %d: %s", s.leaf[0]->state, s.leaf[0]->reason);
     flush_soon(s.centre[0]);
@@ -178,7 +179,7 @@ static void test_close_from_thread(const star_factory *factory)
 
 /* ------------------------------------------------------------------------- spans and readers */
 
-/* Each size by itself: published or sent from an odd address, peeked at or taken. */
+/* Send each size alone: published or sent from an odd address, peeked at or taken. */
 static void test_sizes(const star_factory *factory)
 {
     static unsigned char memory[LARGEST + 1];
@@ -196,7 +197,7 @@ static void test_sizes(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* A look at what comes next consumes nothing, and sees all that was sent before the end. */
+/* A check for the next span consumes nothing, and sees all that was sent before the end. */
 static void test_next(const star_factory *factory)
 {
     static unsigned char scratch[LARGEST + 8];
@@ -220,7 +221,7 @@ static void test_next(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* A full link refuses, and takes more once the reader has made room; nothing is lost. */
+/* A full link refuses spans, and takes more once the reader has made room; nothing is lost. */
 static void test_full(const star_factory *factory, bool user)
 {
     static unsigned char memory[LARGEST], scratch[LARGEST + 8];
@@ -255,7 +256,7 @@ static void test_full(const star_factory *factory, bool user)
     star_destroy(factory, &s);
 }
 
-/* Span k goes to all leaves, to the second, or to the others. */
+/* Return true if span k goes to this leaf: to all, to the second, or to the others. */
 static bool is_target(unsigned leaf, uint64_t k)
 {
     return k % 4 < 2 || (k % 4 == 2) == (leaf == 1);
@@ -270,7 +271,7 @@ static unsigned targets_of(const star *s, uint64_t k, ddl__link **to)
     return n;
 }
 
-/* Several readers of one span, each holding it for as long as it likes. */
+/* Several readers of one span each hold it for any time. */
 static void test_readers(const star_factory *factory)
 {
     star s = star_create(factory, LEAVES);
@@ -288,7 +289,7 @@ static void test_readers(const star_factory *factory)
             check_open(leaf);
             while (next[i] < total && !is_target(i, next[i]))
                 next[i]++;
-            /* The last pauses for so long that the centre must wait for it. */
+            /* The last reader pauses for so long that the centre must wait for it. */
             if (next[i] == total || (i == 2 && turn % 4096 < 2048))
                 continue;
             if (held[i] && mixed(turn) % (2 + i) == 0) {
@@ -356,7 +357,7 @@ static void test_readers_threaded(const star_factory *factory)
 
 enum { ROUNDS = LONG_STREAM * 2 / 3 };
 
-/* Wait for span k as a driver does that has nothing else to do. */
+/* Wait for span k like a driver that has nothing else to do. */
 static void read_asleep(ddl__link *link, int epoll, uint64_t k, size_t bytes,
                         unsigned char *scratch)
 {
@@ -408,7 +409,7 @@ static void test_sleep(const star_factory *factory)
 
 /* ---------------------------------------------------------------------------------- failures */
 
-/* A span that is not the expected one is reported and the sender can be told. */
+/* A span that is not the expected one is reported, and the sender can be notified. */
 static void test_mismatch(const star_factory *factory)
 {
     static unsigned char scratch[2000];
@@ -494,8 +495,8 @@ static unsigned sockets_of(const star_factory *factory, const star *s, const ddl
     return 1;
 }
 
-/* Close this process's copy of a link's descriptors, as the end of its process would. If the other
- * end does not find that out itself, tell it. */
+/* Close this process's copy of a link's descriptors, as the exit of its process would. If the other
+ * end does not detect that itself, notify it. */
 static void pull_plug(const star_factory *factory, const star *s, ddl__link *link, ddl__link *other)
 {
     if (other->ops->peer_ended) {
@@ -525,11 +526,12 @@ static void test_lost(const star_factory *factory)
 static void test_killed(const star_factory *factory)
 {
     star s = star_create(factory, 1);
-    if (s.leaf[0]->ops->peer_ended) { /* it is told: see the tests of whole processes */
+    /* the link must be notified: see the tests of whole processes */
+    if (s.leaf[0]->ops->peer_ended) {
         star_destroy(factory, &s);
         return;
     }
-    /* The child stands for a peer: it holds the other end, as no child of ours would. */
+    /* The child plays a peer: it holds the other end, as no child of ours would. */
     int held[SOCKETS];
     unsigned n = sockets_of(factory, &s, s.leaf[0], held);
     for (unsigned i = 0; i < n; i++)
@@ -551,7 +553,7 @@ static void test_killed(const star_factory *factory)
     star_destroy(factory, &s);
 }
 
-/* A link that moves spans and leaves the peer's fate to another. */
+/* Test a link that moves spans and leaves the detection of the peer's end to another link. */
 static inline void ddl__link_conformance_beside(const star_factory *factory)
 {
     test_sizes(factory);
@@ -567,7 +569,7 @@ static inline void ddl__link_conformance_beside(const star_factory *factory)
 
 static inline void ddl__link_conformance(const star_factory *factory)
 {
-    test_killed(factory); /* forks, and so comes before the threads */
+    test_killed(factory); /* it forks, so it must run before threads start */
     ddl__link_conformance_beside(factory);
     test_readers(factory);
     test_readers_threaded(factory);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link_star.h - a link's end and its peers' for tests: spans with contents that tell them apart,
- * and waiting for them. */
+/* link_star.h - a link's end and its peers' for tests: spans with distinct contents, and waiting
+ * for them. */
 #ifndef DDL_TESTS_LINK_STAR_H
 #define DDL_TESTS_LINK_STAR_H
 
@@ -26,14 +26,16 @@ typedef struct star {
     unsigned leaves;
     ddl__link *centre[LEAVES]; /* the centre's links, one outlet */
     ddl__link *leaf[LEAVES];   /* leaf[i] is the other end of centre[i] */
-    void *own;                 /* the factory's */
+    void *own;                 /* the factory's data */
 } star;
 
-/* Links must carry spans of LARGEST bytes. Each node of the star may have a thread of its own. */
+/* The functions that create and destroy a star. Links must carry spans of LARGEST bytes. Each node
+ * of the star may have its own thread. */
 typedef struct star_factory {
-    void (*create)(star *s);  /* the links, given s->leaves */
-    void (*destroy)(star *s); /* what else create made; the links are destroyed already */
-    /* The descriptors that end with a link's process, and their number; NULL: link->fd is all. */
+    void (*create)(star *s);  /* create the links, given s->leaves */
+    void (*destroy)(star *s); /* destroy what else create made; the links are already destroyed */
+    /* Return the descriptors that end with a link's process, and their number; NULL: only
+     * link->fd. */
     unsigned (*sockets)(const star *s, const ddl__link *link, int fds[SOCKETS]);
 } star_factory;
 
@@ -74,7 +76,7 @@ static ddl__signature signature_of(uint64_t k)
     return (ddl__signature){{k, mixed(k)}};
 }
 
-/* Mostly short, odd lengths included; now and then up to LARGEST. */
+/* Return a size: mostly short, including odd lengths; now and then up to LARGEST. */
 static size_t size_of(uint64_t k)
 {
     uint64_t r = mixed(k + 1);
@@ -83,7 +85,7 @@ static size_t size_of(uint64_t k)
     return 1 + r % (k % 50 == 0 ? 128 * 1024 : k % 5 == 0 ? 6000 : 100);
 }
 
-/* Content changes from span to span and from place to place. */
+/* Fill in content that differs from span to span and from position to position. */
 static void fill(void *memory, size_t bytes, uint64_t k)
 {
     uint64_t word = mixed(k) | 1;
@@ -126,7 +128,7 @@ static bool send_span(ddl__link *const *to, unsigned n, const void *memory, uint
     return to[0]->ops->send_user(to, n, memory, bytes, &signature);
 }
 
-/* Peek at span k; leave it. */
+/* Peek at span k without consuming it. */
 static bool peek_span(ddl__link *from, uint64_t k, size_t bytes)
 {
     ddl__signature signature = signature_of(k);
@@ -138,7 +140,7 @@ static bool peek_span(ddl__link *from, uint64_t k, size_t bytes)
     return true;
 }
 
-/* Whether a span is there, which must be span k; leave it. */
+/* Return true if a span is there, which must be span k, without consuming it. */
 static bool span_is_next(ddl__link *from, uint64_t k, size_t bytes)
 {
     ddl__signature signature, expected = signature_of(k);
@@ -150,8 +152,8 @@ static bool span_is_next(ddl__link *from, uint64_t k, size_t bytes)
     return true;
 }
 
-/* Receive span k by peeking or, every third, by taking it to an address that is mostly odd; every
- * fourth only when it is known to be the next. */
+/* Receive span k by peeking or, every third, by taking it to a mostly odd address; every fourth
+ * only when it is known to be the next. */
 static bool read_span(ddl__link *from, uint64_t k, size_t bytes, unsigned char *scratch)
 {
     if (k % 4 == 0 && !span_is_next(from, k, bytes))
@@ -177,7 +179,7 @@ static void check_open(const ddl__link *link)
     CHECK(link->state == DDL__LINK_OPEN, "state %d: %s", link->state, link->reason);
 }
 
-/* In a loop that makes progress: fails when it has run for long. */
+/* Call in a loop that makes progress: fails if it has run for too long. */
 static void check_time(int64_t since, const char *what)
 {
     CHECK(ddl__now() - since < 60000 * (int64_t)MS, "no %s within a minute", what);
@@ -199,7 +201,7 @@ static void read_soon(ddl__link *to, ddl__link *from, uint64_t k, size_t bytes)
     }
 }
 
-/* Wait by the link's fd alone, at most a second, until the link is in `state`. */
+/* Wait on the link's fd alone, at most a second, until the link is in `state`. */
 static void check_becomes(ddl__link *link, ddl__link_state state)
 {
     for (int64_t since = ddl__now(); link->state == DDL__LINK_OPEN;) {
@@ -211,7 +213,7 @@ static void check_becomes(ddl__link *link, ddl__link_state state)
     CHECK(link->state == state, "state %d, not %d: %s", link->state, state, link->reason);
 }
 
-/* As a driver does it: edge-triggered. */
+/* Watch as a driver does: edge-triggered. */
 static int epoll_on(ddl__link *link)
 {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -222,7 +224,7 @@ static int epoll_on(ddl__link *link)
     return epoll;
 }
 
-static const ddl__fences *fences; /* that are promised, if any */
+static const ddl__fences *fences; /* announced fences, if any */
 static void announce_sleep(ddl__link *link)
 {
     link->ops->sleeping(link, true);

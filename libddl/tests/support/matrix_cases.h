@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matrix_cases.h - the parameters of the matrix, which of their combinations make sense, and how
- * some of these are chosen: all, a covering array over all pairs of values, or a sample. */
+/* matrix_cases.h - the parameters of the matrix, the valid combinations, and the choice of some of
+ * these: all, a covering array over all pairs of values, or a sample. */
 #ifndef DDL_TESTS_MATRIX_CASES_H
 #define DDL_TESTS_MATRIX_CASES_H
 
@@ -13,7 +13,7 @@ typedef enum parameter { RANKS, OPERATION, DTYPE, OP, COUNT, PLACE, MODE, PARAME
 enum { VALUES_MAX = 18 };
 enum { PAIRS_MAX = PARAMETERS * VALUES_MAX * PARAMETERS * VALUES_MAX };
 
-/* NULL ends each; those of OPERATION and DTYPE come from their tables. */
+/* Names of values; NULL ends each list. The names of OPERATION and DTYPE come from their tables. */
 static const char *value_names[PARAMETERS][VALUES_MAX] = {
     [RANKS] = {"1", "2", "3", "4", "5", "8"},
     [OP] = {"none", "sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor",
@@ -29,7 +29,7 @@ enum { BLOCKING, ASYNC, GROUPED };
 /* The largest count is for few ranks and short elements. */
 enum { LARGE = 100003, LARGEST = 1048579, LARGEST_RANKS = 4, LARGEST_ELEMENT = 4 };
 
-/* Indices into the values. */
+/* The indices of the values of one combination. */
 typedef struct combination {
     unsigned char v[PARAMETERS];
     bool chosen;
@@ -40,7 +40,7 @@ typedef struct cases {
     size_t n;
 } cases;
 
-/* Whether a combination that fulfils the table of operations exists; given by test_matrix.c. */
+/* True if a combination that fits the table of operations exists; defined by test_matrix.c. */
 static bool sensible(const combination *c);
 
 static int ranks_of(const combination *c)
@@ -54,7 +54,7 @@ static int64_t count_of(const combination *c)
     return counts[c->v[COUNT]];
 }
 
-/* p - 1 and p may be 0 and 1, or p - 1 be 1, which are there already. */
+/* Return true if p - 1 or p repeats a value that is already there. */
 static bool repeated(const combination *c)
 {
     return (c->v[COUNT] == 2 || c->v[COUNT] == 3) && count_of(c) < 2;
@@ -68,7 +68,7 @@ static int values_of(parameter p)
     return n;
 }
 
-/* In the order of the parameters, the first one slowest. */
+/* Return all cases in the order of the parameters, the first one slowest. */
 static cases every_case(void)
 {
     size_t room = 1;
@@ -101,7 +101,8 @@ static int new_pairs(const combination *c, const bool *covered)
     return n;
 }
 
-/* Greedy: of the shuffled cases first those that cover many new pairs, last those with one. */
+/* Choose greedily: of the shuffled cases first those that cover many new pairs, last those with
+ * one. */
 static void choose_pairwise(cases *all)
 {
     bool *covered = calloc(PAIRS_MAX, sizeof *covered);
@@ -126,14 +127,14 @@ static void choose_pairwise(cases *all)
     free(order);
 }
 
-/* Every step-th; a step of 1 takes all. */
+/* Choose every step-th case; a step of 1 chooses all. */
 static void choose_each(cases *all, size_t step)
 {
     for (size_t k = 0; k < all->n; k += step)
         all->all[k].chosen = true;
 }
 
-/* Drop what the filter "parameter=value" does not let through; false if it is none. */
+/* Drop cases that do not match the filter "parameter=value". Return false if it is not a filter. */
 static bool filtered(cases *all, const char *filter)
 {
     for (int p = 0; p < PARAMETERS; p++) {
@@ -151,7 +152,7 @@ static bool filtered(cases *all, const char *filter)
     return false;
 }
 
-/* Keep each n-th of the chosen, beginning with the i-th. */
+/* Keep each n-th of the chosen cases, starting with the i-th. */
 static void keep_shard(cases *all, size_t i, size_t n)
 {
     size_t seen = 0;
@@ -160,7 +161,7 @@ static void keep_shard(cases *all, size_t i, size_t n)
             all->all[k].chosen = seen++ % n == i;
 }
 
-/* The filters that choose this case alone. */
+/* Return the filters that choose only this case. */
 static const char *described(const combination *c, char text[256])
 {
     int n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matrix_values.h - what ranks contribute, and what a reduction of it must be, computed by plain
- * loops in the widest types. Values repeat after PERIOD elements, so one period tells them all. */
+/* matrix_values.h - the operands of ranks and the expected result of their reduction, computed by
+ * plain loops in the widest types. Values repeat after PERIOD elements, so one period is enough. */
 #ifndef DDL_TESTS_MATRIX_VALUES_H
 #define DDL_TESTS_MATRIX_VALUES_H
 
@@ -22,8 +22,8 @@ typedef enum values {
 
 typedef enum family { BOOLS, SIGNED, UNSIGNED, FLOATS, COMPLEX } family;
 
-/* For floats: the bits of the mantissa, the exponents of normal numbers, and up to where eight
- * integers have an exact sum. */
+/* For floats: the bits of the mantissa, the exponents of normal numbers, and the limit up to which
+ * eight integers have an exact sum. */
 typedef struct type {
     const char *name;
     ddl_dtype dtype;
@@ -54,7 +54,7 @@ static const type types[] = {
 };
 enum { TYPES = sizeof types / sizeof *types };
 
-/* An element as wide as can be: integers sign-extended in `u`, floats in `re`. */
+/* An element in the widest type: integers sign-extended in `u`, floats in `re`. */
 typedef struct number {
     uint64_t u;
     double re, im;
@@ -80,7 +80,7 @@ static uint64_t mixed(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Truncated to t's width, then extended again. */
+/* Return `u` truncated to t's width, then extended again. */
 static uint64_t wrapped(const type *t, uint64_t u)
 {
     unsigned spare = 64 - 8 * (unsigned)t->size;
@@ -102,7 +102,7 @@ static double drawn_float(const type *t, ddl_op op, values kind, int size, uint6
     return sign * ldexp(whole, t->lowest + (int)(high % (unsigned)(t->highest - t->lowest)));
 }
 
-/* Element i of rank r, of size ranks. */
+/* Return element i of rank r, of `size` ranks. */
 static number drawn(const type *t, ddl_op op, values kind, int size, int r, int i)
 {
     uint64_t seed = ((uint64_t)t->dtype << 8 | (uint64_t)op) << 32;
@@ -119,7 +119,7 @@ static number drawn(const type *t, ddl_op op, values kind, int size, int r, int 
     return n;
 }
 
-/* The nearest float of this format, ties to even; for what it can hold. */
+/* Return the nearest float of this format, ties to even, for values in its range. */
 static uint32_t encoded(const type *t, double value)
 {
     int e = 0;
@@ -224,13 +224,13 @@ static number combined_floats(ddl_op op, number a, number b)
     return a;
 }
 
-/* All below 64 bits accumulate, hence divide, in f32. */
+/* Divide a sum. All floats below 64 bits accumulate, hence divide, in f32. */
 static double divided(const type *t, double sum, int size)
 {
     return t->mantissa == 52 ? sum / size : (double)((float)sum / (float)size);
 }
 
-/* The reduction of size elements. */
+/* Return the reduction of `size` elements. */
 static number combined(const type *t, ddl_op op, const number *n, int size)
 {
     number all = n[0];

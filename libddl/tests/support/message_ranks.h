@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* message_ranks.h - messages between ranks of one process, with contents that tell them apart, and
- * the loop over links, tests and numbers of ranks. */
+/* message_ranks.h - messages between ranks of one process, with distinct contents, and the loop
+ * over links, tests and numbers of ranks. */
 #ifndef DDL_TESTS_MESSAGE_RANKS_H
 #define DDL_TESTS_MESSAGE_RANKS_H
 
@@ -19,7 +19,7 @@ static uint64_t mixed(uint64_t k)
     return k ^ k >> 31;
 }
 
-/* Content that tells messages and places apart. */
+/* Return content that distinguishes messages and positions. */
 static unsigned char byte_of(uint64_t message, size_t i)
 {
     return (unsigned char)(mixed(message) + i * 7 + i / 251);
@@ -56,7 +56,7 @@ static ddl_status recv_bytes(ddl_comm *comm, void *data, size_t n, int from, int
     return ddl_recv(comm, data, (int64_t)n, DDL_U8, from, tag, sender, NULL, work);
 }
 
-/* Message k from one rank to another. */
+/* Return the number of message k from one rank to another. */
 static uint64_t name_of(int from, int to, int k)
 {
     return (uint64_t)from << 40 | (uint64_t)to << 20 | (uint64_t)k;
@@ -65,10 +65,10 @@ static uint64_t name_of(int from, int to, int k)
 typedef struct message_test {
     const char *name;
     rank_fn *fn;
-    int least, most; /* ranks */
+    int least, most; /* fewest and most ranks */
 } message_test;
 
-/* Arguments: the kind of links, then the test; all of them without. */
+/* Run the tests. Arguments: the kind of links, then the test; without any, all. */
 static inline int run_message_tests(int argc, char **argv, const message_test *tests, size_t n)
 {
     static const struct {

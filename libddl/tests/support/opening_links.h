@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening_links.h - a member dies, or is gone, while a pair opens its link; for the tests of links
- * that are opened when used. The test defines SIZE and VICTIM before, and says when
- * the moments of dialing and the end of answering are reached. Ranks are processes. */
+/* opening_links.h - a member dies, or is dead, while a pair opens its link; for the tests of links
+ * that are opened on first use. The test defines SIZE and VICTIM before, and reports when the
+ * moments of dialing and the end of answering are reached. Ranks are processes. */
 #ifndef DDL_TESTS_OPENING_LINKS_H
 #define DDL_TESTS_OPENING_LINKS_H
 
@@ -12,7 +12,7 @@
 static atomic_int *arrived; /* for reach_step */
 static const ddl_comm_config config = {.struct_size = sizeof config, .timeout_ms = 40000};
 
-/* Where this process dies, or fails, while a link is being opened. */
+/* The moment at which this process dies, or fails, while a link is being opened. */
 typedef enum moment {
     NEVER,
     BEFORE_DIALING,
@@ -42,7 +42,7 @@ bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
     return __real_ddl__answer_prove(job, session, label, answer);
 }
 
-/* The `n`th barrier of `size` ranks, without libddl. */
+/* Pass the `n`th barrier of `size` ranks, without libddl. */
 static void reach_step(int n, int size)
 {
     double end = seconds() + 40;
@@ -63,7 +63,7 @@ static void exchange(ddl_comm *comm, int peer)
     CHECK(in == peer, "%d from %d", in, peer);
 }
 
-/* As errors name it. */
+/* Return the victim's name in errors. */
 static const char *victim_name(void)
 {
     static char name[24];
@@ -71,8 +71,8 @@ static const char *victim_name(void)
     return name;
 }
 
-/* The victim dies while it opens its link with rank 0, or rank 0 with it. All others learn who has
- * died, and go on. */
+/* The victim dies while it opens its link with rank 0, or rank 0 with it. All others learn which
+ * rank has died, and continue. */
 static int dies_opening(ddl_comm *comm, moment at, bool victim_dials)
 {
     int rank = ddl_comm_rank(comm);
@@ -124,7 +124,7 @@ static int dies_after_answering(ddl_comm *comm)
     return dies_opening(comm, AFTER_ANSWERING, false);
 }
 
-/* A member is gone, when its link is first used. */
+/* A member is dead or stopped when its link is first used. */
 static int absent(ddl_comm *comm, int signal, const char *said)
 {
     int rank = ddl_comm_rank(comm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_results.h - what the simulated ranks must have in their buffers at the end: each algorithm's
- * result in its order of additions. */
+/* plan_results.h - the expected buffers of the simulated ranks at the end: each algorithm's result
+ * in its order of additions. */
 #ifndef DDL_TESTS_PLAN_RESULTS_H
 #define DDL_TESTS_PLAN_RESULTS_H
 
@@ -11,7 +11,7 @@ static bool is_ring(const world *w)
     return strcmp(w->ranks[0].plan->name, "ring") == 0;
 }
 
-/* Element i reduced over the hosts of a tree from a position on, as tree.c says. */
+/* Return element i reduced over the hosts of a tree from a position on, as in tree.c. */
 static uint64_t reduced_by_tree(const world *w, int position, int64_t i)
 {
     const ddl__request *q = &w->request;
@@ -31,8 +31,8 @@ static uint64_t reduced_by_tree(const world *w, int position, int64_t i)
     return all;
 }
 
-/* The result of a reduction. A ring adds a share up from the rank after its own one, a chain from
- * the rank after the root, others from rank 0. */
+/* Compute the result of a reduction. A ring adds a share up from the rank after its own one, a
+ * chain from the rank after the root, others from rank 0. */
 static void expect_reduced(const world *w, uint64_t *want)
 {
     const ddl__request *request = &w->request;
@@ -50,8 +50,8 @@ static void expect_reduced(const world *w, uint64_t *want)
     }
 }
 
-/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
- */
+/* Return the result of hosts: a block is added up over its own host, then over the other hosts
+ * backwards. */
 static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
 {
     const ddl__topology *t = w->request.topology;
@@ -71,7 +71,8 @@ static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
     return scramble(all);
 }
 
-/* The result of leaders: from the host before the root's backwards to the root's, rank by rank. */
+/* Return the result of leaders: from the host before the root's backwards to the root's, rank by
+ * rank. */
 static uint64_t reduced_by_leaders(const world *w, int64_t i)
 {
     const ddl__topology *t = w->request.topology;
@@ -88,7 +89,7 @@ static uint64_t reduced_by_leaders(const world *w, int64_t i)
     return scramble(all);
 }
 
-/* The expected content that comes from the other ranks' send buffers. */
+/* Compute the expected content that comes from the other ranks' send buffers. */
 static void expect_blocks(const world *w, int r, uint64_t *want)
 {
     const simulated_rank *me = &w->ranks[r];
@@ -111,7 +112,7 @@ static void expect_ordered(const world *w, uint64_t *want)
     }
 }
 
-/* The expected recv buffer of a rank. `want` has its content before the operation. */
+/* Compute the expected recv buffer of a rank. `want` has its content before the operation. */
 static void expect(const world *w, int r, uint64_t *want)
 {
     const simulated_rank *me = &w->ranks[r];

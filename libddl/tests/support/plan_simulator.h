@@ -2,9 +2,9 @@
 /* plan_simulator.h - the plans of all ranks, executed in one process without sockets or threads.
  *
  * The operator is a hash that neither commutes nor associates, and finishing a reduction scrambles
- * it, so a result is right only if every contribution came once and in order, and was finished
- * once. Links have only as much room as plan.h requires. Spans that a link may lend are compared
- * when they arrive. */
+ * it, so a result is right only if every contribution arrived once and in order, and was finished
+ * once. Links have only as much room as plan.h requires. Spans that a link may send without a copy
+ * are compared when they arrive. */
 #ifndef DDL_TESTS_PLAN_SIMULATOR_H
 #define DDL_TESTS_PLAN_SIMULATOR_H
 
@@ -14,30 +14,30 @@ enum { RANKS_MAX = 64 };
 
 typedef struct simulated_rank {
     ddl__plan *plan;
-    int parts; /* of an ordered sum, behind one another in `in` */
+    int parts; /* parts of an ordered sum, one behind another in `in` */
     ddl__order_part part[RANKS_MAX];
     bool in_place;
     int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
     uint64_t *scratch;
     ddl__share to[RANKS_MAX], from[RANKS_MAX];
-    int64_t wave, sent, wires; /* bytes; of those to other hosts */
+    int64_t wave, sent, wires; /* bytes sent; bytes sent to other hosts */
     uint32_t step;
     uint64_t heard;
 } simulated_rank;
 
 typedef struct world {
-    ddl__request request; /* rank and blocks: unused */
-    uint64_t uneven;      /* tells uneven blocks from others; 0: even */
+    ddl__request request; /* rank and blocks are not used */
+    uint64_t uneven;      /* distinguishes different uneven blocks; 0: even */
     int64_t window;
     unsigned queue_room, queue_most;
     simulated_rank ranks[RANKS_MAX];
     queue *queues;     /* size x size: from, to */
-    outlet *outlets;   /* size x size: from, to; where there is one for many: from, from */
-    const char *error; /* the first */
+    outlet *outlets;   /* size x size: from, to; if one outlet serves many: from, from */
+    const char *error; /* the first error */
 } world;
 
-/* Element i reduced over all ranks, from `first` on, modulo the size. */
+/* Return element i reduced over all ranks, from `first` on, modulo the size. */
 static uint64_t reduced(const world *w, int first, int64_t i)
 {
     int size = w->request.size;
@@ -68,7 +68,7 @@ static bool on_one_host(const world *w, uint32_t from, uint32_t to)
                     ddl__topology_group(t, DDL__HOSTS, (int)to);
 }
 
-/* The ranks that read this rank's memory: all ranks, or those of its host. */
+/* Return true if this rank's memory is read by all ranks, or by the ranks of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
     return has_one_outlet(w) || on_one_host(w, from, to);
@@ -85,7 +85,7 @@ static bool is_rooted(const ddl__request *request)
            request->kind == DDL__SCATTER;
 }
 
-/* Elements that rank a has for rank b, in operations with blocks. */
+/* Return the elements that rank a has for rank b, in operations with blocks. */
 static int64_t pair_count(const world *w, int a, int b)
 {
     const ddl__request *request = &w->request;
@@ -98,7 +98,7 @@ static int64_t pair_count(const world *w, int a, int b)
         b = 0;
     if (request->kind == DDL__SCATTER || request->kind == DDL__REDUCE_SCATTER)
         a = 0;
-    if (request->in_place && a > b) { /* each gets as much as it gives */
+    if (request->in_place && a > b) { /* each receives as much as it sends */
         int other = a;
         a = b;
         b = other;
@@ -107,8 +107,8 @@ static int64_t pair_count(const world *w, int a, int b)
     return random % 4 ? (int64_t)(random / 4 % (uint64_t)(2 * request->count + 1)) : 0;
 }
 
-/* Place the blocks one after another; uneven blocks have gaps and start anywhere. Returns the
- * length of the buffer. */
+/* Place the blocks one after another; uneven blocks have gaps and start anywhere. Return the length
+ * of the buffer. */
 static int64_t lay_out(const world *w, ddl__share *blocks, uint64_t seed)
 {
     int size = w->request.size, first = seed ? (int)(scramble(seed) % (uint64_t)size) : 0;
@@ -134,7 +134,7 @@ static void make_blocks(world *w, int r)
         me->in_count = me->to[0].count;
     else
         me->in_count = lay_out(w, me->to, request->kind == DDL__REDUCE_SCATTER ? 0 : seed);
-    if (request->kind == DDL__GATHER && r != request->root) { /* its one block */
+    if (request->kind == DDL__GATHER && r != request->root) { /* its only block */
         me->to[request->root].start = 0;
         me->in_count = me->to[request->root].count;
     }
@@ -186,7 +186,7 @@ static uint64_t *new_values(int64_t count)
     return values;
 }
 
-/* The content of a rank's buffer of `count` elements before the operation. */
+/* Return the content of a rank's buffer of `count` elements before the operation. */
 static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
 {
     const simulated_rank *me = &w->ranks[rank];
@@ -219,7 +219,7 @@ static void rank_create(world *w, int r)
     me->out = me->in_place ? me->in : new_values(me->out_count);
     me->scratch = new_values(me->plan->scratch);
     for (int64_t i = 0; i < me->plan->scratch; i++)
-        me->scratch[i] = scramble((uint64_t)i); /* nobody's */
+        me->scratch[i] = scramble((uint64_t)i); /* belongs to no rank */
     me->heard = (uint64_t)1 << r;
     for (int64_t i = 0; i < me->in_count; i++)
         me->in[i] = original(w, r, true, i);
@@ -393,7 +393,7 @@ static void fold(world *w, int r, const ddl__step *step, int64_t k, const uint64
         results[i] = narrowed(results + i * wide, (int)wide);
 }
 
-/* Elements that a step stores or sends. */
+/* Return the number of elements that a step stores or sends. */
 static int64_t output_of(const world *w, int r, const ddl__step *step, int64_t count)
 {
     int results = step->kind == DDL__FOLD ? w->ranks[r].plan->folds[step->fold]->results : 1;
@@ -405,7 +405,7 @@ static bool inside(int64_t start, int64_t count, int64_t all)
     return start >= 0 && start + count <= all;
 }
 
-/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. Return false if it is blocked or wrong. */
 static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
 {
     simulated_rank *me = &w->ranks[r];
@@ -436,7 +436,8 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     case DDL__FOLD:
         if (step->stable && !step->keep)
             fail(w, "lends what it does not keep");
-        result = new_values(output * w->request.wide + count); /* kept may be an operand too */
+        /* a kept result may be an operand, too */
+        result = new_values(output * w->request.wide + count);
         if (folds)
             fold(w, r, step, k, from, result, count);
         else
@@ -483,9 +484,9 @@ static outcome advance(world *w, int r)
 }
 
 typedef enum schedule {
-    IN_TURN, /* a step each */
+    IN_TURN, /* one step each */
     RANDOM,
-    PRIORITY, /* always the first that can, in a random order of the ranks */
+    PRIORITY, /* always the first that can run, in a random order of the ranks */
     SCHEDULES
 } schedule;
 
@@ -498,7 +499,7 @@ static void shuffle(int *order, int n)
     }
 }
 
-/* NULL if all ranks finished, else what went wrong. */
+/* Execute all plans. Return NULL if all ranks finished, else the error. */
 static const char *execute(world *w, schedule how)
 {
     int size = w->request.size, order[RANKS_MAX], start = 0;

@@ -34,7 +34,7 @@ static uint64_t combine(uint64_t a, uint64_t b)
     return (a << 13 | a >> 51) * 0x9e3779b97f4a7c15u + b;
 }
 
-/* The sum over logical workers in the order of the tree: of word i of their operands. */
+/* Return the sum over logical workers in the order of the tree, of word i of their operands. */
 static inline uint64_t tree_sum(int first, int size, int64_t i)
 {
     int half = 1;
@@ -45,7 +45,7 @@ static inline uint64_t tree_sum(int first, int size, int64_t i)
     return combine(tree_sum(first, half, i), tree_sum(first + half, size - half, i));
 }
 
-/* What remains of the `wide` words of a sum. */
+/* Return what remains of the `wide` words of a sum. */
 static inline uint64_t narrowed(const uint64_t *words, int wide)
 {
     return scramble(wide == 1 ? words[0] : words[0] ^ (words[1] << 7 | words[1] >> 57));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* processes.h - ranks as processes that meet by rendezvous; rank r's exit code is collected. */
+/* processes.h - ranks as processes that connect by rendezvous; rank r's exit code is collected. */
 #ifndef DDL_TESTS_PROCESSES_H
 #define DDL_TESTS_PROCESSES_H
 
@@ -36,7 +36,7 @@ static inline double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Not one of those that the system gives to outgoing connections, which might take it meanwhile. */
+/* Return a port outside the range for outgoing connections, which might take it meanwhile. */
 static inline int free_port(void)
 {
     enum { FIRST = 10000, PORTS = 20000 };
@@ -57,17 +57,17 @@ static inline int free_port(void)
 
 typedef int process_fn(ddl_comm *comm);
 
-static uint32_t process_links; /* of the processes that run, or ran last */
+static uint32_t process_links; /* links of the processes that run, or ran last */
 
 enum { STARTS = 16 };
 
-/* Of the processes of a run; 0 at first. */
+/* Counts of the processes of a run; 0 at first. */
 static struct process_counts {
     atomic_int created, ready;
     atomic_int together[STARTS]; /* by the use of start_together */
 } * process_counts;
 
-/* Whether so many are counted in time. */
+/* Return true if the count is reached in time. */
 static inline bool await_count(atomic_int *count, int wanted)
 {
     double end = seconds() + 20;
@@ -76,15 +76,15 @@ static inline bool await_count(atomic_int *count, int wanted)
     return atomic_load(count) >= wanted;
 }
 
-/* All come here before one goes on. */
+/* Wait until all ranks have reached this point. */
 static inline bool await_all(atomic_int *count, int size)
 {
     atomic_fetch_add(count, 1);
     return await_count(count, size);
 }
 
-/* All ranks start here: none is in an operation any more that another one's end would end. Returns
- * the time. */
+/* Start all ranks at this point: none is still in an operation that another rank's end would end.
+ * Return the time. */
 static inline double start_together(ddl_comm *comm)
 {
     static int uses;
@@ -95,21 +95,21 @@ static inline double start_together(ddl_comm *comm)
     return seconds();
 }
 
-/* This rank has done what another one waits for, ... */
+/* Signal that this rank has done what another one waits for. */
 static inline void become_ready(void)
 {
     atomic_fetch_add(&process_counts->ready, 1);
 }
 
-/* ... which goes on when so many have. */
+/* Wait until this many ranks are ready. */
 static inline void await_ready(int ranks)
 {
     CHECK(await_count(&process_counts->ready, ranks), "%d of %d ranks are ready",
           atomic_load(&process_counts->ready), ranks);
 }
 
-/* Run fn in `size` processes joined by `links`, at most `limit` seconds; status[r] is as waitpid
- * gives it. fn's return value is the exit code; the comm is not destroyed behind it. */
+/* Run fn in `size` processes joined by `links`, at most `limit` seconds; status[r] is as from
+ * waitpid. fn's return value is the exit code; the comm is not destroyed afterwards. */
 static inline void run_processes(int size, uint32_t links, process_fn *fn, double limit,
                                  int status[PROCESSES_MAX])
 {
@@ -132,7 +132,7 @@ static inline void run_processes(int size, uint32_t links, process_fn *fn, doubl
         ddl_comm *comm;
         OK(ddl_endpoint_create(NULL, &endpoint));
         OK(ddl_rendezvous(endpoint, url, rank, size, &config, &comm));
-        /* A creation that is under way fails when one of them ends its comm. */
+        /* A creation in progress fails when one of them ends its comm. */
         await_all(&process_counts->created, size);
         _exit(fn(comm));
     }
@@ -172,13 +172,13 @@ static inline void run_process_test(const process_test *test, int size, uint32_t
     }
 }
 
-/* Whether the command line asks for this one: it names one, or none. */
+/* Return true if the command line selects this test: it names it, or none. */
 static inline bool is_asked_for(const process_test *test, int argc, char **argv)
 {
     return argc < 2 || !strcmp(argv[1], test->name);
 }
 
-/* All tests, or the one that is named, over both kinds of links. */
+/* Run all tests, or the named one, over both kinds of links. */
 static inline void run_process_tests(const process_test *tests, size_t n, int size, int argc,
                                      char **argv)
 {

@@ -15,15 +15,15 @@
 
 enum { RANKS_MAX = 16 };
 
-/* As `links`: ranks 0 and 1 share memory, the others are joined to all by TCP. */
+/* A value of `links`: ranks 0 and 1 share memory, the others are joined to all by TCP. */
 #define LINKS_MIXED UINT32_MAX
 
 /* Rank 0 is joined to all by TCP, the others share memory. */
 #define LINKS_REVERSED (UINT32_MAX - 1)
 
 /* Two hosts: the first half of the ranks and the others; or ranks of even and of odd number. Ranks
- * of one allow links within the process, those of the other shared memory, so between them only TCP
- * is allowed by both. */
+ * of one host allow links within the process, those of the other shared memory, so between them
+ * only TCP is allowed by both. */
 #define LINKS_HOSTS       (UINT32_MAX - 2)
 #define LINKS_INTERLEAVED (UINT32_MAX - 3)
 
@@ -64,7 +64,7 @@ static uint32_t links_of(uint32_t links, int rank, int size)
     return links;
 }
 
-/* The call is refused, with a message that has these words. */
+/* Check that the call is rejected, with a message that contains these words. */
 #define REFUSED(call, want, words)                                                                 \
     do {                                                                                           \
         ddl_status status_ = (call);                                                               \
@@ -87,7 +87,7 @@ static void *rank_main(void *argument)
     ddl_comm *comm;
     OK(ddl_comm_create(all->endpoints[self->rank], addresses, all->lengths, self->rank, all->size,
                        &config, &comm));
-    /* A creation that is under way fails when another rank ends the comm. */
+    /* A creation in progress fails when another rank ends the comm. */
     atomic_fetch_add(&all->created, 1);
     while (atomic_load(&all->created) < all->size)
         usleep(200);
@@ -96,12 +96,12 @@ static void *rank_main(void *argument)
     return NULL;
 }
 
-/* Run `main` in a thread for each of all->size ranks, with an endpoint each, until all have ended.
- */
+/* Run `main` in a thread for each of all->size ranks, with an endpoint each, until all have
+ * ended. */
 static inline void run_threads(ranks *all, void *(*main)(void *))
 {
     for (int i = 0; i < all->size; i++) {
-        /* As on another host: a sparse comm (connect/neighbours.h) believes the addresses. */
+        /* As if on another host: a sparse comm (connect/neighbours.h) relies on the addresses. */
         bool alone = links_of(all->config.links, i, all->size) == DDL_LINK_TCP;
         if (alone)
             setenv("DDL_LINKS", "tcp", 1);

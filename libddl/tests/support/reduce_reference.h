@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_reference.h - what the kernels should give: every dtype x op by scalars, in double and in
- * integers of 128 bits; and the instruction sets that this CPU runs. */
+/* reduce_reference.h - the expected results of the kernels: every dtype x op by scalars, in double
+ * and in integers of 128 bits; and the instruction sets that this CPU runs. */
 #ifndef DDL_TESTS_REDUCE_REFERENCE_H
 #define DDL_TESTS_REDUCE_REFERENCE_H
 
@@ -11,8 +11,8 @@
 #include "check.h"
 #include "reduce/reduce.h"
 
-/* Of a floating-point format: bits in all and of the fraction; least exponent of a normal number;
- * whether the greatest exponent is one of numbers too, and only all ones are NaN. */
+/* A floating-point format: total bits and bits of the fraction; least exponent of a normal number;
+ * whether the greatest exponent has numbers, too, and only all ones are NaN. */
 typedef struct format {
     int bits, fraction, least;
     bool no_infinity;
@@ -24,8 +24,8 @@ typedef struct traits {
     const char *name;
     size_t size;
     kind kind;
-    format format;  /* of a real number */
-    ddl_dtype part; /* of a complex number */
+    format format;  /* format of a real number */
+    ddl_dtype part; /* part of a complex number */
 } traits;
 
 enum { DTYPES = 18, OPS = 11 };
@@ -66,7 +66,7 @@ static inline uint64_t random_bits(void)
     return state * 0x2545f4914f6cdd1d;
 }
 
-/* From the least to the best; returns their number. */
+/* Store the sets from the least to the best. Return their number. */
 static inline size_t instruction_sets(const ddl__kernels *sets[4])
 {
     static const char *const names[] = {"portable", "avx2", "avx512", "neon"};
@@ -102,7 +102,7 @@ static inline uint32_t small_encode(format f, double value)
     int exponent;
     frexp(size, &exponent);
     exponent = size == 0 || exponent - 1 < f.least ? f.least : exponent - 1;
-    /* rint rounds to even; a carry out of the fraction goes to the exponent as it should. */
+    /* rint rounds to even; a carry out of the fraction increments the exponent correctly. */
     double units = rint(ldexp(size, f.fraction - exponent));
     double bits = units + ldexp(exponent - f.least, f.fraction);
     return (uint32_t)(sign | (bits < top ? (int)bits : top));
@@ -134,8 +134,8 @@ static inline void float_encode(ddl_dtype dtype, double value, void *at)
     }
 }
 
-/* Rounded to what is computed in. From double to float that is as good as one rounding: 53 bits are
- * more than twice 24. */
+/* Return the value rounded to the type of the computation. From double to float that is as good as
+ * one rounding: 53 bits are more than twice 24. */
 static inline double computed(ddl_dtype dtype, double value)
 {
     return dtype == DDL_F64 ? value : (double)(float)value;
@@ -153,7 +153,7 @@ static inline double float_step(ddl_dtype dtype, ddl_op op, double a, double b)
 
 typedef __int128 integer;
 
-/* Sign- or zero-extend what fits the dtype. */
+/* Sign- or zero-extend the bits of the dtype. */
 static inline integer wrap(ddl_dtype dtype, uint64_t bits)
 {
     unsigned shift = 64 - 8 * (unsigned)types[dtype].size;
@@ -185,7 +185,7 @@ static inline integer integer_step(ddl_dtype dtype, ddl_op op, integer a, intege
     abort();
 }
 
-/* The words of ddl_op. */
+/* Implement the truth table of ddl_op. */
 static inline integer truth_step(ddl_op op, integer a, integer b)
 {
     bool any = op == DDL_SUM || op == DDL_MAX || op == DDL_BIT_OR || op == DDL_LOGICAL_OR;
@@ -233,7 +233,7 @@ static inline void reference(ddl_dtype dtype, ddl_op op, char *dst, char *const 
                                                                       n, divisor);
 }
 
-/* Index of the first element that differs, or count. Any NaN equals any other. */
+/* Return the index of the first element that differs, or count. Any NaN equals any other. */
 static inline size_t difference(ddl_dtype dtype, const void *a, const void *b, size_t count)
 {
     const size_t size = types[dtype].size;

@@ -6,7 +6,7 @@
 
 #include "processes.h"
 
-/* Of the endpoint that this process has created last. */
+/* the endpoint that this process has created last */
 static ddl_endpoint *endpoint;
 ddl_status __real_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
 ddl_status __wrap_ddl_endpoint_create(const ddl_endpoint_config *config, ddl_endpoint **made);
@@ -24,8 +24,8 @@ static inline char *allocate(size_t bytes)
     return memory;
 }
 
-/* Small numbers, so that no type overflows: in any order and on any path the bits are the same only
- * if nothing was added twice or not at all. */
+/* Fill in small numbers, so that no type overflows: in any order and on any path the bits are the
+ * same only if nothing was added twice or left out. */
 static inline void fill(char *to, size_t bytes, int rank, ddl_dtype dtype, int salt)
 {
     enum { PERIOD = 1009 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linked into tests, by --wrap, so that their few ranks run as those of a sparse comm do: each has
- * control connections to the next ranks in the ring only, and no link is open at first. */
+/* Linked into tests, by --wrap, so that their few ranks run like those of a sparse comm: each has
+ * control connections only to the next ranks in the ring, and no link is open at first. */
 #include "connect/first_use.h"
 #include "connect/neighbours.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* survivors.h - what the survivors of a death do. */
+/* survivors.h - helpers for the survivors of a death. */
 #ifndef DDL_TESTS_SURVIVORS_H
 #define DDL_TESTS_SURVIVORS_H
 
@@ -15,7 +15,7 @@ static inline void survivors_await_death(ddl_comm *comm)
     CHECK(status == DDL_EPEER, "%d %s", status, ddl_last_error());
 }
 
-/* Shrink the comm; NULL if this rank does not go on. */
+/* Shrink the comm. Return NULL if this rank does not continue. */
 static inline ddl_comm *survivors_shrink(ddl_comm *comm, const ddl_comm_config *config)
 {
     ddl_comm *next = NULL;

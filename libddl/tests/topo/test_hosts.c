@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All algorithms that use hosts of several ranks, with hosts of many shapes, through the simulator.
- */
+/* All algorithms that use hosts of several ranks, simulated with hosts of many shapes. */
 #include "host_topology.h"
 #include "plan_results.h"
 
@@ -38,8 +37,8 @@ static int ranks_on(const ddl__topology *t, int host)
     return ranks;
 }
 
-/* Blocks that the messages of a tree carry: each block once for each edge on its way to the root.
- */
+/* Return the blocks that the messages of a tree carry: each block once for each edge to the
+ * root. */
 static int64_t blocks_in_tree(const ddl__topology *t, int root)
 {
     int64_t blocks = 0;
@@ -50,7 +49,7 @@ static int64_t blocks_in_tree(const ddl__topology *t, int root)
     return blocks;
 }
 
-/* Blocks of an all-to-all that leave their host. */
+/* Return the blocks of an all-to-all that leave their host. */
 static int64_t blocks_between(const ddl__topology *t)
 {
     int64_t blocks = 0;
@@ -59,7 +58,7 @@ static int64_t blocks_between(const ddl__topology *t)
     return blocks;
 }
 
-/* False if the sizes of hosts differ too much, or if blocks are too long. */
+/* Return false if the sizes of hosts differ too much, or if blocks are too long. */
 static bool check_one(const ddl__request *request, uint64_t uneven)
 {
     world *w = world_create(request, uneven);
@@ -80,7 +79,7 @@ static bool check_one(const ddl__request *request, uint64_t uneven)
     }
     for (int r = 0; r < request->size; r++)
         wires += w->ranks[r].wires;
-    /* Each block crosses to every other host once, or from it. */
+    /* Each block is sent to every other host once, or from it. */
     int64_t block = request->count * (int64_t)request->element;
     int64_t want = request->kind == DDL__ALLTOALL ? block * blocks_between(t)
                    : request->kind >= DDL__GATHER ? block * blocks_in_tree(t, request->root)
@@ -119,7 +118,7 @@ static void test_shapes(void)
         q.in_place = q.kind == DDL__BROADCAST || random_below(2);
         q.segment_bytes = segments[random_below(4)];
         q.window = windows[random_below(4)];
-        if (q.window == 1) /* the least that there may be */
+        if (q.window == 1) /* the smallest possible window */
             q.window = (q.size < 3 ? 12 : 4 * q.size) * (int64_t)q.element;
         bool has_blocks = q.kind == DDL__REDUCE_SCATTER || q.kind == DDL__ALLGATHER;
         bool done = check_one(&q, has_blocks && n % 4 < 2 ? (uint64_t)n + 1 : 0);
@@ -154,7 +153,7 @@ static void test_bytes(void)
     }
 }
 
-/* Every step matters: without it the result is wrong. */
+/* Every step is necessary: without it the result is wrong. */
 static void drop_each(ddl__request q, uint64_t uneven)
 {
     for (int r = 0; r < q.size; r++)

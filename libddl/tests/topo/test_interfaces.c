@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which network interfaces are chosen, and how those of two hosts are paired. */
+/* The choice of network interfaces, and the pairing of the interfaces of two hosts. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "check.h"
 #include "topo/interfaces.h"
 
-/* "name address/bits", optionally followed by "@speed". */
+/* Parse "name address/bits", optionally followed by "@speed". */
 static ddl__interface parse(const char *text)
 {
     ddl__interface i = {0};
@@ -38,7 +38,7 @@ static const char *const MACHINE[] = {
     "docker0 172.17.0.1/16", "eth1 10.2.0.5/24",   "podman0 10.88.0.1/16", "usb0 169.254.3.1/16",
     "eth0 2001:db8::5/64",   "ib0 192.168.7.5/20", "ib0 2001:db8:7::5/64", NULL};
 
-/* The chosen interfaces as "name address", separated by blanks. */
+/* Write the chosen interfaces as "name address", separated by blanks. */
 static void chosen(const char *filter, char *text, size_t size)
 {
     ddl__interface all[16];
@@ -135,7 +135,7 @@ static void test_select_extremes(void)
     CHECK(!strcmp(all[DDL__INTERFACES_MAX - 1].name, "n15"), "%s", all[n - 1].name);
 }
 
-/* An address of the loopback that is routed to this host leads to it only if it is named. */
+/* A loopback address that is routed to this host leads to it only if it is named. */
 static void test_select_loopback(void)
 {
     static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_topology.c - hosts are found in random matrices of shared memory as they are defined, in a
+/* test_topology.c - in random matrices of shared memory, hosts are found by their definition, in a
  * time that grows no faster than the matrix. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,14 +20,14 @@ static uint64_t random_bits(void)
     return state * 0x2545f4914f6cdd1d >> 32;
 }
 
-/* Whether rank i has opened memory of rank j. */
+/* Return true if rank i has opened memory of rank j. */
 static bool share(const unsigned char *shared, int size, int i, int j)
 {
     return i == j || shared[i * size + j];
 }
 
-/* The definition: the ranks whose memory a rank has opened are its host if each of them has opened
- * that of the same ranks. Hosts are numbered by their first ranks. */
+/* Apply the definition: the ranks whose memory a rank has opened are its host if each of them has
+ * opened memory of the same ranks. Hosts are numbered by their first ranks. */
 static int define(const unsigned char *shared, int size, int *host)
 {
     int hosts = 0;
@@ -44,7 +44,7 @@ static int define(const unsigned char *shared, int size, int *host)
     return hosts;
 }
 
-/* Groups of ranks that share memory, in which some pairs do not, or only one way. */
+/* Draw groups of ranks that share memory, in which some pairs do not, or only one way. */
 static void draw(unsigned char *shared, int size, unsigned groups, unsigned flaws)
 {
     unsigned group[MOST];
@@ -98,7 +98,8 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The least of several times. `flawed`: one pair does not share memory, so each rank is a host. */
+/* Return the least of several times. `flawed`: one pair does not share memory, so each rank is a
+ * host. */
 static double time_of(int size, bool flawed)
 {
     unsigned char *shared = malloc((size_t)size * (size_t)size);

@@ -8,7 +8,7 @@
 #include "engine/calls/group.h"
 #include "engine/calls/ordered.h"
 
-enum { ALIGNED = 64 }; /* bytes and elements: cache lines, whatever the dtype */
+enum { ALIGNED = 64 }; /* bytes and elements: cache lines, for any dtype */
 
 /* -------------------------------------------------------------------------------- even blocks */
 
@@ -24,13 +24,13 @@ static ddl__copied all(int size, int host, int except)
     return (ddl__copied){size, 0, host, except};
 }
 
-/* What is copied. The memory is used in place, so the own block lies where it does in a buffer that
- * holds the blocks of all ranks. Only an all-to-all has room for both sides. */
+/* Find the blocks to copy. The memory is used in place, so this rank's block is where it is in a
+ * buffer that holds the blocks of all ranks. Only an all-to-all has room for both sides. */
 static void find_blocks(ddl__chunks *c, int rank)
 {
     const ddl__call *call = c->call;
     bool in_place = call->send == call->recv, is_root = call->root == rank;
-    int own = in_place ? rank : 0; /* the own block of a buffer that may hold only that */
+    int own = in_place ? rank : 0; /* this rank's block in a buffer that may hold only that block */
     c->blocks = 1;
     c->recv_block = 0;
     c->in = c->out = nothing;
@@ -98,7 +98,7 @@ static bool copy_blocks(const ddl__chunks *c, int64_t k, const ddl__copied *bloc
     return true;
 }
 
-/* The engine scales each in place. */
+/* Make a bundle of the packed calls. The engine scales each in place. */
 static bool make_packed(const ddl__chunks *c, unsigned char *memory, ddl__call *made)
 {
     size_t n = (size_t)c->n_packed;
@@ -132,7 +132,7 @@ static bool copy_packed(const ddl__chunks *c, bool in, unsigned char *memory,
 
 /* ------------------------------------------------------------------------------ the whole call */
 
-/* The range from the first to the last element of the blocks. */
+/* Return the range from the first to the last element of the blocks. */
 static ddl__share extent(const ddl__share *blocks, int n)
 {
     int64_t start = INT64_MAX, end = 0;
@@ -150,7 +150,7 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
 }
 
-/* In place, blocks that this rank keeps lie where they do in the list of all ranks' blocks. */
+/* In place, the blocks that this rank keeps are where they are in the list of all ranks' blocks. */
 static void find_in_place(ddl__chunks *c, int rank)
 {
     const ddl__share *sent = c->call->blocks, *received = c->call->blocks + c->size;
@@ -190,7 +190,8 @@ static void find_extents(ddl__chunks *c, int rank)
         find_in_place(c, rank);
 }
 
-/* The two buffers, which begin before their ranges, must not be one: that would mean in place. */
+/* Return the offset of the receive buffer. The buffers start before their ranges and must differ,
+ * because equal buffers mean in place. */
 static size_t recv_offset(const ddl__chunks *c)
 {
     if (c->is_one_range)
@@ -205,7 +206,7 @@ static size_t whole_bytes(const ddl__chunks *c)
     return recv_offset(c) + (size_t)c->received.count * c->element;
 }
 
-/* The buffer whose range begins here. */
+/* Return the buffer whose range starts here. */
 static void *buffer_of(unsigned char *range, const ddl__share *extent, size_t element)
 {
     return (void *)((uintptr_t)range - (size_t)extent->start * element);
@@ -250,7 +251,7 @@ static bool make_uneven(const ddl__chunks *c, unsigned char *memory, ddl__call *
     return true;
 }
 
-/* An all-gather has its one block in the list for each rank, which is copied once. */
+/* Copy the blocks. An all-gather's list repeats its one block for each rank; it is copied once. */
 static bool copy_shares(const ddl__chunks *c, const ddl__share *blocks, int n, const void *buffer,
                         const ddl__share *range, unsigned char *memory, ddl__chunk_copy_fn *copy,
                         void *context)

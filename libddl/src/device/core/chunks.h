@@ -1,58 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chunks.h - how an operation on device buffers is cut into operations on host memory, equally on
- * all ranks. An operation on even blocks has many: each is the same range of elements of every
- * block. Operations on uneven blocks and ordered sums have one. */
+/* chunks.h - the division of an operation on device buffers into operations on host memory, equal
+ * on all ranks. An operation on even blocks has many chunks: each is the same range of elements of
+ * every block. Operations on uneven blocks and ordered sums have one. */
 #ifndef DDL_DEVICE_CORE_CHUNKS_H
 #define DDL_DEVICE_CORE_CHUNKS_H
 
 #include "engine/calls/work.h"
 
-/* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` from `device`
- * on in the buffer, from `host` on in the memory; all but number `except` of these (-1: none). */
+/* Even blocks that are copied between the caller's buffer and the chunk's memory: `n` blocks from
+ * number `device` on in the buffer, and from number `host` on in the memory, without number
+ * `except` (-1: none). */
 typedef struct ddl__copied {
     int n, device, host, except;
 } ddl__copied;
 
 typedef struct ddl__chunks {
     const ddl__call *call;
-    int64_t n; /* how many; at least 1 */
-    int size;  /* of the comm */
+    int64_t n; /* number of chunks; at least 1 */
+    int size;  /* size of the comm */
     size_t element;
-    bool by_nccl;  /* it does not pass through host memory alone; set by the caller, like: */
-    int64_t rest;  /* elements of the program's call behind `call` */
-    bool is_whole; /* the one chunk has the layout of the caller's buffers */
+    bool by_nccl;  /* NCCL takes part; set by the caller, as is `rest` */
+    int64_t rest;  /* elements of the program's call that are not in `call` */
+    bool is_whole; /* the only chunk has the layout of the caller's buffers */
 
-    /* is_whole: the parts of the buffers that are used, in elements; in one range if both are one
-     * buffer. Of uneven blocks those that are copied. */
+    /* is_whole: the used parts of the buffers, in elements; one range if both are one buffer. With
+     * uneven blocks, also the blocks that are copied. */
     ddl__share sent, received;
     bool is_one_range;
     const ddl__share *blocks_in, *blocks_out;
     int n_in, n_out;
 
-    /* Otherwise: */
-    int64_t elements; /* of a block, in each chunk but the last */
-    int blocks;       /* that the chunk's memory holds */
-    int recv_block;   /* with which its receive buffer begins; 0: in place */
+    /* Not is_whole: */
+    int64_t elements; /* elements of a block in each chunk but the last */
+    int blocks;       /* blocks in the chunk's memory */
+    int recv_block;   /* the first block of its receive buffer; 0: in place */
     ddl__copied in, out;
-    const ddl__call *const *packed; /* all-reduces that `call` is made of, in one chunk */
-    int n_packed;                   /* 0: it is not */
+    const ddl__call *const *packed; /* all-reduces that are packed in `call`, in one chunk */
+    int n_packed;                   /* 0: not packed */
 } ddl__chunks;
 
-/* How to run the call, in chunks of up to so many bytes. The call outlives this. False: one element
- * of each block takes more. */
+/* Divide the call into chunks of up to `bytes`. The call must outlive `chunks`. Return false if one
+ * element of each block takes more. */
 bool ddl__chunks_of(const ddl__call *call, int rank, int size, size_t bytes, ddl__chunks *chunks);
 
-/* The elements of a block in chunk k of even blocks. */
+/* Return the elements of a block in chunk k of even blocks. */
 int64_t ddl__chunk_count(const ddl__chunks *chunks, int64_t k);
 
-/* The bytes of memory that chunk k wants. */
+/* Return the bytes of memory that chunk k needs. */
 size_t ddl__chunk_bytes(const ddl__chunks *chunks, int64_t k);
 
-/* Make the operation of chunk k, in this memory. It has nothing of the caller's, and its bundle is
- * to be freed when it has ended. False when out of memory. */
+/* Make the operation of chunk k, in this memory. It contains nothing of the caller's; free its
+ * bundle when it has ended. Return false if out of memory. */
 bool ddl__chunk_call(const ddl__chunks *chunks, int64_t k, unsigned char *memory, ddl__call *made);
 
-/* What is copied between `device` and `host`. False: do not go on. */
+/* Copies between `device` and `host`. Returns false to stop. */
 typedef bool ddl__chunk_copy_fn(void *context, const void *device, void *host, size_t bytes);
 
 /* Copy the chunk's operands from the device, or its results to the device. */

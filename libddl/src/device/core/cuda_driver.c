@@ -14,7 +14,8 @@ static const struct {
 
 ddl_status ddl__cuda_open(ddl__cuda *cuda)
 {
-    /* It is never closed: other users of the driver in this process, and its own threads, stay. */
+    /* The library is never closed: other users of the driver in this process, and its own threads,
+     * remain. */
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return ddl__fail(DDL_EUNSUPPORTED,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda_driver.h - the CUDA driver, opened at run time: a build needs no toolkit, and where there is
- * no driver nothing changes. Names, values and types are those of its binary interface. */
+/* cuda_driver.h - the CUDA driver, opened at run time: a build needs no toolkit, and nothing
+ * changes on machines without a driver. Names, values and types are those of its binary
+ * interface. */
 #ifndef DDL_DEVICE_CORE_CUDA_DRIVER_H
 #define DDL_DEVICE_CORE_CUDA_DRIVER_H
 
@@ -28,7 +29,7 @@ enum {
     DDL__CUDA_POINTER_DEVICE_ORDINAL = 9,
     DDL__CUDA_MEMORY_DEVICE = 2,
 
-    DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister alike */
+    DDL__CUDA_HOST_PORTABLE = 1, /* for cuMemHostAlloc and cuMemHostRegister */
     DDL__CUDA_HOST_DEVICEMAP = 2,
     DDL__CUDA_STREAM_NON_BLOCKING = 1,
     DDL__CUDA_STREAM_PER_THREAD = 2, /* the highest handle of a default stream */
@@ -90,13 +91,14 @@ typedef struct ddl__cuda {
 } ddl__cuda;
 #undef DDL__CUDA_POINTER
 
-/* Open the driver and initialise it. DDL_EUNSUPPORTED if there is none, or one that is too old. */
+/* Open the driver and initialise it. Return DDL_EUNSUPPORTED if there is none, or if it is too
+ * old. */
 ddl_status ddl__cuda_open(ddl__cuda *cuda);
 
-/* "cuEventRecord" of "event_record". */
+/* Return "cuEventRecord" for "event_record". */
 const char *ddl__cuda_symbol(const char *function);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY: out of memory" */
+/* Write a text such as "CUDA_ERROR_OUT_OF_MEMORY: out of memory". */
 void ddl__cuda_describe(const ddl__cuda *cuda, ddl__cuda_result error, char *text, size_t size);
 
 #endif

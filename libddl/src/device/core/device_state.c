@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operations of both kinds do with a device: device_state.h has the design notes. */
+/* What both kinds of operations do with a device: device_state.h has the design notes. */
 #include "device/core/device_state.h"
 
 #include <stdlib.h>
@@ -95,7 +95,7 @@ void ddl__device_operation_free(operation *o)
     free(o);
 }
 
-/* Whether the engine has ended what no stream waits for. */
+/* Return true if all agreements of the operation, for which no stream waits, have ended. */
 static bool is_agreed(const operation *o)
 {
     for (int64_t k = 0; k < o->n_chunks; k++)

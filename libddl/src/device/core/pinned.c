@@ -3,8 +3,8 @@
 
 #include "device/core/device_state.h"
 
-/* A power of two, so that memory is used again although sizes differ. It is freed only with the
- * device: the driver may wait for the GPU then, and the GPU for this call. */
+/* Round up to a power of two, so that memory is reused for different sizes. It is freed only with
+ * the device: freeing may make the driver wait for the GPU, which may wait for this call. */
 static size_t rounded(size_t bytes)
 {
     size_t up = DDL__WORD_BYTES;

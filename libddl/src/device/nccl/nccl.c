@@ -13,8 +13,8 @@ static const struct {
 } functions[] = {DDL__NCCL_FUNCTIONS(ENTRY)};
 #undef ENTRY
 
-/* The one that is in the process already, by the packages that have it; else the system's. It is
- * never closed: it has threads. */
+/* Open the NCCL that is already in the process, loaded by a package that includes it; else the
+ * system's. It is never closed, because it has threads. */
 static void *open_library(void)
 {
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
@@ -36,7 +36,7 @@ ddl_status ddl__nccl_open(ddl__nccl *nccl)
         memcpy((char *)nccl + functions[i].place, &found, sizeof found);
     }
     if (nccl->version(&nccl->number) != DDL__NCCL_SUCCESS || nccl->number < DDL__NCCL_OLDEST)
-        return ddl__fail(DDL_EUNSUPPORTED, "NCCL's version is %d, older than %d for 2.27",
+        return ddl__fail(DDL_EUNSUPPORTED, "NCCL's version is %d; must be at least %d (2.27)",
                          nccl->number, DDL__NCCL_OLDEST);
     return DDL_OK;
 }
@@ -56,15 +56,15 @@ ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype)
     return DDL__NCCL_NO_DTYPE;
 }
 
-/* NCCL divides operands before it adds them, and rounds: that keeps short floats exact only where
- * it halves them. */
+/* Return true if NCCL's average is accurate enough. NCCL divides operands before it adds them, and
+ * rounds: short floats stay exact only if they are halved. */
 static bool averages(ddl_dtype dtype, int ranks)
 {
     bool is_short = ddl__dtype_size(dtype) < sizeof(float);
     return ddl__dtype_class(dtype) == DDL__FLOAT && (!is_short || (ranks & (ranks - 1)) == 0);
 }
 
-/* The least and the greatest of floats are left out: NCCL passes over NaN. */
+/* Return NCCL's op. Minimum and maximum of floats are not supported: NCCL ignores NaN. */
 ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks)
 {
     bool is_float = ddl__dtype_class(dtype) == DDL__FLOAT;

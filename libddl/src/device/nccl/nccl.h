@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl.h - NVIDIA's collectives of GPUs, opened at run time: a program that uses several GPUs often
- * has it, as PyTorch and JAX do. Names, values and types are those of its binary interface. */
+/* nccl.h - NVIDIA's collectives for GPUs, opened at run time: programs that use several GPUs often
+ * include it, as PyTorch and JAX do. Names, values and types are those of its binary interface. */
 #ifndef DDL_DEVICE_NCCL_NCCL_H
 #define DDL_DEVICE_NCCL_NCCL_H
 
@@ -15,7 +15,8 @@ typedef struct ddl__nccl_id {
     char bytes[128];
 } ddl__nccl_id;
 
-/* As it was in version 2.14, as it says: later ones have more behind it, and fill that in. */
+/* The layout of version 2.14, which `version` declares: later versions append fields, and fill them
+ * in. */
 typedef struct ddl__nccl_config {
     size_t size;
     unsigned magic, version;
@@ -25,8 +26,8 @@ typedef struct ddl__nccl_config {
 enum {
     DDL__NCCL_SUCCESS = 0,
     DDL__NCCL_IN_PROGRESS = 7,
-    /* Earlier ones have communicators whose calls do not block as well, but keep what is under way
-       with the calling thread, and connect ranks within a call. */
+    /* Earlier versions also have communicators whose calls do not block, but they keep pending work
+     * in the calling thread, and connect ranks within a call. */
     DDL__NCCL_OLDEST = 22700,
     DDL__NCCL_CONFIG = 21400,
     DDL__NCCL_MAGIC = (int)0xcafebeef
@@ -55,7 +56,7 @@ typedef enum ddl__nccl_op {
     DDL__NCCL_NO_OP = -1
 } ddl__nccl_op;
 
-/* X(type of the result, function, symbol, parameters): an int is 0 for success. */
+/* X(type of the result, function, symbol, parameters): a result of type int is 0 for success. */
 #define DDL__NCCL_FUNCTIONS(X)                                                                     \
     X(int, version, ncclGetVersion, (int *version))                                                \
     X(int, new_id, ncclGetUniqueId, (ddl__nccl_id * id))                                           \
@@ -93,27 +94,27 @@ typedef enum ddl__nccl_op {
 
 #define DDL__NCCL_POINTER(type, function, symbol, parameters) type(*function) parameters;
 typedef struct ddl__nccl {
-    int number; /* of its version: 22703 for 2.27.3 */
+    int number; /* its version: 22703 for 2.27.3 */
     DDL__NCCL_FUNCTIONS(DDL__NCCL_POINTER)
 } ddl__nccl;
 #undef DDL__NCCL_POINTER
 
-/* DDL_EUNSUPPORTED if there is none, or one that is too old. */
+/* Open NCCL. Return DDL_EUNSUPPORTED if there is none, or if it is too old. */
 ddl_status ddl__nccl_open(ddl__nccl *nccl);
 
-/* NCCL's elements that have as many bytes and the same sums; and its op among so many ranks; or
+/* Return NCCL's dtype with the same size and the same sums, and its op for this many ranks; or
  * none. */
 ddl__nccl_dtype ddl__nccl_dtype_of(ddl_dtype dtype);
 ddl__nccl_op ddl__nccl_op_of(ddl_dtype dtype, ddl_op op, int ranks);
 
 /* ---- nccl_end.c ---- */
 
-/* How a communicator ends, in a thread of its own: NCCL may wait there without a limit, for the
- * other ranks of the host and for the streams of the program. An abort lets kernels end at once. */
+/* How a communicator ends, in a separate thread: NCCL may wait without a limit, for the other ranks
+ * of the host and for the program's streams. An abort ends kernels at once. */
 typedef enum ddl__nccl_ending { DDL__NCCL_ABORTS, DDL__NCCL_DESTROYS } ddl__nccl_ending;
 
-/* Nobody uses the communicator any more. Returns whether it has ended by the time `limit`, which
- * may be past. */
+/* End a communicator that is no longer used. Return true if it has ended by the time `limit`, which
+ * may be in the past. */
 bool ddl__nccl_end(const ddl__nccl *library, ddl__nccl_comm *comm, ddl__nccl_ending how,
                    int64_t limit);
 

@@ -22,7 +22,7 @@ static bool reduces(const ddl__call *call)
            call->kind == DDL__REDUCE_TO_ROOT;
 }
 
-/* NCCL's op. Between hosts the engine divides. */
+/* Return NCCL's op. Between hosts the engine divides. */
 static ddl__nccl_op op_of(const ddl__device *d, const ddl__call *call)
 {
     bool sums = d->nccl->between.n > 1 && call->op == DDL_AVERAGE;
@@ -45,7 +45,7 @@ static int64_t elements_of(const ddl__device *d, size_t element)
     return part * d->nccl->n;
 }
 
-/* An address of the GPU. */
+/* Return an address of the GPU. */
 static void *at(const void *buffer, int64_t blocks, size_t bytes)
 {
     return (void *)((uintptr_t)buffer + (uintptr_t)((size_t)blocks * bytes));
@@ -89,7 +89,7 @@ static ddl_status add_agreement(const ddl__chunks *chunks, chunk *c)
     return ddl__group_add(c->operation->group, &call);
 }
 
-/* The part of this rank, with those of the other hosts. */
+/* Add the operation of this rank's part, with the parts of the other hosts. */
 static ddl_status add_part(const ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     ddl__call call = *chunks->call;
@@ -111,7 +111,8 @@ ddl_status ddl__nccl_add(ddl__device *d, const ddl__chunks *chunks, int64_t k, c
 
 /* ----------------------------------------------------------------------------- NCCL on one host */
 
-/* A message from each rank to each, as far as the call has them. A block stays where it lies. */
+/* Send a message from each rank to each rank, as far as the call has them. This rank's block is not
+ * moved. */
 static int exchange(const ddl__device *d, const ddl__call *call, const void *send,
                     ddl__nccl_comm *comm)
 {
@@ -143,7 +144,8 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     size_t count = (size_t)call->count, bytes = count * ddl__dtype_size(call->dtype);
     ddl__nccl_dtype dtype = ddl__nccl_dtype_of(call->dtype);
     ddl__nccl_op op = op_of(d, call);
-    void *own = at(call->recv, call->send == call->recv ? n->self : 0, bytes); /* block, in place */
+    /* this rank's block, in place */
+    void *own = at(call->recv, call->send == call->recv ? n->self : 0, bytes);
     switch (call->kind) {
     case DDL__ALLREDUCE:
         *symbol = "ncclAllReduce";
@@ -174,8 +176,8 @@ static int call_nccl(const ddl__device *d, const ddl__call *call, const void *se
     return DDL__NCCL_SUCCESS;
 }
 
-/* Memory of the GPU with a copy of what an all-to-all replaces. What it does not fit is kept, since
- * operations may use it. */
+/* Copy what an all-to-all overwrites to memory of the GPU. A scratch buffer that is too small is
+ * kept, because operations may use it. */
 static bool copy_operands(ddl__device *d, const ddl__call *call, const void **send)
 {
     ddl__device_nccl *n = d->nccl;
@@ -195,8 +197,8 @@ static bool copy_operands(ddl__device *d, const ddl__call *call, const void **se
                      n->stream);
 }
 
-/* The comm ends if NCCL has failed. Where it has ended, the rest is queued without NCCL, so that
- * all that waits for it is called. */
+/* Finish a call of NCCL. The comm ends if NCCL has failed. If the comm has ended, the rest is
+ * queued without NCCL, so that all host functions are called. */
 static void finish(ddl__device *d, ddl__nccl_comm *comm, const char *symbol, int result)
 {
     char text[DDL__MESSAGE_MAX];
@@ -225,7 +227,7 @@ static bool queue_whole(ddl__device *d, const ddl__call *call)
 
 /* ------------------------------------------------------------------------- NCCL and other hosts */
 
-/* Where the part of this rank lies on the GPU. */
+/* The position of this rank's part on the GPU. */
 typedef struct part {
     void *address;
     size_t count, bytes;
@@ -260,7 +262,7 @@ static void all_gather(ddl__device *d, const ddl__chunks *chunks, int64_t k, con
                                            d->nccl->stream));
 }
 
-/* The chunk's own part, from the buffer to the engine. */
+/* Copy the chunk's part from the buffer to the engine. */
 static bool queue_in(ddl__device *d, const ddl__chunks *chunks, int64_t k, chunk *c)
 {
     const ddl__device_nccl *n = d->nccl;
@@ -305,7 +307,8 @@ static void open_agreement(void *argument)
     ddl__device_open(c->operation->device, &c->agreement);
 }
 
-/* `to` waits so that the operation is not freed before the host function was called. */
+/* Queue the agreement. `to` waits so that the operation is not freed before the host function was
+ * called. */
 static bool queue_agreement(ddl__device *d, chunk *c)
 {
     ddl__cuda_event begun = d->nccl->begun;

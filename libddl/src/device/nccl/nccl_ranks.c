@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "base/time_limits.h"
 
-/* Make the device's part, which is empty. False: no memory. */
+/* Create the device's empty NCCL state. Return false if out of memory. */
 static bool create(ddl__device *d)
 {
     ddl__device_nccl *n = d->nccl ? NULL : calloc(1, sizeof *n);
@@ -32,7 +32,7 @@ static bool create(ddl__device *d)
     return true;
 }
 
-/* Runs an operation of the library on host memory, in the order of the calls. */
+/* Run an operation of the library on host memory, in the order of the calls. */
 static ddl_status exchange(const ddl__device *d, ddl__call call, int64_t timeout_ms)
 {
     call.dtype = DDL_U8;
@@ -48,7 +48,7 @@ static ddl_status gather(const ddl__device *d, const void *own, void *all, size_
     return exchange(d, call, timeout_ms);
 }
 
-/* Whether it is so on all ranks; they go on together. */
+/* Find out whether `is_so` is true on all ranks. */
 static ddl_status find_all(const ddl__device *d, bool is_so, int64_t timeout_ms, bool *all)
 {
     unsigned char are = is_so;
@@ -66,7 +66,7 @@ static int host_of(const ddl__device *d, int rank)
     return ddl__topology_group(d->config.topology, DDL__HOSTS, rank);
 }
 
-/* Which rank of its host this one is. */
+/* Return this rank's index on its host. */
 static int place_of(const ddl__device *d, int rank)
 {
     int place = 0;
@@ -145,7 +145,7 @@ static bool suits(const ddl__device *d, char *why)
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-/* The version of this rank's NCCL; 0: none that it may use. */
+/* Return the version of this rank's NCCL; 0 if it may not use any. */
 static int find_library(const ddl__device *d)
 {
     ddl__nccl *library = &d->nccl->library;
@@ -161,8 +161,7 @@ static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
     ddl__nccl_peer own = {.version = 0}, *all = calloc((size_t)d->config.size, sizeof *all);
     if (!all || !create(d)) {
         free(all);
-        return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks report of their GPUs",
-                         d->config.size);
+        return ddl__fail(DDL_ENOMEM, "no memory for the GPU records of %d ranks", d->config.size);
     }
     if (DDL__GOOD(d, device_uuid, &own.uuid, d->number))
         own.version = find_library(d);
@@ -176,7 +175,7 @@ static ddl_status exchange_peers(ddl__device *d, int64_t timeout_ms)
 
 static const char init_symbol[] = "ncclCommInitRankConfig";
 
-/* Give way to what is waited for, after so many tries: it is soon there, or late. */
+/* Pause between two tries of a wait: short at first, long after many tries. */
 static void pause_after(int tries)
 {
     const struct timespec time = {0, 20000};
@@ -186,8 +185,8 @@ static void pause_after(int tries)
         nanosleep(&time, NULL);
 }
 
-/* Ask until the communicator's last call is done; its result. It may wait for all ranks of the
- * host: NCCL connects them when they first need a connection. */
+/* Poll until the communicator's last call is done, and return its result. The call may wait for all
+ * ranks of the host: NCCL connects them when they first need a connection. */
 static int await_call(ddl__device *d, ddl__nccl_comm *comm, int64_t limit)
 {
     const ddl__nccl *library = &d->nccl->library;
@@ -229,7 +228,7 @@ typedef struct offer {
     uint64_t is_good;
 } offer;
 
-/* The first rank of each host makes an id for the ranks of the host. */
+/* Exchange ids. The first rank of each host creates the id for the ranks of its host. */
 static ddl_status exchange_ids(const ddl__device *d, int64_t timeout_ms, offer *all)
 {
     const ddl__device_nccl *n = d->nccl;
@@ -239,7 +238,8 @@ static ddl_status exchange_ids(const ddl__device *d, int64_t timeout_ms, offer *
     return gather(d, &own, all, sizeof own, timeout_ms);
 }
 
-/* The call does not block. NCCL's thread writes to `created` later in some versions. */
+/* Start to create the communicator. The call does not block; some versions of NCCL write to
+ * `created` later, in another thread. */
 static bool begin(ddl__device *d, const offer *first)
 {
     ddl__device_nccl *n = d->nccl;
@@ -259,7 +259,7 @@ static bool begin(ddl__device *d, const offer *first)
     return result == DDL__NCCL_IN_PROGRESS || is_good(d, init_symbol, n->created, result);
 }
 
-/* The ranks of the host find each other. */
+/* Connect the ranks of the host. */
 static bool connect(ddl__device *d)
 {
     ddl__nccl_comm *comm = ddl__nccl_enter(d);
@@ -287,13 +287,13 @@ static bool open_stream(ddl__device *d)
     return good;
 }
 
-/* Whether all ranks have a communicator. */
+/* Find out whether all ranks have a communicator. */
 static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, bool *is_here)
 {
     offer *all = calloc((size_t)d->config.size, sizeof *all);
     *is_here = all && open_stream(d);
     if (!all)
-        return ddl__fail(DDL_ENOMEM, "no memory for what %d ranks tell each other", d->config.size);
+        return ddl__fail(DDL_ENOMEM, "no memory for the NCCL ids of %d ranks", d->config.size);
     ddl_status status = exchange_ids(d, timeout_ms, all);
     *is_here = status == DDL_OK && *is_here && begin(d, &all[d->nccl->ranks[0]]);
     free(all);
@@ -305,8 +305,8 @@ static ddl_status start_all(ddl__device *d, int64_t timeout_ms, bool *is_possibl
     return find_all(d, *is_here, timeout_ms, is_possible);
 }
 
-/* Find out, in operations of all ranks, whether NCCL can work for all of them, and begin. If not,
- * `why` says it. */
+/* Find out, in operations of all ranks, whether NCCL can be used by all of them, and start it. If
+ * not, `why` is the reason. */
 static ddl_status begin_all(ddl__device *d, int64_t timeout_ms, bool *is_possible, char *why)
 {
     bool is_here = true;
@@ -329,7 +329,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     char why[DDL__MESSAGE_MAX] = "";
     ddl__device_nccl *n = d->nccl;
     bool is_possible = false;
-    n->use = DDL__NCCL_UNUSED; /* even if it cannot be found out: the comm ends */
+    n->use = DDL__NCCL_UNUSED; /* stays so if the check fails, which ends the comm */
     ddl_status status = begin_all(d, timeout_ms, &is_possible, why);
     if (status != DDL_OK)
         return status;
@@ -337,7 +337,7 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     const char *own = d->config.names[d->config.rank];
     if (d->config.rank == 0 && is_possible)
         ddl__log(DDL__INFO,
-                 "%s: each rank has a GPU of its own: NCCL %d carries out operations of %llu bytes "
+                 "%s: each rank has its own GPU: NCCL %d carries out operations of %llu bytes "
                  "and more within %s",
                  own, n->library.number, (unsigned long long)d->config.direct_bytes,
                  n->between.n > 1 ? "each host" : "the host");
@@ -347,7 +347,8 @@ static ddl_status start(ddl__device *d, int64_t timeout_ms)
     return DDL_OK;
 }
 
-/* All ranks find the same, so it does not depend on what only some know, like scales. */
+/* Return true if the call is long enough. All ranks get the same result, so it must not depend on
+ * what only some know, such as scales. */
 static bool is_long(const ddl__device *d, const ddl__call *call)
 {
     ddl__chunks chunks;
@@ -363,7 +364,7 @@ ddl_status ddl__nccl_find_way(ddl__device *d, const ddl__call *call, bool *by_nc
 {
     *by_nccl = false;
     pthread_mutex_lock(&d->lock);
-    bool is_alive = ddl__device_is_alive(d); /* else the engine refuses the call */
+    bool is_alive = ddl__device_is_alive(d); /* otherwise the engine rejects the call */
     pthread_mutex_unlock(&d->lock);
     if (!is_alive || !is_long(d, call))
         return DDL_OK;
@@ -374,7 +375,7 @@ ddl_status ddl__nccl_find_way(ddl__device *d, const ddl__call *call, bool *by_nc
     return status;
 }
 
-/* ---------------------------------------------------------------------------------- calls of it */
+/* ------------------------------------------------------------------------------ calls of NCCL */
 
 ddl__nccl_comm *ddl__nccl_enter(ddl__device *d)
 {
@@ -416,7 +417,7 @@ bool ddl__nccl_look(ddl__device *d)
 
 /* ------------------------------------------------------------------------------------- the end */
 
-/* Take the communicator out, when no thread is in a call with it. Such a thread leaves the call
+/* Take the communicator out, once no thread is in a call with it. Such a thread leaves the call
  * when the comm has ended. */
 static ddl__nccl_comm *take(ddl__device *d)
 {

@@ -27,11 +27,11 @@ void ddl__sign_block(ddl__signature *signature, int64_t count)
     signature->words[1] = (signature->words[1] & ~COUNT) | (uint64_t)count;
 }
 
-/* What an operation's call has to say. */
+/* What the text of an operation contains. */
 static const struct {
     const char *name;
     bool counts, reduces, roots;
-    const char *block; /* which count it is, with uneven blocks */
+    const char *block; /* the text behind the count of uneven blocks */
 } kinds[] = {
     [DDL__ALLREDUCE] = {"all-reduce", true, true, false, ""},
     [DDL__REDUCE_SCATTER] = {"reduce-scatter", true, true, false, " in this block"},
@@ -60,7 +60,7 @@ ddl__kind ddl__kind_named(const char *name)
     return (ddl__kind)(kind < KINDS ? kind : 0);
 }
 
-/* Add to the text as long as there is room. */
+/* Append to the text, as far as there is room. */
 static void add(char *text, size_t size, size_t *n, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 static void add(char *text, size_t size, size_t *n, const char *format, ...)

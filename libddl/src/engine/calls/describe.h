@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* describe.h - operations in words, for messages to users. */
+/* describe.h - texts of operations, for messages to users. */
 #ifndef DDL_ENGINE_CALLS_DESCRIBE_H
 #define DDL_ENGINE_CALLS_DESCRIBE_H
 
@@ -7,7 +7,8 @@
 
 enum { DDL__CALL_MAX = 128, DDL__COUNT_BITS = 48, DDL__UNEVEN = 1 << 24 };
 
-/* What two ranks compare: sequence, kind, dtype, op, even or uneven blocks, root and count. */
+/* The signature of a call, which ranks compare: sequence, kind, dtype, op, even or uneven blocks,
+ * root and count. */
 static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t sequence)
 {
     uint64_t root = (uint64_t)call->root + call->counts_digest;
@@ -20,22 +21,22 @@ static inline ddl__signature ddl__signature_of(const ddl__call *call, uint32_t s
 /* The signature of a group: the number of calls and a digest of them. */
 ddl__signature ddl__signature_of_group(const ddl_group *group);
 
-/* Make it the signature of the spans of one block of an operation on uneven blocks: the count is
- * that of the block, since two ranks need not know the other counts. */
+/* Make it the signature of the spans of one block of an operation on uneven blocks. Its
+ * count is the block's, because two ranks need not know the other counts. */
 void ddl__sign_block(ddl__signature *signature, int64_t count);
 
-/* "all-reduce"; and the kind with this name, 0 if there is none. */
+/* The name of a kind, such as "all-reduce"; the kind of a name, 0 if there is none. */
 const char *ddl__kind_name(ddl__kind kind);
 ddl__kind ddl__kind_named(const char *name);
 
 /* "all-reduce(f32, 100, sum)" */
 void ddl__describe_operation(char *text, size_t size, const ddl__signature *signature);
 
-/* Whether two ranks have called the same, as far as signatures tell: counts of uneven blocks differ
- * between ranks. */
+/* Return true if the signatures allow that two ranks have called the same operation. Counts of
+ * uneven blocks may differ between ranks. */
 bool ddl__signatures_agree(const ddl__signature *one, const ddl__signature *other);
 
-/* The same for an operation as one rank has called it: without a count if it is uneven. */
+/* Describe an operation as one rank has called it: without a count if it is uneven. */
 void ddl__describe_whole(char *text, size_t size, const ddl__signature *signature);
 
 /* "all-reduce(f32, 100, sum) as operation 57" */

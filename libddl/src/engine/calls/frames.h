@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frames.h - what travels on a message link: spans whose signature says what they are. */
+/* frames.h - the frames on a message link: spans whose signature contains the frame. */
 #ifndef DDL_ENGINE_CALLS_FRAMES_H
 #define DDL_ENGINE_CALLS_FRAMES_H
 
@@ -8,35 +8,35 @@
 typedef enum ddl__frame_kind {
     DDL__EAGER = 1, /* a whole message */
     DDL__OFFER,     /* a message that waits for its receive */
-    DDL__ACCEPT,    /* the receive is there: send */
+    DDL__ACCEPT,    /* accepts an offer: the receive is posted */
     DDL__DATA,      /* the next part of an accepted message */
     DDL__CREDIT,    /* returns credit of eager messages */
-    DDL__ANNOUNCE,  /* name messages: an operation was called by its name */
-    DDL__ORDER      /* ... and is to be run */
+    DDL__ANNOUNCE,  /* name message: an operation was called by its name */
+    DDL__ORDER      /* name message: run the operation of this name */
 } ddl__frame_kind;
 
 /* Unused fields are zero. */
 typedef struct ddl__frame {
     unsigned kind;
     unsigned dtype; /* EAGER, OFFER */
-    int64_t count;  /* EAGER, OFFER: elements; CREDIT */
+    int64_t count;  /* EAGER, OFFER: elements; CREDIT: bytes */
     uint32_t tag;   /* EAGER, OFFER */
-    uint32_t id;    /* of its sender: OFFER, ACCEPT */
-    uint32_t your;  /* of its receiver, in place of the tag: ACCEPT, DATA */
+    uint32_t id;    /* OFFER, ACCEPT: the sender's number of its work */
+    uint32_t your; /* ACCEPT, DATA: the receiver's number of its work; stored in place of the tag */
 } ddl__frame;
 
 /* Longest name message: a signature and a name. */
 enum { DDL__NAME_MESSAGE_MAX = 16 + DDL_NAME_MAX };
 
-/* The spans of the stream that shares a message link are no frames: where a frame has its kind,
- * their signature has 0. */
+/* The named stream shares the message links, and its spans are not frames: their signature has 0 in
+ * the bits that hold a frame's kind. */
 enum { DDL__SEQUENCE_BITS = 24 };
 static inline bool ddl__is_frame(const ddl__signature *s)
 {
     return s->words[0] >> 56;
 }
 
-/* Kind 8, dtype 8, count 48 bits; tag or `your` 32, id 32. */
+/* Layout: kind 8 bits, dtype 8, count 48; tag or `your` 32, id 32. */
 static inline ddl__signature ddl__frame_encode(const ddl__frame *f)
 {
     return (ddl__signature){

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fusion. Many small all-reduces cost as many round trips; packed together they cost one, and two
- * copies. Small calls, by a limit that depends on the kind of links, are packed up to a size whose
- * copies stay in a cache. Every rank collects the same calls, so all make the same parts: these
- * must not depend on scales, which each rank has of its own. */
+/* Fusion. Many small all-reduces cost as many round trips. Packed together, they cost one round
+ * trip and two copies. Calls below a limit, which depends on the kind of links, are packed up to a
+ * size whose copies stay in a cache. Every rank collects the same calls, so all ranks make the same
+ * parts. Parts must not depend on scales, because each rank has its own. */
 #include "engine/calls/group.h"
 
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 #include "engine/calls/ordered.h"
 
 enum {
-    SMALL_SHARED = 16 << 10, /* bytes of a call that is fused where ranks share memory ... */
-    SMALL_WIRES = 128 << 10, /* ... and over wires, where a round trip costs more */
-    BUNDLE_MAX = 1 << 20     /* bytes */
+    SMALL_SHARED = 16 << 10, /* bytes of the longest call that is fused if all ranks share memory */
+    SMALL_WIRES = 128 << 10, /* the same with TCP links, whose round trips cost more */
+    BUNDLE_MAX = 1 << 20     /* bytes of the longest bundle */
 };
 
 static size_t bytes_of(const ddl__call *call)
@@ -39,7 +39,7 @@ static void drop_parts(ddl_group *group)
 {
     for (uint32_t i = 0; i < group->n_parts; i++) {
         ddl__bundle *bundle = group->parts[i].call.bundle;
-        if (!bundle || group->parts[i].call.hold) /* a device's, which may be gone */
+        if (!bundle || group->parts[i].call.hold) /* a device's bundle, which may have been freed */
             continue;
         free(bundle->scratch);
         free(bundle);
@@ -75,7 +75,7 @@ ddl_status ddl__group_add(ddl_group *group, const ddl__call *call)
 
 /* ----------------------------------------------------------------------------------- the parts */
 
-/* What a device copies starts on its own. */
+/* Calls whose buffers a device copies are not fused here: they start on their own. */
 static bool is_small(const ddl__call *call, size_t small)
 {
     return call->kind == DDL__ALLREDUCE && bytes_of(call) <= small && !call->hold;
@@ -119,11 +119,11 @@ static ddl_status make_bundle(ddl__call *whole, const ddl__call *const *packed, 
     whole->bundle = bundle;
     whole->count = (int64_t)(bytes / ddl__dtype_size(whole->dtype));
     whole->send = whole->recv = bundle->scratch;
-    whole->prescale = whole->postscale = 0; /* those of the calls are applied */
+    whole->prescale = whole->postscale = 0; /* the scales of the single calls are applied */
     return DDL_OK;
 }
 
-/* Of the call at `first`, and all later ones that are packed with it. */
+/* Make a part of the call at `first` and of all later calls that are packed with it. */
 static ddl_status make_part(ddl_group *group, uint32_t first, size_t small, bool *taken,
                             const ddl__call **packed)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ordered.h - an order of additions as its users hold it: by references, of which the creator has
- * one, as has each call and each cached plan. And what a call holds. */
+/* ordered.h - a reference-counted order of additions. The creator, each call and each cached plan
+ * have a reference. Also frees the resources of a call. */
 #ifndef DDL_ENGINE_CALLS_ORDERED_H
 #define DDL_ENGINE_CALLS_ORDERED_H
 
@@ -10,23 +10,23 @@
 
 struct ddl_order {
     ddl__order by_rank;  /* its members are `owners` */
-    unsigned generation; /* of the process that created it */
+    unsigned generation; /* generation of the process that created it */
     atomic_uint references;
     int ranks;
-    int most_parts;  /* of any rank */
+    int most_parts;  /* most parts of any rank */
     uint16_t digest; /* of the owners; never 0 */
-    int *parts;      /* by rank: how many it brings */
+    int *parts;      /* number of parts, by rank */
     int owners[];
 };
 
-/* NULL when out of memory. Owners are below `ranks`. */
+/* Return NULL if out of memory. Owners must be below `ranks`. */
 ddl_order *ddl__order_create(const int *owners, int workers, int ranks);
 
-/* The additions of all ranks' parts, which are the operands: span i are those of rank i. NULL when
- * out of memory; freed with free. */
+/* Return the additions of all ranks' parts. The parts are the operands; span i has rank i's parts.
+ * Returns NULL if out of memory. The caller frees it with free. */
 ddl__fold *ddl__order_additions(const ddl_order *order);
 
-/* dst[i] = left[i] + right[i] in the mode of the library; dst may be either. */
+/* dst[i] = left[i] + right[i] in the library's floating-point mode; dst may be left or right. */
 void ddl__order_add(void *dst, const void *left, const void *right, size_t count, ddl_dtype dtype);
 
 static inline ddl_order *ddl__order_retain(ddl_order *order)
@@ -35,10 +35,10 @@ static inline ddl_order *ddl__order_retain(ddl_order *order)
     return order;
 }
 
-/* NULL is fine. */
+/* NULL is allowed. */
 void ddl__order_release(ddl_order *order);
 
-/* Free what a call holds besides the caller's memory. */
+/* Free the resources of a call other than the caller's memory. */
 void ddl__call_free(const ddl__call *call);
 
 static inline void ddl__call_drop(const ddl__call *call)

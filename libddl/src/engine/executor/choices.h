@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choices.h - the algorithm for each kind and size, found by exploring or read from a file, where
- * it is not left to the costs. */
+/* choices.h - the algorithm for each kind and size class, measured or read from a file, if the
+ * costs are not to choose it. */
 #ifndef DDL_ENGINE_EXECUTOR_CHOICES_H
 #define DDL_ENGINE_EXECUTOR_CHOICES_H
 
@@ -15,7 +15,7 @@ typedef struct ddl__choices {
     uint8_t by[DDL__CHOICE_KINDS][DDL__CLASSES]; /* ddl__algorithm */
 } ddl__choices;
 
-/* Whether all is left to the costs. */
+/* Return true if the costs choose all algorithms. */
 static inline bool ddl__choices_are_none(const ddl__choices *choices)
 {
     static const ddl__choices none;

@@ -3,24 +3,24 @@
  *
  * Ranks that share memory send, reduce and take in each wave. Sending waits for cache lines that
  * the reader's core owns. Taking waits for lines that the writer's core owns. With buffers longer
- * than the caches, all three wait for memory. A core can have only so many lines under way in each
- * direction. If it runs the steps one after the other, it uses one direction at a time. If it
- * alternates between them, a few cache lines of each, it uses all directions at once.
+ * than the caches, all three wait for memory. A core can have only a limited number of lines in
+ * flight in each direction. If it runs the steps one after the other, it uses one direction at a
+ * time. If it alternates between them, a few cache lines of each, it uses all directions at once.
  *
  * With buffers that fit into the caches, alternating costs more than it gains, unless the cores are
- * far apart: then spans are stored past the caches. Even then only an all-reduce gains, because it
- * sends, reduces and takes. The other operations lose at all lengths then: nearly all of their
- * stores go past the caches, and a core that alternates between several such streams stores at half
- * the rate.
+ * far apart: then stores of spans bypass the caches. Even then only an all-reduce gains, because it
+ * sends, reduces and takes. The other operations lose at all lengths: nearly all of their stores
+ * bypass the caches, and a core that alternates between several such streams stores at half the
+ * rate.
  *
- * A step takes part if its spans have come, there is room for what it sends, and it is independent:
- * it neither writes memory that an earlier step reads or writes, nor reads what an earlier one
- * writes. Each step does what it would do alone, element by element, so the results are the same.
- * Spans are published after the last turn. A missing span is waited for briefly, and not at all for
- * some time after such a wait was in vain.
+ * A step takes part if its spans have arrived, if there is room for what it sends, and if it is
+ * independent: it neither writes memory that an earlier step reads or writes, nor reads memory that
+ * an earlier step writes. Each step does what it would do alone, element by element, so the results
+ * are the same. Spans are published after the last turn. A step waits briefly for a missing span.
+ * After a wait in vain, steps do not wait at all for some time.
  *
- * Nothing here is timed. One of LEARN waves therefore runs step by step, which teaches the choice
- * of stores (stores.h). */
+ * Nothing is timed here. One of LEARN waves therefore runs step by step, from which the choice of
+ * stores is learned (stores.h). */
 
 #include <string.h>
 
@@ -28,38 +28,38 @@
 #include "net/stores.h"
 
 enum {
-    /* With more ranks, each sends to several at a time: four ranks on two cores took 1.25 times as
-     * long. With one core per rank it was not measured. */
+    /* With more ranks, each sends to several ranks at a time. Four ranks on two cores took 1.25
+     * times as long; one core per rank was not measured. */
     RANKS = 2,
     CURSORS = 4,
     LEAST_WAVES = 8,
     SHORTEST = 16 * 1024,    /* bytes of one step */
-    LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays, ... */
-    LONG_NEAR = 1024 * 1024, /* ... and with rings in second-level caches */
+    LONG = 32 * 1024 * 1024, /* bytes of all steps from which interleaving pays */
+    LONG_NEAR = 1024 * 1024, /* the same with rings in second-level caches */
     LEAST_WAVES_NONTEMPORAL = 3,
     LONG_NONTEMPORAL = 3 * 512 * 1024, /* the same with non-temporal stores: a 1 MiB all-reduce */
-    SPIN_BUDGET = 2000,                /* looks for a missing span: some tens of microseconds */
-    CLAIM_BACKOFF_MAX = 256,           /* calls that do not wait, after waits in vain */
+    SPIN_BUDGET = 2000,                /* polls for a missing span: some tens of microseconds */
+    CLAIM_BACKOFF_MAX = 256,           /* calls without a wait after waits in vain */
     TURN = 2 * DDL__LINES,
     TURN_NONTEMPORAL = DDL__LINES, /* in operations of LONG bytes */
     LINE = 64,
-    LEARN = 8 /* one of so many waves runs step by step */
+    LEARN = 8 /* one wave of this many runs step by step */
 };
 
 _Static_assert((int)SHORTEST > (int)DDL__LINK_SHORT, "not among a link's own words");
 
-/* A step that takes part, and how far it has come. */
+/* A step that takes part, and its progress. */
 typedef struct step_cursor {
     const ddl__step *step;
     int64_t k;
-    const char *from;       /* what is copied; a reduction has operands instead */
-    char *to, *span;        /* stored to first, and then to the span unless NULL */
+    const char *from;       /* source of a copy; a reduction has operands instead */
+    char *to, *span;        /* first destination, and second one, or NULL */
     size_t bytes, at;       /* at: bytes that are done */
     ddl__reduce_fn *reduce; /* NULL: the step copies */
     int64_t divisor;
-    ddl__copy_fn *store; /* into the span, or of a copy */
-    const char *read;    /* what the step reads of the caller's buffers, or NULL */
-    char *written;       /* what it writes of them */
+    ddl__copy_fn *store; /* stores into the span, or stores a copy */
+    const char *read;    /* what the step reads of the caller's buffers; or NULL */
+    char *written;       /* what the step writes of the caller's buffers; or NULL */
 } step_cursor;
 
 static bool ranges_overlap(const char *a, const char *b, size_t bytes_a, size_t bytes_b)
@@ -92,7 +92,7 @@ static bool cursor_find_operands(ddl__runner *runner, ddl_work *work, step_curso
     return true;
 }
 
-/* Reserve memory for what the step sends to all targets; false when there is no room. */
+/* Reserve room for what the step sends to all targets. Return false if there is none. */
 static bool cursor_reserve(ddl__runner *runner, ddl_work *work, step_cursor *s)
 {
     unsigned n = s->step->targets;
@@ -115,7 +115,7 @@ static void cursor_init(const ddl_work *work, step_cursor *s)
         s->written = (char *)ddl__step_destination(work, s->step, s->k);
 }
 
-/* Get the operands and the room that the step needs; false, with nothing changed, when either is
+/* Get the operands and the room that the step needs. Return false, with nothing changed, if one is
  * missing. */
 static bool cursor_claim(ddl__runner *runner, ddl_work *work, step_cursor *s)
 {
@@ -202,10 +202,11 @@ static void cursors_run(const ddl__runner *runner, step_cursor *cursors, unsigne
     }
     for (step_cursor *s = cursors; s < cursors + n; s++)
         cursor_advance_partly(runner, s, bytes, element);
-    runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0); /* for its fence only */
+    /* a copy of 0 bytes, only for the fence */
+    runner->kernels->copy_nontemporal(cursors->to, cursors->to, 0);
 }
 
-/* False if what the step has made may be wrong: nothing more comes then. */
+/* Complete the step. Return false if its result may be wrong; it then sends nothing more. */
 static bool cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor *s)
 {
     if (!ddl__release_operands(runner, work, s->step))
@@ -217,16 +218,16 @@ static bool cursor_finish(ddl__runner *runner, ddl_work *work, const step_cursor
     return true;
 }
 
-/* The step can never be completed: let the work block at it. */
+/* The step can never complete: stop the work at it. */
 static unsigned stay_at(ddl_work *work, const step_cursor *s)
 {
     work->interleaving = DDL__INTERLEAVE_NEVER;
-    work->step = (uint32_t)(s->step - work->plan->steps) - 1; /* the caller goes on to the next */
+    work->step = (uint32_t)(s->step - work->plan->steps) - 1; /* the caller advances by one step */
     return 1;
 }
 
-/* Find the first step from *from on that has something to do in this wave. False when there is none
- * or it is too short. */
+/* Find the first step from *from on that has something to do in this wave. Return false if there is
+ * none or if it is too short. */
 static bool cursor_next(const ddl_work *work, uint32_t *from, step_cursor *s)
 {
     for (; *from < work->plan->n_steps; ++*from) {
@@ -245,7 +246,7 @@ static const ddl__link *peer(const ddl__runner *runner)
     return runner->links[1 - runner->rank];
 }
 
-/* Claim the step, looking up to SPIN_BUDGET times. The limit is low because claimed steps are not
+/* Claim the step, with up to SPIN_BUDGET attempts. The limit is low because claimed steps are not
  * sent meanwhile, and the peer may wait for them if its plan takes them in the same wave. */
 static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_cursor *s)
 {
@@ -257,7 +258,7 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
             claim_backoff->length = claim_backoff->length < CLAIM_BACKOFF_MAX / 2
                                         ? 2 * claim_backoff->length + 1
                                         : CLAIM_BACKOFF_MAX;
-            claim_backoff->left = claim_backoff->length + 1; /* this call passes one */
+            claim_backoff->left = claim_backoff->length + 1; /* this call counts down one */
             return false;
         }
         ddl__pause();
@@ -265,7 +266,7 @@ static bool cursor_await(ddl__runner *runner, ddl_work *work, bool first, step_c
     return true;
 }
 
-/* For a plan over elements of so many bytes. */
+/* Return the interleaving of a plan with elements of `element` bytes. */
 static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl__plan *plan,
                                            size_t element)
 {
@@ -286,7 +287,7 @@ static ddl__interleaving plan_interleaving(const ddl__runner *runner, const ddl_
                                                     : DDL__INTERLEAVE_NEVER;
 }
 
-/* Whether the kind of stores of spans of the current step's length rules it out. */
+/* Return true if the stores used for spans of the current step's length rule out interleaving. */
 static bool stores_forbid(const ddl__runner *runner, const ddl_work *work)
 {
     if (work->interleaving == DDL__INTERLEAVE_ALWAYS)

@@ -16,7 +16,7 @@ static int outermost(const ddl__meter *meter, const uint32_t *ranks, uint32_t n,
     return level;
 }
 
-/* The level of the step at which the work stands, or of the last one if only user memory is left to
+/* Return the level of the work's current step, or of the last step if only user memory is left to
  * send. */
 static int current_level(const ddl__meter *meter, const ddl_work *work)
 {

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meter.h - where the time of operations goes, by the outermost level of the topology that a step
- * reaches. */
+/* meter.h - the time that operations spend, by the outermost topology level that a step reaches. */
 #ifndef DDL_ENGINE_EXECUTOR_METER_H
 #define DDL_ENGINE_EXECUTOR_METER_H
 
 #include "engine/executor/run.h"
 
-/* Times in nanoseconds. The driver counts up, any thread may read. */
+/* Times in nanoseconds. The driver updates them; any thread may read them. */
 typedef struct ddl__meter {
     const unsigned char *levels; /* by rank: 0 same host, 1 same rack, ... */
-    int64_t mark; /* the time until which all is accounted for; 0: no operation is under way */
+    int64_t mark; /* time up to which all is accounted for; 0: no operation is running */
     atomic_llong operations, spent[DDL__DIMENSIONS];
-    atomic_llong waited; /* of that, with nothing to do */
+    atomic_llong waited; /* part of `spent` in which nothing could be done */
 } ddl__meter;
 
-/* As ddl__run. The time since the last call belongs to the step that the work has stood at. */
+/* As ddl__run. Adds the time since the last call to the level of the work's current step. */
 ddl__progress ddl__meter_run(ddl__meter *meter, ddl__runner *runner, ddl_work *work);
 
 #endif

@@ -9,15 +9,15 @@
 #include "net/stores.h"
 
 enum {
-    SLICE = 64, /* steps between returns to the driver, which looks at the clock */
+    SLICE = 64, /* steps between returns to the driver, which reads the clock */
     LEND_LEAST = DDL__LEND_LEAST / 16 /* elements, of 16 bytes or less */
 };
 
-/* What a work lends: spans that peers read where they lie in the caller's buffers (net/lending.h).
- */
+/* Spans that peers read in place, in the caller's buffers (net/lending.h). */
 typedef enum loan_outcome { LOAN_MADE, LOAN_FULL, LOAN_REFUSED } loan_outcome;
 
-/* Steps of a work that lends are not interleaved: it sends without copying. */
+/* Find the shared regions of the work's buffers. A work that sends from them without copying is not
+ * interleaved. */
 static void find_regions(const ddl__runner *runner, ddl_work *work)
 {
     const ddl__plan *plan = work->plan;
@@ -64,7 +64,8 @@ static void copy(const ddl__kernels *kernels, void *dst, const void *src, size_t
         kernels->copy(dst, src, bytes);
 }
 
-/* Copy to the place of the caller, past the caches if the buffer is too long for them. */
+/* Copy to the caller's buffer, with stores that bypass the caches if the buffer is too long for
+ * them. */
 static void land(const ddl__runner *runner, const ddl_work *work, void *dst, const void *src,
                  size_t bytes)
 {
@@ -74,7 +75,7 @@ static void land(const ddl__runner *runner, const ddl_work *work, void *dst, con
         copy(runner->kernels, dst, src, bytes);
 }
 
-/* Remember links that may still use what was sent over them. */
+/* Remember the links that may still read the memory that was sent. */
 static inline void note_sent(ddl__runner *runner, unsigned n)
 {
     for (unsigned i = 0; i < n && runner->targets[0]->ops->zero_copy; i++) {
@@ -86,8 +87,8 @@ static inline void note_sent(ddl__runner *runner, unsigned n)
     }
 }
 
-/* Send memory to the first `n` of runner->targets, links of one kind. Links that do not copy need
- * memory that no later step overwrites; other memory is copied to a span first. */
+/* Send memory to the first `n` of runner->targets, which are links of one kind. Links that do not
+ * copy need memory that no later step overwrites; other memory is first copied to a span. */
 static inline bool send_to(ddl__runner *runner, ddl_work *work, const ddl__step *step, unsigned n,
                            const void *memory, size_t bytes)
 {
@@ -114,8 +115,8 @@ static const ddl__region *region_of(const ddl_work *work, const void *memory, si
     return NULL;
 }
 
-/* Let the next target read the memory where it is; or tell it that the result is where it wants it.
- */
+/* Let the next target read the memory in place, or report to it that the result is in its
+ * buffer. */
 static loan_outcome lend(const ddl__runner *runner, const ddl_work *work, const ddl__step *step,
                          const void *memory, size_t bytes)
 {
@@ -130,7 +131,7 @@ static loan_outcome lend(const ddl__runner *runner, const ddl_work *work, const 
                : LOAN_REFUSED;
 }
 
-/* Of so many next targets, those before one that gets its result back. */
+/* Return how many of the next n targets come before the first one that gets its result in place. */
 static unsigned count_others(const ddl__runner *runner, unsigned n)
 {
     unsigned others = 0;
@@ -139,8 +140,8 @@ static unsigned count_others(const ddl__runner *runner, unsigned n)
     return others;
 }
 
-/* Find where targets of a reduction want its result: runner->returns. The operands have been peeked
- * at. False if nowhere. */
+/* Find the buffers in which targets of a reduction want its result, and store them in
+ * runner->returns. The operands have been peeked at. Return false if there are none. */
 static bool find_returns(ddl__runner *runner, ddl_work *work, const ddl__step *step)
 {
     runner->n_returns = 0;
@@ -157,7 +158,7 @@ static bool find_returns(ddl__runner *runner, ddl_work *work, const ddl__step *s
     return runner->n_returns;
 }
 
-/* Send to the remaining targets, without a copy where that is possible. */
+/* Send to the remaining targets, without a copy if possible. */
 __attribute__((noinline)) static bool lend_rest(ddl__runner *runner, ddl_work *work,
                                                 const ddl__step *step, const void *memory,
                                                 size_t bytes)
@@ -213,7 +214,7 @@ static void reduce(const ddl__runner *runner, const ddl_work *work, const ddl__s
     ddl__fold_run(&folding, dst, copy, runner->operands, (size_t)length);
 }
 
-/* Reduce, and store the result where targets want it. */
+/* Reduce, and store the result in the targets' buffers. */
 __attribute__((noinline)) static bool reduce_and_return(ddl__runner *runner, ddl_work *work,
                                                         const ddl__step *step,
                                                         const ddl__fold *fold, void *kept,
@@ -227,9 +228,9 @@ __attribute__((noinline)) static bool reduce_and_return(ddl__runner *runner, ddl
     return work->received && lend_rest(runner, work, step, kept, bytes);
 }
 
-/* Where the targets read the memory of this rank, one pass writes the result to the buffer of the
- * caller and to the span. If the result is not kept, it goes only to the span; if user memory is
- * sent, only to the buffer. `fold` is NULL in a step without one, where it costs nothing. */
+/* If the targets read this rank's memory, one pass writes the result to the caller's buffer and to
+ * the span. If the result is not kept, it goes only to the span; if user memory is sent, only to
+ * the buffer. `fold` is NULL in a step without a fold, which then costs nothing. */
 __attribute__((always_inline)) static inline bool run_reduce(ddl__runner *runner, ddl_work *work,
                                                              const ddl__step *step,
                                                              const ddl__fold *fold, int64_t k,
@@ -311,7 +312,7 @@ static bool run_step(ddl__runner *runner, ddl_work *work, const ddl__step *step,
     return true;
 }
 
-/* Whether no link uses user memory. */
+/* Return true if no link uses user memory. */
 static inline bool flush(ddl__runner *runner, const ddl_work *work)
 {
     bool empty = !work->lends || ddl__loans_flush(runner);
@@ -380,7 +381,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     const ddl__step *step = &plan->steps[work->step];
     int64_t k = work->wave - step->skew;
     int64_t length = ddl__segment_length(step, k);
-    /* A peer that left or died after publishing what this step needs blocks nobody. */
+    /* A peer that left or died after it published what this step needs does not block the work. */
     for (uint32_t i = 0; !work->received && i < step->operands; i++)
         if ((link = failed(runner, plan->ranks[step->operand + i], rank)) &&
             (step->kind == DDL__TAKE || work->lost ||
@@ -390,7 +391,7 @@ ddl__link *ddl__run_blocking_peer(ddl__runner *runner, const ddl_work *work, int
     for (uint32_t i = work->published; i < step->targets; i++)
         if ((link = failed(runner, plan->ranks[step->target + i], rank)))
             return link;
-    /* A peer that will not read its spans blocks the memory that this step wants to publish in. */
+    /* A peer that will not read its spans blocks the memory that this step needs for publishing. */
     for (int i = 0; work->published < step->targets && i < runner->size; i++)
         if ((link = failed(runner, (uint32_t)i, rank)) &&
             link->ops->flush(link) != DDL__LINK_DRAINED)
@@ -409,7 +410,7 @@ bool ddl__loans_flush(const ddl__runner *runner)
 
 void ddl__loans_abandon(const ddl__runner *runner, const ddl_work *work)
 {
-    if (work->call.hold) /* a device's memory, of which nothing counts any more */
+    if (work->call.hold) /* a device's memory, whose contents no longer matter */
         return;
     if (work->lends && work->plan->returns && work->regions[1].base && !ddl__loans_flush(runner))
         ddl__region_detach(runner->regions, &work->regions[1], work->out,

@@ -60,8 +60,9 @@ static int64_t operand_count(const ddl__runner *runner, const ddl__call *call)
     return last->start + last->count;
 }
 
-/* In an all-reduce, scaled operands go where the result will be. For other kinds that place is too
- * small, or must keep its contents, so they go to memory of the library. */
+/* Scale the operands. In an all-reduce, scaled operands are written to the result's buffer. For
+ * other kinds this buffer is too small or must keep its contents, so the operands go to memory of
+ * the library. */
 static bool scale_operands(const ddl__runner *runner, ddl_work *work)
 {
     ddl__call *call = &work->call;

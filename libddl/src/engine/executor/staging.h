@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staging.h - what happens to the buffers of a work before and after its plan: scaling, and packing
- * of bundles. */
+/* staging.h - the treatment of a work's buffers before and after its plan: scaling, and packing of
+ * bundles. */
 #ifndef DDL_ENGINE_EXECUTOR_STAGING_H
 #define DDL_ENGINE_EXECUTOR_STAGING_H
 
@@ -11,22 +11,22 @@
 bool ddl__stage_operands(const ddl__runner *runner, ddl_work *work);
 void ddl__stage_result(const ddl__runner *runner, ddl_work *work);
 
-/* Bring the operands to where the plan expects them. May turn the call into one out of place. False
- * when out of memory. */
+/* Prepare the operands as the plan expects them. May change an in-place call into one out of place.
+ * Return false if out of memory. */
 static inline bool ddl__stage_in(const ddl__runner *runner, ddl_work *work)
 {
     bool needed = work->call.bundle || work->call.prescale != 0;
     return !needed || ddl__stage_operands(runner, work);
 }
 
-/* Bring the result to where the caller wants it. */
+/* Move the result to the caller's buffers. */
 static inline void ddl__stage_out(const ddl__runner *runner, ddl_work *work)
 {
     if (work->call.bundle || work->call.postscale != 0)
         ddl__stage_result(runner, work);
 }
 
-/* Free what staging in has allocated, also after a failure. */
+/* Free the memory that ddl__stage_in has allocated, even after a failure. */
 static inline void ddl__stage_drop(ddl_work *work)
 {
     free(work->staged);

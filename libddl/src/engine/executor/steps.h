@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* steps.h - what a step of a plan means for a work: its memory, its links, and the spans that have
- * come. */
+/* steps.h - helpers for a step of a work's plan: its memory, its links and the received spans. */
 #ifndef DDL_ENGINE_EXECUTOR_STEPS_H
 #define DDL_ENGINE_EXECUTOR_STEPS_H
 
@@ -24,14 +23,14 @@ static inline unsigned char *ddl__step_destination(const ddl_work *work, const d
     return base + (size_t)(step->dst + k * step->stride) * work->element;
 }
 
-/* Whether one call serves both. */
+/* Return true if one call can send to both links. */
 static inline bool ddl__links_group(const ddl__link *one, const ddl__link *other)
 {
     return one->ops == other->ops || one->ops->reserve == other->ops->reserve;
 }
 
-/* Get the next targets that one call can serve: links over TCP, or over one rank's memory, of which
- * some may be in this process. Returns how many. */
+/* Get the next targets that one call can serve: links over TCP, or links over one rank's memory,
+ * some of which may be in this process. Return their number. */
 static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *work,
                                          const ddl__step *step)
 {
@@ -47,7 +46,7 @@ static inline unsigned ddl__next_targets(ddl__runner *runner, const ddl_work *wo
     return n;
 }
 
-/* Whether the next span belongs to the stream, not to messages that share the link. */
+/* Return true if the next span belongs to the stream, not to messages that share the link. */
 static inline bool ddl__comes_next(const ddl__runner *runner, ddl__link *link)
 {
     ddl__signature signature;
@@ -56,7 +55,7 @@ static inline bool ddl__comes_next(const ddl__runner *runner, ddl__link *link)
            (link->ops->next(link, &signature, &bytes) && !ddl__is_frame(&signature));
 }
 
-/* The next span of the stream, or NULL. `into`: see link.h. */
+/* Return the next span of the stream, or NULL. `into`: see link.h. */
 static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *link, void *into,
                                          size_t bytes, const ddl__signature *signature)
 {
@@ -65,8 +64,8 @@ static inline const void *ddl__step_peek(const ddl__runner *runner, ddl__link *l
                : NULL;
 }
 
-/* Get all operands of a reduction; false while one is missing. Looks at every link, so that all of
- * them make progress. */
+/* Get all operands of a reduction. Return false if one is missing. Checks every link, so that all
+ * of them make progress. */
 static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                                size_t bytes, int64_t k)
 {
@@ -81,8 +80,8 @@ static inline bool ddl__gather(ddl__runner *runner, ddl_work *work, const ddl__s
     return whole;
 }
 
-/* Bytes of one value of an operand, and of what operand `i` sends, of a step over `length` elements
- * of the result. */
+/* The bytes of one value of an operand, and the bytes that operand `i` sends, in a step over
+ * `length` elements of the result. */
 static inline size_t ddl__value_bytes(const ddl_work *work, const ddl__step *step, int64_t length)
 {
     size_t bytes = (size_t)length * work->element;
@@ -99,7 +98,7 @@ static inline size_t ddl__operand_bytes(const ddl_work *work, const ddl__step *s
     return bytes * (size_t)(first[1] - first[0]);
 }
 
-/* As ddl__gather, for a fold: every value is an operand. */
+/* As ddl__gather, for a fold, in which every value is an operand. */
 static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const ddl__step *step,
                                       int64_t length, int64_t k)
 {
@@ -108,7 +107,8 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     const size_t bytes = ddl__value_bytes(work, step, length);
     const size_t at = ddl__value_bytes(work, step, step->src + k * step->stride);
     const void *const *parts = work->call.parts ? work->call.parts : &work->call.send;
-    const bool partial = step->space != DDL__IN; /* the own operand is a sum of an earlier level */
+    /* this rank's operand is a sum of an earlier level */
+    const bool partial = step->space != DDL__IN;
     bool whole = true;
     for (uint32_t i = 0; i < step->operands; i++) {
         ddl__link *link = runner->links[ranks[i]];
@@ -125,15 +125,15 @@ static inline bool ddl__gather_values(ddl__runner *runner, ddl_work *work, const
     return whole;
 }
 
-/* Returns false. */
+/* Mark the work as lost. Return false. */
 __attribute__((cold, noinline)) static bool ddl__lose(ddl_work *work)
 {
     work->lost = true;
     return false;
 }
 
-/* False if what was made of the operands may be wrong: see release in link.h. The step cannot be
- * tried again then, since the other operands are gone. */
+/* Release the operands. Return false if the result made from them may be wrong: see release in
+ * link.h. The step cannot be repeated, because the other operands are already released. */
 static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, const ddl__step *step)
 {
     const uint32_t *ranks = work->plan->ranks + step->operand;
@@ -148,8 +148,8 @@ static inline bool ddl__release_operands(ddl__runner *runner, ddl_work *work, co
 
 /* ---- interleave.c: several steps of a wave at once, a few cache lines of each in turn ---- */
 
-/* Run as many steps of the current wave as can run together, beginning with the current step, which
- * must not have begun. Returns how many ran, with the last of them as the current step. Returns 0,
+/* Run as many steps of the current wave as can run together, starting with the current step, which
+ * must not have started. Return how many ran; the current step is then the last of them. Return 0,
  * with nothing done, if the steps have to run one after the other. The first call decides, in
  * work->interleaving, whether the work is ever interleaved. */
 unsigned ddl__interleave_run(ddl__runner *runner, ddl_work *work);

@@ -45,7 +45,7 @@ static void plan_log(const ddl__request *request, const ddl__plan *plan)
              plan->name, plan->n_steps, (long long)plan->waves, (long long)plan->segment);
 }
 
-/* Within one stream, only these fields differ from call to call. */
+/* Within one stream, only these fields differ between calls. */
 static bool request_is_same(const ddl__request *a, const ddl__request *b)
 {
     return a->kind == b->kind && a->count == b->count && a->element == b->element &&
@@ -60,7 +60,7 @@ static unsigned request_slot(const ddl__request *r)
     return (unsigned)((h * 0x9e3779b97f4a7c15u) >> 58) % DDL__PLANS;
 }
 
-/* Room for so many operands. */
+/* Make room for `n` operands. */
 static bool make_operands(ddl__runner *runner, int n)
 {
     if (n <= runner->n_operands)
@@ -73,8 +73,8 @@ static bool make_operands(ddl__runner *runner, int n)
     return more;
 }
 
-/* The plan of a call. The log does not explain an algorithm that the call itself asks for, nor one
- * for some of the ranks. */
+/* Return the plan of a call. The log does not explain the plan if the call itself requests the
+ * algorithm, or if it is for some of the ranks. */
 static const ddl__plan *plans_get(ddl__stream *stream, const ddl__request *request,
                                   const ddl__call *call)
 {
@@ -183,14 +183,14 @@ ddl_work *ddl__stream_pop(ddl__stream *stream)
     return work;
 }
 
-/* Whether any value but 0 counts as true, and results are 0 or 1. */
+/* Return true if every value but 0 is true, and results are 0 or 1. */
 static bool normalizes(const ddl__call *call)
 {
     return call->op && (call->dtype == DDL_BOOL || call->op >= DDL_LOGICAL_AND);
 }
 
-/* Memory for a plan: the most that any plan has wanted so far. Nobody reads it between two plans.
- */
+/* Make room for a plan. The memory has the largest size needed so far; its contents are not kept
+ * between two plans. */
 static bool make_room(ddl__stream *stream, size_t bytes)
 {
     if (bytes <= atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed))
@@ -202,7 +202,7 @@ static bool make_room(ddl__stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-/* The algorithm that is asked for, by the call or by the choices. */
+/* Return the algorithm that the call or the choices request. */
 static ddl__algorithm algorithm_asked(const ddl__stream *stream, const ddl__call *call)
 {
     if (call->by || !stream->choices || call->blocks || call->order || call->among)

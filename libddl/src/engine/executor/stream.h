@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream.h - a queue of operations that run one after the other over one set of links. */
+/* stream.h - a queue of operations that run one after another over one set of links. */
 #ifndef DDL_ENGINE_EXECUTOR_STREAM_H
 #define DDL_ENGINE_EXECUTOR_STREAM_H
 
@@ -16,38 +16,39 @@ typedef struct ddl__plans {
     struct {
         ddl__request request;
         ddl__plan *plan;
-        ddl_order *order; /* a reference, so that no other is at its address; or NULL */
+        /* or NULL; referenced, so that its address is not reused while the entry exists */
+        ddl_order *order;
     } entries[DDL__PLANS];
-    uint64_t explained[DDL__ORDERED_ALLREDUCE +
-                       1]; /* by kind: bits of the size classes that were logged */
-    ddl__plan *uneven;     /* the last one only: uneven counts seldom repeat */
+    uint64_t explained[DDL__ORDERED_ALLREDUCE + 1]; /* bits of the logged size classes, by kind */
+    ddl__plan *uneven; /* the last plan only: uneven counts seldom repeat */
 } ddl__plans;
 
 typedef struct ddl__stream {
     /* Under the engine's lock. */
     ddl_work *head, **tail;       /* submitted, not started */
-    uint32_t sequence, sequences; /* of the next work, modulo `sequences` (0: 2^32) */
-    atomic_llong queue_limit;     /* no queued work has an earlier limit; read without the lock */
+    uint32_t sequence, sequences; /* number of the next work, modulo `sequences` (0: 2^32) */
+    /* lower bound of the queued works' deadlines; read without the lock */
+    atomic_llong queue_limit;
 
     /* Used by the driver only. */
-    ddl_work *next; /* taken from the queue, to be started next */
+    ddl_work *next; /* taken from the queue, to start next */
     ddl_work *current;
     bool busy;   /* the next work was queued while this one ran */
-    bool waited; /* the current work has waited for so long that its time is measured */
+    bool waited; /* the current work has waited so long that it is timed */
     ddl__runner runner;
     ddl__plans plans;
     int64_t segment_bytes, window; /* see ddl__request */
     bool all_shared;
     const ddl__topology *topology;
-    ddl__algorithm by;           /* for what `choices` leave open; none: the costs choose */
-    const ddl__choices *choices; /* or NULL; borrowed, like the meter */
+    ddl__algorithm by;           /* the algorithm if `choices` have none; 0: the costs choose */
+    const ddl__choices *choices; /* or NULL; borrowed, as is the meter */
     ddl__meter *meter;           /* or NULL */
     unsigned char barrier_in[DDL__ELEMENT_MAX], barrier_out[DDL__ELEMENT_MAX];
-    unsigned char *scratch;      /* of the current plan; kept for the next one */
+    unsigned char *scratch;      /* memory of the current plan; kept for the next one */
     atomic_size_t scratch_bytes; /* any thread may read it */
 } ddl__stream;
 
-/* Over these links, by rank, which stay with the caller. False when out of memory. */
+/* Open a stream over these links, by rank; the caller keeps them. Return false if out of memory. */
 bool ddl__stream_open(ddl__stream *stream, int rank, int size, ddl__link **links);
 void ddl__stream_close(ddl__stream *stream);
 
@@ -55,25 +56,24 @@ void ddl__stream_close(ddl__stream *stream);
 void ddl__stream_push(ddl__stream *stream, ddl_work *work);
 ddl_work *ddl__stream_pop(ddl__stream *stream);
 
-/* Under the engine's lock: the queued work with the nearest limit; NULL: none has one. Updates
- * queue_limit. */
+/* Under the engine's lock: return the queued work with the nearest deadline; NULL if there is none.
+ * Updates queue_limit. */
 const ddl_work *ddl__stream_most_urgent(ddl__stream *stream);
 
-/* Called by the driver under the lock: take the next work from the queue unless one is under way.
- */
+/* Called by the driver under the lock: take the next work from the queue unless one is running. */
 static inline void ddl__stream_prepare(ddl__stream *stream)
 {
     if (!stream->current && !stream->next)
         stream->next = ddl__stream_pop(stream);
 }
 
-/* Whether a device still copies the work's buffers. */
+/* Return true if a device still copies the work's buffers. */
 static inline bool ddl__is_held(const ddl_work *work)
 {
     return work->call.hold && !ddl__hold_is_ready(work->call.hold);
 }
 
-/* Called by the driver: the work that is under way, or else one that it holds; or NULL. */
+/* Called by the driver: return the running work, else the next one if it is held, else NULL. */
 static inline const ddl_work *ddl__stream_first(const ddl__stream *stream)
 {
     if (stream->current)
@@ -89,10 +89,10 @@ static inline bool ddl__stream_pending(const ddl__stream *stream)
 /* Start this work. False when out of memory. */
 bool ddl__stream_start(ddl__stream *stream, ddl_work *work);
 
-/* Advance the current work. When it is finished, its result is where the caller wants it. */
+/* Advance the current work. When it is finished, its result is in the caller's buffer. */
 ddl__progress ddl__stream_run(ddl__stream *stream);
 
-/* As ddl__plan_candidates, for such a call. */
+/* As ddl__plan_candidates, for a call. */
 int ddl__stream_candidates(const ddl__stream *stream, const ddl__call *call,
                            ddl__candidate found[DDL__ALGORITHMS]);
 
@@ -102,7 +102,7 @@ static inline uint64_t ddl__stream_scratch(const ddl__stream *stream)
     return atomic_load_explicit(&stream->scratch_bytes, memory_order_relaxed);
 }
 
-/* Bytes that peers have read, or stored, where they lie (net/lending.h). Any thread. */
+/* Return the bytes that peers have read or stored in place (net/lending.h). Any thread. */
 static inline uint64_t ddl__stream_lent(const ddl__stream *stream)
 {
     return atomic_load_explicit(&stream->runner.lent, memory_order_relaxed);

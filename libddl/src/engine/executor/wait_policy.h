@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wait_policy.h - how to wait for a peer: spin while a core is to spare, then yield the core a
- * bounded number of times, then sleep.
+/* wait_policy.h - how to wait for a peer: spin while a core is free, then yield the core a bounded
+ * number of times, then sleep.
  *
  * Oversubscription is observed, not computed. If sched_yield returns late because another thread
  * ran on this core, the next waits do not spin. If that thread computes and keeps the core, the
  * next waits do not yield either. The first backoff lasts few waits, since one late yield proves
- * little; each further one lasts twice as long. Where ranks share cores, the first one lasts long.
- * A yield that is late because of an interrupt or a stolen virtual core says nothing about the next
- * one.
- */
+ * little; each further one lasts twice as long. If ranks share cores, the first one lasts long. A
+ * yield that is late because of an interrupt or a stolen virtual core predicts nothing. */
 #ifndef DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 #define DDL_ENGINE_EXECUTOR_WAIT_POLICY_H
 
@@ -31,31 +29,33 @@ static inline void ddl__pause(void)
 
 enum {
     DDL__SPINS = 2000,  /* some tens of microseconds */
-    DDL__YIELDS = 2000, /* about a millisecond where nobody else wants the core, else ... */
+    DDL__YIELDS = 2000, /* about a millisecond if no other thread wants the core */
     DDL__OVERSUBSCRIBED_YIELDS =
-        200,                 /* ... at least 100 microseconds, more when others run meanwhile */
-    DDL__LATE_NS = 4000,     /* a longer yield may have let another thread run */
-    DDL__TAKEN_NS = 1000000, /* a longer one: that thread computes until it is preempted */
-    DDL__OVERSUBSCRIBED_WAITS = 4, /* at first */
-    DDL__TAKEN_WAITS = 2, /* at first: it may have been a peer on its way to the same call */
+        200,             /* at least 100 microseconds, more if other threads run meanwhile */
+    DDL__LATE_NS = 4000, /* a yield that takes longer may have let another thread run */
+    /* a yield that takes longer let a thread compute until it was preempted */
+    DDL__TAKEN_NS = 1000000,
+    DDL__OVERSUBSCRIBED_WAITS = 4, /* length of the first backoff */
+    /* the same; the thread may have been a peer on its way to the same call */
+    DDL__TAKEN_WAITS = 2,
     DDL__BACKOFF_MAX = 256
 };
 
-/* For how many waits to skip spinning, or yielding. */
+/* The number of waits that skip spinning, or yielding. */
 typedef struct ddl__backoff {
-    uint32_t left;   /* waits still to go */
-    uint32_t length; /* waits in all; the next backoff is longer */
+    uint32_t left;   /* waits that are left */
+    uint32_t length; /* waits in total; the next backoff is longer */
 } ddl__backoff;
 
 typedef struct ddl__wait_policy {
-    ddl__backoff oversubscribed; /* do not spin */
-    ddl__backoff core_taken;     /* do not yield */
-    uint32_t turns;              /* of the current wait */
-    bool sharing;                /* more ranks than cores, for good */
-    long switches;               /* involuntary switches, as last read */
+    ddl__backoff oversubscribed; /* waits that do not spin */
+    ddl__backoff core_taken;     /* waits that do not yield */
+    uint32_t turns;              /* turns of the current wait */
+    bool sharing;                /* more ranks than cores, permanently */
+    long switches;               /* involuntary context switches, as last read */
 } ddl__wait_policy;
 
-/* A wait is over. `tried`: it ran without backoff and saw no reason for one. */
+/* Count the end of a wait. `tried`: it ran without backoff and found no reason for one. */
 static inline void ddl__backoff_pass(ddl__backoff *c, bool tried)
 {
     if (c->left)
@@ -64,7 +64,7 @@ static inline void ddl__backoff_pass(ddl__backoff *c, bool tried)
         c->length--;
 }
 
-/* Something happened: the current wait is over. */
+/* End the current wait, because something happened. */
 static inline void ddl__wait_policy_reset(ddl__wait_policy *p)
 {
     if (!p->turns)
@@ -74,7 +74,7 @@ static inline void ddl__wait_policy_reset(ddl__wait_policy *p)
     p->turns = 0;
 }
 
-/* Whether the scheduler has run another thread on this core since the last call. True where the
+/* Return true if the scheduler has run another thread on this core since the last call, or if the
  * kernel does not count switches. */
 static inline bool ddl__others_ran(ddl__wait_policy *p)
 {
@@ -85,7 +85,7 @@ static inline bool ddl__others_ran(ddl__wait_policy *p)
     return changed || (!usage.ru_nivcsw && !usage.ru_nvcsw);
 }
 
-/* Begin a backoff, or start the present one again. `first`: the length of a first one. */
+/* Start a backoff, or restart the current one. `first`: the length of the first one. */
 static inline void ddl__backoff_extend(ddl__backoff *c, uint32_t first)
 {
     if (c->left == 0) {
@@ -97,7 +97,7 @@ static inline void ddl__backoff_extend(ddl__backoff *c, uint32_t first)
     c->left = c->length;
 }
 
-/* The turns after spinning; false when it is time to sleep. */
+/* Yield, after the spins. Return false if it is time to sleep. */
 static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
 {
     if (p->turns > DDL__SPINS + (p->oversubscribed.left ? DDL__OVERSUBSCRIBED_YIELDS : DDL__YIELDS))
@@ -108,7 +108,8 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
     sched_yield();
     int64_t took = ddl__now() - start;
     bool confirms = p->oversubscribed.left &&
-                    took < DDL__TAKEN_NS; /* getrusage costs time: the delay is evidence enough */
+                    /* getrusage costs time, and the delay is enough evidence */
+                    took < DDL__TAKEN_NS;
     if (took <= DDL__LATE_NS || !(confirms || ddl__others_ran(p)))
         return true;
     ddl__backoff_extend(&p->oversubscribed,
@@ -120,7 +121,7 @@ static inline bool ddl__wait_policy_yield(ddl__wait_policy *p)
     return true;
 }
 
-/* One turn of waiting; false when it is time to sleep. */
+/* Wait for one turn. Return false if it is time to sleep. */
 static inline bool ddl__wait_policy_turn(ddl__wait_policy *p)
 {
     if (p->turns == 0 && p->core_taken.left)

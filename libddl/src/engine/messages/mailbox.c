@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each source has a list of messages and a queue of receives. Receives from any rank have a queue
- * of their own. `order` counts messages and receives, so the oldest across lists is known. */
+/* Each source has a list of messages and a queue of receives. Receives from any rank have their own
+ * queue. `order` counts messages and receives, so that the oldest one of several lists is known. */
 #include "engine/messages/mailbox.h"
 
 #include <stdlib.h>

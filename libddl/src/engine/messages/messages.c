@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "engine/messages/messages_state.h"
 
-/* Peers up to which looking at each of them takes no longer than a system call. */
+/* Up to this many peers, polling each one costs no more than a system call. */
 enum { FEW = 8 };
 
 void ddl__messages_post(ddl__messages *m, ddl_work *work)
@@ -24,7 +24,7 @@ static ddl_work *inbox_collect(ddl__messages *m)
     return list;
 }
 
-/* Take up what was submitted; false when that is nothing. */
+/* Add what was submitted. Return false if there is nothing. */
 static bool inbox_add(ddl__messages *m)
 {
     if (!atomic_load_explicit(&m->posted, memory_order_relaxed))
@@ -47,7 +47,7 @@ static bool peer_run(ddl__messages *m, int rank)
     return ddl__messages_send(m, &m->peers[rank]) || moved;
 }
 
-/* Look at the peers for which there is something. */
+/* Run the peers that have something to do. */
 static bool run_active(ddl__messages *m)
 {
     bool moved = false;
@@ -78,7 +78,7 @@ static bool receive_from_all(ddl__messages *m)
     return moved;
 }
 
-/* Receive from the peers from which something may have come. Active ones have their turn later. */
+/* Receive from the peers that may have sent something. Active peers are run later. */
 static bool receive_from_reached(ddl__messages *m)
 {
     if (atomic_exchange_explicit(&m->links_changed, false, memory_order_acquire))
@@ -97,8 +97,8 @@ static bool waits_for_names(const ddl__messages *m)
     return m->named || atomic_load_explicit(m->names_unsent, memory_order_relaxed);
 }
 
-/* All peers are waited for by a receive from any, while a named operation runs, and on rank 0 for
- * names. A rank that waits for rank 0's order looks at that one only. */
+/* Return true if all peers are awaited: by a receive from any rank, while a named operation runs,
+ * and on rank 0 for names. Other ranks wait for names of rank 0 only. */
 static bool waits_for_all(const ddl__messages *m)
 {
     return m->n_anywhere || m->runs || (m->rank == 0 && waits_for_names(m));

@@ -22,7 +22,7 @@ void ddl__messages_fail_for_memory(ddl__messages *m)
     ddl__messages_fail(m, DDL_ENOMEM, "%s: no memory for a message", m->names[m->rank]);
 }
 
-/* A work that waits for this peer, or (NULL) for any. */
+/* Return a work that waits for this peer, or if it is NULL, for any peer. */
 static const ddl_work *find_waiting(const ddl__messages *m, const ddl__message_peer *p)
 {
     const ddl_work *work = m->pending;
@@ -39,7 +39,7 @@ static void fail_by_leaving(ddl__messages *m, const char *who, const ddl_work *w
                        text);
 }
 
-/* Whether a span has come. One that belongs to the named stream counts: a message may follow it. */
+/* True if a span has arrived. A span of the named stream counts, since a message may follow it. */
 static bool peer_has_spans(const ddl__message_peer *p)
 {
     ddl__signature signature;
@@ -65,7 +65,7 @@ void ddl__messages_check_peers(ddl__messages *m)
             if (p->waiting && !peer_has_spans(p))
                 fail_by_leaving(m, m->names[i], find_waiting(m, p));
             break;
-        case DDL__LINK_MISMATCH: /* its signature has changed since ops->next read it */
+        case DDL__LINK_MISMATCH: /* the signature has changed since ops->next read it */
             ddl__messages_fail(m, DDL_EPEER,
                                "%s is lost: its shared memory changed while it was read",
                                m->names[i]);

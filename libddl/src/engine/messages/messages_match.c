@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matches receives with the messages and offers that come. */
+/* Matches receives with the messages and offers that arrive. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static void work_record_end(ddl__messages *m, const ddl_work *work)
         ddl__record_end(m->recorder, work, DDL_OK, ddl__now());
 }
 
-/* The work waits for this peer. */
+/* Let the work wait for this peer. */
 static void work_wait_for(ddl__messages *m, ddl_work *work, int rank)
 {
     ddl__message_peer *p = &m->peers[rank];
@@ -61,7 +61,7 @@ static void fail_by_mismatch(ddl__messages *m, const ddl_work *receive, int sour
                        m->names[m->rank], ours);
 }
 
-/* A receive and its message match. The payload is there unless it is an offer. */
+/* Handle a match of a receive and a message. The payload is present unless it is an offer. */
 static void work_match(ddl__messages *m, ddl_work *receive, int source, const ddl__frame *f,
                        const void *payload)
 {
@@ -123,8 +123,8 @@ static void receive_add(ddl__messages *m, ddl_work *work)
     free(a);
 }
 
-/* A send to this rank itself. It completes at once if its receive is posted, else under the same
- * rules as others. */
+/* Handle a send to this rank itself. It completes at once if its receive is posted, else by the
+ * same rules as other sends. */
 static void send_add_to_self(ddl__messages *m, ddl_work *work)
 {
     ddl__message_peer *self = &m->peers[m->rank];

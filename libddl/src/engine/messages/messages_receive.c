@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/messages/messages_state.h"
 
-/* The work that a frame of this peer refers to, or NULL if it is not of this kind. */
+/* Return the work that a frame of this peer refers to, or NULL if it is not of this kind. */
 static ddl_work *frame_find_work(const ddl__messages *m, uint32_t id, ddl__kind kind, int rank)
 {
     ddl_work *work = ddl__ids_get(&m->ids, id);
     return work && work->call.kind == kind && work->transfer.peer == rank ? work : NULL;
 }
 
-/* Take a part of a message straight to its place; false while it has not come whole. */
+/* Take a part of a message directly into the receive buffer. Return false if it is incomplete. */
 static bool work_take_part(ddl__messages *m, ddl__message_peer *p, ddl_work *work, uint32_t id,
                            size_t bytes, const ddl__signature *signature)
 {
@@ -34,8 +34,8 @@ static void work_accepted(ddl__messages *m, ddl__message_peer *p, ddl_work *work
         ddl__messages_finish(m, work);
 }
 
-/* Whether the frame is valid; *work becomes the work that it refers to. No peer may spend credit
- * that it does not have, nor return credit that was not spent. */
+/* Return true if the frame is valid; *work becomes the work that it refers to. A peer must not
+ * spend credit that it does not have, nor return credit that was not spent. */
 static bool frame_is_sound(const ddl__messages *m, int rank, const ddl__frame *f, size_t bytes,
                            ddl_work **work)
 {
@@ -60,15 +60,14 @@ static bool frame_is_sound(const ddl__messages *m, int rank, const ddl__frame *f
     return false;
 }
 
-/* Take the next frame; false while it has not come whole. */
+/* Take the next frame. Return false if it is incomplete. */
 static bool frame_receive(ddl__messages *m, int rank, const ddl__signature *signature, size_t bytes)
 {
     ddl__message_peer *p = &m->peers[rank];
     ddl__frame f = ddl__frame_decode(signature);
     ddl_work *work = NULL;
     if (!frame_is_sound(m, rank, &f, bytes, &work)) {
-        ddl__messages_fail(m, DDL_EINTERNAL,
-                           "%s sent a frame of kind %u and %zu bytes that makes no sense",
+        ddl__messages_fail(m, DDL_EINTERNAL, "%s sent an invalid frame of kind %u with %zu bytes",
                            m->names[rank], f.kind, bytes);
         return false;
     }
@@ -93,7 +92,7 @@ static bool frame_receive(ddl__messages *m, int rank, const ddl__signature *sign
     return true;
 }
 
-/* Whether the next span is a frame. Without named operations nothing else can come. */
+/* Return true if the next span is a frame. Without named operations all spans are frames. */
 static bool is_for_messages(const ddl__messages *m, const ddl__signature *signature)
 {
     return ddl__is_frame(signature) || !m->named;

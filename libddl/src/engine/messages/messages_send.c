@@ -8,10 +8,10 @@ enum {
     SEGMENT = 256 * 1024, /* bytes of a part of a long message */
     SEGMENT_SHARED = 64 * 1024,
 
-    /* Frames that may lie between the spans of a stream on the same link. The plans of the stream
-     * count on the rest of the room. */
+    /* Limits for frames between the spans of a stream on the same link. The plans of the stream
+     * rely on the rest of the room. */
     FLIGHT_FRAMES = 16,
-    FLIGHT_BYTES = 64 * 1024 /* and one frame more */
+    FLIGHT_BYTES = 64 * 1024 /* and one more frame */
 };
 
 static void peer_count_flight(ddl__message_peer *p, size_t bytes)
@@ -21,7 +21,7 @@ static void peer_count_flight(ddl__message_peer *p, size_t bytes)
     p->flight_frames++;
 }
 
-/* Whether enough room is left for the stream that shares the link. */
+/* Return true if enough room is left for the stream that shares the link. */
 static bool peer_leaves_room(const ddl__messages *m, ddl__message_peer *p)
 {
     if (!m->named || p->link->ops->flush(p->link) == DDL__LINK_DRAINED) {
@@ -41,7 +41,7 @@ static bool peer_send_frame(ddl__message_peer *p, const ddl__frame *f, const voi
     return true;
 }
 
-/* Whether frames are still with the link, perhaps since it is unopened. */
+/* Return true if the link has yet to send frames, for example because it is unopened. */
 static bool peer_is_sending(ddl__messages *m, ddl__message_peer *p)
 {
     p->unsent = p->unsent && p->link->ops->flush(p->link) == DDL__LINK_SENDING;
@@ -80,7 +80,7 @@ static bool peer_send_answer(ddl__messages *m, ddl__message_peer *p)
             return false;
         }
         bool sent = peer_send_frame(p, &f, NULL, 0), empty = work->call.count == 0;
-        if (!sent || empty) /* the peer refers to it no more */
+        if (!sent || empty) /* the peer no longer refers to it */
             ddl__ids_remove(&m->ids, f.id);
         if (sent)
             ddl__queue_pop(&p->accepting);
@@ -96,7 +96,7 @@ static bool peer_send_answer(ddl__messages *m, ddl__message_peer *p)
     return true;
 }
 
-/* Announce the oldest new send: whole, or as an offer. */
+/* Announce the oldest new send: the whole message, or an offer. */
 static bool peer_send_announcement(ddl__messages *m, ddl__message_peer *p)
 {
     ddl_work *work = p->sends.head;

@@ -10,21 +10,21 @@
 typedef struct ddl__name_message {
     struct ddl__name_message *next;
     int from;      /* rank */
-    unsigned kind; /* ddl__frame_kind */
+    unsigned kind; /* a ddl__frame_kind */
     size_t bytes;
     unsigned char payload[];
 } ddl__name_message;
 
-/* In the order in which they were added. */
+/* A queue in the order of additions. */
 typedef struct ddl__name_messages {
     ddl__name_message *first, *last;
 } ddl__name_messages;
 
-/* Add a copy; false when out of memory. */
+/* Add a copy. Return false if out of memory. */
 bool ddl__name_messages_add(ddl__name_messages *queue, int from, unsigned kind, const void *payload,
                             size_t bytes);
 
-/* Take the first one, or NULL; it is freed by free. */
+/* Remove and return the first one, or NULL. The caller frees it with free. */
 ddl__name_message *ddl__name_messages_take(ddl__name_messages *queue);
 void ddl__name_messages_clear(ddl__name_messages *queue);
 

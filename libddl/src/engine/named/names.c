@@ -49,10 +49,10 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
 
 struct ddl__entry {
     ddl__entry *next;
-    ddl__signature signature; /* as the first rank announced it */
-    int first, announced;     /* how many ranks */
+    ddl__signature signature; /* the first announcing rank's */
+    int first, announced;     /* the first rank, and the number of ranks */
     char *name;
-    bool by[]; /* rank */
+    bool by[]; /* by rank: it has announced the name */
 };
 
 static ddl__entry **find(const ddl__announcements *announcements, const char *name, size_t length)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.h - operations matched by name: those under way on this rank, and the table of rank 0 of
- * what each rank has announced. Knows no links: the engine carries the messages. */
+/* names.h - operations matched by name: the pending ones of this rank, and rank 0's table of
+ * announcements. It uses no links: the engine sends the messages. */
 #ifndef DDL_ENGINE_NAMED_NAMES_H
 #define DDL_ENGINE_NAMED_NAMES_H
 
@@ -15,42 +15,42 @@ typedef struct ddl__names {
     atomic_uint n;                    /* readable without the lock */
 } ddl__names;
 
-/* The work of this name, or NULL. */
+/* Return the work of this name, or NULL. */
 ddl_work *ddl__names_find(const ddl__names *names, const char *name, size_t length);
 void ddl__names_add(ddl__names *names, ddl_work *work);
 void ddl__names_remove(ddl__names *names, ddl_work *work);
 
-/* ---- the table of rank 0. The driver writes it under the engine's lock, so that other threads may
- * read it under the lock. ---- */
+/* ---- rank 0's table. The driver writes it under the engine's lock; other threads may read it
+ * under the lock. ---- */
 
 typedef struct ddl__entry ddl__entry;
 
 typedef struct ddl__announcements {
     int size;
     ddl__entry *entries[DDL__NAME_LISTS];
-    char (*last)[DDL_NAME_MAX]; /* by rank: the name announced last */
+    char (*last)[DDL_NAME_MAX]; /* the last announced name, by rank */
 } ddl__announcements;
 
-/* False when out of memory. */
+/* Return false if out of memory. */
 bool ddl__announcements_open(ddl__announcements *announcements, int size);
 
 typedef enum ddl__announce_result {
-    DDL__ANNOUNCED, /* not by all ranks yet */
-    DDL__COMPLETE,  /* by all: it is next in the order, and gone from the table */
-    DDL__DIFFERENT, /* another rank, *first, has announced *theirs under this name */
+    DDL__ANNOUNCED, /* some ranks have not announced it */
+    DDL__COMPLETE,  /* announced by all ranks: next in the order, and removed from the table */
+    DDL__DIFFERENT, /* rank *first has announced *theirs under this name */
     DDL__NO_MEMORY
 } ddl__announce_result;
 
-/* This rank has called an operation of this name. */
+/* Enter this rank's announcement. */
 ddl__announce_result ddl__announcements_add(ddl__announcements *announcements, int rank,
                                             const char *name, size_t length,
                                             const ddl__signature *signature, int *first,
                                             ddl__signature *theirs);
 
-/* Whether that rank has announced the name; false when it is not in the table. */
+/* Return true if that rank has announced the name; false if the name is not in the table. */
 bool ddl__announcements_has(const ddl__announcements *announcements, const char *name, int rank);
 
-/* Whether another rank has announced the name, and that rank has not. */
+/* Return true if another rank has announced the name, and that rank has not. */
 bool ddl__announcements_lacks(const ddl__announcements *announcements, const char *name, int rank);
 
 void ddl__announcements_close(ddl__announcements *announcements);

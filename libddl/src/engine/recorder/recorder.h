@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder.h - the flight recorder: the last operations of a comm, and when they ran.
+/* recorder.h - the flight recorder: the last operations of a comm and their times.
  *
- * Design notes. Only the driver writes: a few plain stores per operation, with no clock of its own.
+ * Design notes. Only the driver writes: a few plain stores per operation, without reading a clock.
  * Any thread may read at any time without a lock. The stamp of a record is 0 while it is rewritten;
  * a reader copies the record and then checks that the stamp is unchanged. Later changes, the end
  * and the status, are one store each.
  *
  * Reading a clock takes a large part of the time of the shortest operations. Their end is therefore
- * not measured, except for one of DDL__MEASURED; the others carry DDL__SHORT instead. */
+ * not measured, except for one of DDL__MEASURED; the others have DDL__SHORT instead. */
 #ifndef DDL_ENGINE_RECORDER_RECORDER_H
 #define DDL_ENGINE_RECORDER_RECORDER_H
 
@@ -17,7 +17,7 @@
 enum {
     DDL__RECORDS = 1024,
     DDL__MEASURED = 64,
-    DDL__SHORT = 1 /* in place of an end: soon after the start, not measured */
+    DDL__SHORT = 1 /* instead of an end: soon after the start, not measured */
 };
 
 typedef enum ddl__matching {
@@ -29,12 +29,12 @@ typedef enum ddl__matching {
 
 /* A copy of a record, for readers. */
 typedef struct ddl__record {
-    uint64_t number; /* of the operation, in the order of starts */
+    uint64_t number; /* of the operation, counted in the order of starts */
     ddl__signature signature;
-    int64_t submitted, started, ended; /* as of ddl__now; ended 0: under way */
+    int64_t submitted, started, ended; /* times of ddl__now; ended 0: running */
     ddl__matching matching;
-    ddl_status status; /* DDL_INPROGRESS: under way */
-    int tag;           /* messages */
+    ddl_status status; /* DDL_INPROGRESS: running */
+    int tag;           /* messages only */
 } ddl__record;
 
 typedef struct ddl__slot {
@@ -49,20 +49,21 @@ typedef struct ddl__recorder {
     ddl__slot *slots;
     atomic_ullong next;         /* number of the next operation */
     atomic_ullong last_ordered; /* number + 1 of the last ordered operation; 0: none */
-    atomic_ullong ended;        /* operations with DDL_OK, and the bytes of their calls */
+    /* number of operations that ended with DDL_OK, and the bytes of their calls */
+    atomic_ullong ended;
     atomic_llong bytes;
 } ddl__recorder;
 
-/* False when out of memory. */
+/* Return false if out of memory. */
 bool ddl__recorder_open(ddl__recorder *recorder);
 void ddl__recorder_close(ddl__recorder *recorder);
 
-/* How the driver stores, after the first stamp and before the last one, and how it loads its own.
- * Fences would do, but the thread sanitizer does not know them. */
+/* The driver's stores between the first and the last store of a stamp, and its loads of its own
+ * stores. Fences would suffice, but the thread sanitizer does not support them. */
 #define DDL__RECORD_SET(field, value) atomic_store_explicit(&(field), value, memory_order_release)
 #define DDL__RECORD_OWN(field)        atomic_load_explicit(&(field), memory_order_relaxed)
 
-/* The driver's: the work begins, with this signature. */
+/* Called by the driver: record the start of a work with this signature. */
 static inline void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matching matching,
                                      const ddl__signature *signature, int64_t started)
 {
@@ -83,13 +84,13 @@ static inline void ddl__record_start(ddl__recorder *r, ddl_work *work, ddl__matc
         DDL__RECORD_SET(r->last_ordered, number + 1);
 }
 
-/* The driver's: it has ended; `ended` may be DDL__SHORT. */
+/* Called by the driver: record the end of a work; `ended` may be DDL__SHORT. */
 static inline void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_status status,
                                    int64_t ended)
 {
     ddl__slot *slot = &r->slots[(work->record - 1) % DDL__RECORDS];
     if (!work->record || DDL__RECORD_OWN(slot->stamp) != work->record)
-        return; /* never started, or overwritten by later ones */
+        return; /* not started, or overwritten by later records */
     DDL__RECORD_SET(slot->status, status);
     DDL__RECORD_SET(slot->ended, ended);
     if (status != DDL_OK)
@@ -99,23 +100,24 @@ static inline void ddl__record_end(ddl__recorder *r, const ddl_work *work, ddl_s
                     DDL__RECORD_OWN(r->bytes) + work->call.count * (int64_t)work->element);
 }
 
-/* How many have begun so far: the number of the next. Any thread, as the next three. */
+/* Return how many operations have started, which is the number of the next. Any thread may call
+ * this and the next three functions. */
 uint64_t ddl__record_count(const ddl__recorder *recorder);
 
-/* The record of this number; false when it is none, or overwritten. */
+/* Copy the record of this number. Return false if there is none or if it is overwritten. */
 bool ddl__record_read(const ddl__recorder *recorder, uint64_t number, ddl__record *to);
 
-/* The last operation by order that has started; the one of this sequence. */
+/* Copy the record of the last started operation by order, or of the one with this sequence. */
 bool ddl__record_last(const ddl__recorder *recorder, ddl__record *to);
 bool ddl__record_find(const ddl__recorder *recorder, uint32_t sequence, ddl__record *to);
 
-/* ---- trace.c: the records in words and as a timeline ---- */
+/* ---- trace.c: the records as texts and as a timeline ---- */
 
 /* "all-reduce(f32, 10, sum)", "send(f32, 10, to rank 3, tag 7)" */
 void ddl__describe_record(char *text, size_t size, const ddl__record *record);
 
-/* All records as Chrome trace events, with times in microseconds of the system clock, so that the
- * files of several ranks can be shown together. Any thread. */
+/* Write all records as Chrome trace events, with times in microseconds of the system clock, so that
+ * the files of several ranks can be shown together. Any thread. */
 void ddl__trace(const ddl__recorder *recorder, int rank, const char *name, ddl__text *to);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "engine/calls/describe.h"
 
-/* Drawn length of an operation that was too short to be measured, in nanoseconds. */
+/* Drawn length, in nanoseconds, of an operation that was too short to be measured. */
 enum { SHORT_NS = 1000 };
 
 void ddl__describe_record(char *text, size_t size, const ddl__record *record)
@@ -44,8 +44,8 @@ static void add_event(const ddl__record *r, int rank, int64_t epoch, int64_t now
     ddl__text_add(to, "%s}}", r->ended == DDL__SHORT ? ", \"short\": true" : "");
 }
 
-/* The offset from ddl__now to the system clock. Of several readings, the one that took least time
- * counts: on a busy core the others may be off by milliseconds. */
+/* Return the offset from ddl__now to the system clock. Takes the fastest of several readings: on a
+ * busy core the others may be wrong by milliseconds. */
 static int64_t epoch_of_now(void)
 {
     int64_t epoch = 0, least = INT64_MAX;

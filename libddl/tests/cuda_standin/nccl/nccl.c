@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libnccl.so.2, and not NVIDIA's: for the stand-in for libcuda.so.1, so for ranks
- * whose devices are memory files. All communicators are of the kind that does not block: a call is
- * often "in progress", and what it queues is only queued when the caller has asked for it some
- * times, and when all ranks have called one of its kind. To end a communicator waits for the end of
- * all others of its ranks. One that was aborted is not freed, since its operations may still run.
- */
+/* A stand-in for NVIDIA's libnccl.so.2, for use with the stand-in for libcuda.so.1, whose devices
+ * are memory files. Communicators do not block: a call is often "in progress", and its work is
+ * queued only after the caller has polled a few times, and after all ranks have called an operation
+ * of its kind. Ending a communicator waits until all other ranks end theirs. An aborted
+ * communicator is not freed, because its operations may still run. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,8 @@
 #include "operations.h"
 
 static atomic_ullong n_operations;
-static _Atomic(struct ncclComm *) aborted_comms; /* so that they are no leak */
+/* keeps them reachable, so that they are not reported as leaks */
+static _Atomic(struct ncclComm *) aborted_comms;
 
 unsigned long long standin_nccl_operations(void)
 {
@@ -54,7 +54,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return world_name(id) ? ncclSuccess : ncclSystemError;
 }
 
-/* DDL_STANDIN_NCCL=broken: rank 1 of each communicator cannot be one. */
+/* With DDL_STANDIN_NCCL=broken, rank 1 of each communicator fails. */
 static bool is_broken(int rank)
 {
     const char *wanted = getenv("DDL_STANDIN_NCCL");
@@ -139,7 +139,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 /* --------------------------------------------------------------------------------- operations */
 
 static _Thread_local bool in_group;
-static _Thread_local operation *exchange; /* of the group */
+static _Thread_local operation *exchange; /* exchange of the group */
 
 static ncclResult_t queue(operation *o)
 {
@@ -238,7 +238,7 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* The group's exchange, in which each rank sends at most one message to each. */
+/* Return the group's exchange, in which each rank sends at most one message to each rank. */
 static operation *exchange_of(ncclComm_t comm, CUstream stream)
 {
     if (exchange || !in_group)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl_abi.h - the part of NCCL's binary interface that the stand-in has: version 2.14 and later.
- */
+/* nccl_abi.h - the part of NCCL's binary interface that the stand-in supports: version 2.14 and
+ * later. */
 #ifndef NCCL_STANDIN_ABI_H
 #define NCCL_STANDIN_ABI_H
 
@@ -42,7 +42,7 @@ typedef enum ncclDataType_t {
     ncclNumTypes
 } ncclDataType_t;
 
-/* As in version 2.14; later ones append. */
+/* As in version 2.14; later versions append fields. */
 typedef struct ncclConfig_t {
     size_t size;
     unsigned magic, version;
@@ -79,7 +79,8 @@ ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t dtype, int peer, 
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
-/* Of the stand-in alone: the operations, a group counting as one, that this process has queued. */
+/* Function of the stand-in only: the number of operations that this process has queued; a group
+ * counts as one. */
 unsigned long long standin_nccl_operations(void);
 
 #pragma GCC visibility pop

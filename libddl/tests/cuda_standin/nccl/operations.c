@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations go in pieces. For each piece, all ranks put their operands into their areas, take a
- * step, read the areas of the others, and take a second step. What differs between the ranks waits
- * for an abort, as the real one may. */
+/* Operations run in pieces. For each piece, all ranks write their operands to their areas, take a
+ * step, read the areas of the others, and take a second step. Ranks with different operations wait
+ * for an abort, as the real NCCL may. */
 #include "operations.h"
 
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static float of_bf16(uint16_t from)
     return value;
 }
 
-/* To the nearest, ties to even; no NaN. */
+/* Convert to the nearest, ties to even; no NaN. */
 static uint16_t to_bf16(float value)
 {
     uint32_t bits;
@@ -65,7 +65,7 @@ static uint16_t to_bf16(float value)
      : op == ncclMin ? ((a) < (b) ? (a) : (b))                                                     \
                      : (a) + (b))
 
-/* The operands of all ranks are `stride` bytes apart. */
+/* Define a reduction. The operands of the ranks are `stride` bytes apart. */
 #define REDUCTION(name, type, wide, load, store)                                                   \
     static void name(unsigned char *out, const unsigned char *in, size_t stride, int n,            \
                      size_t count, ncclRedOp_t op)                                                 \
@@ -75,7 +75,7 @@ static uint16_t to_bf16(float value)
             wide all = 0;                                                                          \
             for (int r = 0; r < n; r++) {                                                          \
                 memcpy(&operand, in + (size_t)r * stride + i * sizeof operand, sizeof operand);    \
-                if (op == ncclAvg) /* as the real one does it */                                   \
+                if (op == ncclAvg) /* as the real NCCL does it */                                  \
                     operand = store((wide)(load(operand) / (wide)n));                              \
                 wide one = load(operand);                                                          \
                 all = r ? (wide)COMBINE(all, one) : one;                                           \
@@ -88,7 +88,7 @@ static uint16_t to_bf16(float value)
 #define WIDEN(x)    ((float)(x))
 #define HALVE(x)    ((_Float16)(x))
 REDUCTION(reduce_i8, uint8_t, uint8_t, AS_IT_IS, AS_IT_IS) /* sums and products */
-REDUCTION(order_i8, int8_t, int8_t, AS_IT_IS, AS_IT_IS)    /* the rest */
+REDUCTION(order_i8, int8_t, int8_t, AS_IT_IS, AS_IT_IS)    /* other ops */
 REDUCTION(reduce_i32, uint32_t, uint32_t, AS_IT_IS, AS_IT_IS)
 REDUCTION(order_i32, int32_t, int32_t, AS_IT_IS, AS_IT_IS)
 REDUCTION(reduce_i64, uint64_t, uint64_t, AS_IT_IS, AS_IT_IS)
@@ -103,7 +103,7 @@ typedef void reduction(unsigned char *out, const unsigned char *in, size_t strid
 
 static reduction *reduction_of(const operation *o)
 {
-    bool wraps = o->op == ncclSum || o->op == ncclProd; /* signed numbers, as unsigned ones */
+    bool wraps = o->op == ncclSum || o->op == ncclProd; /* signed numbers wrap as unsigned ones */
     switch (o->dtype) {
     case ncclInt8: return wraps ? reduce_i8 : order_i8;
     case ncclUint8: return reduce_i8;
@@ -128,7 +128,8 @@ static bool step(operation *o)
     return world_step(c->world, c->rank, ++c->step, &c->aborted);
 }
 
-/* Say so much, and wait for what the others say; it may be read until the next step. */
+/* Publish these values, and wait for the values of the others, which may be read until the next
+ * step. */
 static bool say(operation *o, const uint64_t said[WORLD_SAID])
 {
     memcpy(o->comm->world->file->ranks[o->comm->rank].said, said, WORLD_SAID * sizeof *said);
@@ -153,7 +154,7 @@ static void sign(const operation *o, uint64_t own[WORLD_SAID])
     own[3] = 0;
 }
 
-/* Whether all ranks have called the same; if not, wait for an abort. */
+/* Return true if all ranks have called the same; if not, wait for an abort. */
 static bool agree(operation *o)
 {
     uint64_t own[WORLD_SAID];
@@ -220,7 +221,7 @@ static void run_collective(operation *o, int device)
 
 /* ------------------------------------------------------------------------------------ messages */
 
-/* Of the message to each rank, so much from `at` on in a slot of the area. */
+/* Copy the part from `at` on of the message to each rank into a slot of the area. */
 static void run_exchange(operation *o, int device)
 {
     int size = o->comm->size, rank = o->comm->rank;
@@ -248,10 +249,11 @@ static void run_exchange(operation *o, int device)
     }
 }
 
-/* The root of a short broadcast does not wait for the others: as often with the real one. */
+/* The root of a short broadcast does not wait for the others, as is often the case with the real
+ * NCCL. */
 static bool run_early(operation *o, int device)
 {
-    enum { STEPS = 4 }; /* as many as the others take */
+    enum { STEPS = 4 }; /* as many as the other ranks take */
     struct ncclComm *c = o->comm;
     size_t bytes = o->count * dtype_bytes(o->dtype);
     if (o->kind != BROADCAST || c->rank != o->root || !bytes ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* operations.h - what the communicators of the stand-in do in a stream. */
+/* operations.h - the operations that the stand-in's communicators run in a stream. */
 #ifndef NCCL_STANDIN_OPERATIONS_H
 #define NCCL_STANDIN_OPERATIONS_H
 
@@ -9,7 +9,7 @@ typedef enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, E
 
 /* A message of an exchange. */
 typedef struct message {
-    CUdeviceptr address; /* 0: none */
+    CUdeviceptr address; /* 0: no message */
     size_t bytes;
 } message;
 
@@ -23,18 +23,18 @@ typedef struct operation {
     size_t count;
     CUdeviceptr send, recv;
     CUstream stream;
-    message *to, *from; /* by rank: of an exchange */
+    message *to, *from; /* of an exchange, by rank */
 } operation;
 
 struct ncclComm {
     world *world;
     int rank, size;
-    uint64_t step; /* of the thread that runs the operations, one after the other */
+    uint64_t step; /* used by the thread that runs the operations one after the other */
     atomic_bool aborted;
     atomic_uint queued; /* operations that have not ended */
-    /* Of the thread that calls: a communicator is not called by two threads at once, but for the
-     * end. */
-    operation *late, **last; /* to be queued when the caller asks how far they are */
+    /* Used by the calling thread: except for its end, a communicator is not called by two threads
+     * at once. */
+    operation *late, **last; /* to be queued when the caller polls */
     unsigned polls;
     bool is_finalized;
     struct ncclComm *next_aborted;
@@ -42,7 +42,7 @@ struct ncclComm {
 
 size_t dtype_bytes(ncclDataType_t dtype);
 
-/* Run it in the stream's thread; it is freed. */
+/* Run the operation in the stream's thread, and free it. */
 void operation_run(void *argument, int device);
 void operation_free(operation *o);
 

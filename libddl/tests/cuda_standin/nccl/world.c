@@ -137,7 +137,7 @@ bool world_has_kind(world *w, int rank, unsigned kind)
     return all;
 }
 
-/* A process that has ended and was not waited for has no memory any more. */
+/* True if the process lives. A process that has exited and was not waited for has no memory. */
 static bool lives(int process)
 {
     char path[64], text[32] = "";
