@@ -33,7 +33,7 @@ struct Copy {
 
 // Everything that the library reads and writes for one operation, kept until it has ended.
 struct Buffers {
-    std::vector<at::Tensor> outputs;           // what the caller's tensors get; the future's value
+    std::vector<at::Tensor> outputs;           // what the caller's tensors get
     std::vector<at::Tensor> keep;              // other tensors whose memory is in use
     std::vector<Copy> copies;                  // to be made when all went well
     std::function<void()> finish;              // then this, if set
@@ -119,6 +119,7 @@ class Work final : public c10d::Work
     void settle();
     std::exception_ptr copy_results();
     void deliver();
+    std::vector<at::Tensor> value() const;
     void complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future);
 
     const std::shared_ptr<Group> group_;
