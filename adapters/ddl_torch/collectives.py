@@ -61,7 +61,8 @@ class Work(Generic[Result]):
         return done
 
     def future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the list of the operation's output tensors, for callbacks."""
+        """Return a future of the list of the operation's output tensors, for callbacks. An
+        all-gather of equal shapes has one output, stacked by rank."""
         future: torch.futures.Future[list[Tensor]]
         if self._work is None:
             future = torch.futures.Future()

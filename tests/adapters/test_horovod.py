@@ -355,3 +355,55 @@ def test_a_program_moves_over_by_one_line(ddlrun: Run, tmp_path: Path, module: s
     assert "NEGOTIATE_ALLREDUCE" in (tmp_path / "timeline.json").read_text()
     losses = [float(line.split()[1]) for line in ended.lines(0) if line.startswith("loss")]
     assert len(losses) == 8 and losses[-1] < losses[0]
+
+
+SUITE = {
+    "test_torch.py": """
+import unittest
+import horovod.torch as hvd
+from horovod.runner.util.threads import in_thread
+class TorchTests(unittest.TestCase):
+    def test_sum(self):
+        hvd.init()
+        assert hvd.size() == 2
+    def test_unknown_failure(self):
+        assert hvd.rank() == 0
+    def test_on_gpu(self):
+        with self.subTest():
+            self.skipTest("no GPU")
+    def test_force_allreduce(self):
+        pass
+""",
+    "test_tensorflow.py": """
+import unittest
+class TensorFlowTests(unittest.TestCase):
+    def test_elastic_state(self):
+        self.fail("wanted")
+    def test_other(self):
+        for name in ("graph", "eager"):
+            with self.subTest(name):
+                if name == "graph":
+                    self.skipTest("eager only")
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("torch_native", "tensorflow_native")
+def test_suite_notices_failures_and_passes(run_program: Run, tmp_path: Path) -> None:
+    """In place of Horovod's own tests, which this repository does not have."""
+    for name, text in SUITE.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, FOLDER / "horovod_suite.py", tmp_path]
+    ended = run_program(command, cwd=tmp_path, limit=600)
+    assert ended.code == 1
+    lines = ended.out.splitlines()
+    assert "FAILED test_torch.py test_unknown_failure" in lines
+    assert any(
+        line.startswith("passed test_torch.py test_force_allreduce, expected to fail: ")
+        for line in lines
+    )
+    assert any(line.startswith("not found test_torch.py test_broadcast_state,") for line in lines)
+    counts = "1 passed, {} skipped, {} failed as expected, {} failed".format
+    assert f"test_torch.py, 2 ranks: {counts(1, 0, 1)}" in lines
+    assert f"test_tensorflow.py, 2 ranks: {counts(0, 1, 0)}" in lines

@@ -277,6 +277,20 @@ void Work::deliver()
     });
 }
 
+// The future's value, in NCCL's form, which PyTorch's quantization hooks read: the outputs of an
+// all-gather are one tensor, stacked by rank, if they have the same shape.
+std::vector<at::Tensor> Work::value() const
+{
+    const auto &outputs = buffers_.outputs;
+    if (retrieveOpType() != c10d::OpType::ALLGATHER || outputs.empty())
+        return outputs;
+    for (const auto &output : outputs)
+        if (output.sizes() != outputs[0].sizes())
+            return outputs;
+    at::NoGradGuard no_grad;
+    return {at::stack(outputs)};
+}
+
 void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future)
 {
     // the stream for which the future's users wait
@@ -284,7 +298,7 @@ void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future
     if (auto failure = exception())
         future->setError(failure);
     else
-        future->markCompleted(c10::IValue(buffers_.outputs));
+        future->markCompleted(c10::IValue(value()));
 }
 
 } // namespace ddl_torch

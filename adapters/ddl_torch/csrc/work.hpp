@@ -34,7 +34,7 @@ struct Copy {
 // Everything that the library reads and writes for one operation, kept until the operation has
 // ended.
 struct Buffers {
-    std::vector<at::Tensor> outputs; // the results in the caller's tensors; the future's value
+    std::vector<at::Tensor> outputs; // the results in the caller's tensors
     std::vector<at::Tensor> keep;    // other tensors whose memory is in use
     std::vector<Copy> copies;        // copies to make if all went well
     std::function<void()> finish;    // called after the copies, if set
@@ -121,6 +121,7 @@ class Work final : public c10d::Work
     void settle();
     std::exception_ptr copy_results();
     void deliver();
+    std::vector<at::Tensor> value() const;
     void complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future);
 
     const std::shared_ptr<Group> group_;

@@ -291,7 +291,9 @@ class ProcessGroup(dist.ProcessGroup):
         (parts,), (input,) = _nested(outputs), _listed(inputs)
         copies: list[tuple[Tensor, Tensor]] = []
         call = self._allgatherv(parts, input, copies)
-        return self._run([call], parts, options, copies)
+        work = self._run([call], parts, options, copies)
+        work.is_all_gather = True
+        return work
 
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None

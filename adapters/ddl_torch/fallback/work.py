@@ -39,6 +39,7 @@ class Work(dist.Work):
         self._title = title  # the profiler's name of the wait
         self._lock = threading.Lock()
         self._future: Future | None = None
+        self.is_all_gather = False  # of a list of tensors
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         limit = timeout.total_seconds() if timeout > NO_TIMEOUT else None
@@ -75,7 +76,14 @@ class Work(dist.Work):
         except Exception as error:
             future.set_exception(error)
         else:
-            future.set_result(self._outputs)
+            future.set_result(self._value())
+
+    def _value(self) -> list[Tensor]:
+        """Return the future's value: Work::value() of csrc/work.cpp in Python."""
+        if not self.is_all_gather or len({output.shape for output in self._outputs}) != 1:
+            return self._outputs
+        with torch.no_grad():
+            return [torch.stack(self._outputs)]
 
     def is_completed(self) -> bool:
         if not all(work.done() for work in self._works):

@@ -388,6 +388,43 @@ def all_hooks() -> None:
 
 
 @feature
+def quantization_hooks() -> None:
+    """PyTorch's quantization hooks, whose callbacks start all-gathers, beside exact averages."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, quantization_hooks
+
+    def gradients(hook, megabytes):  # type: ignore[no-untyped-def]
+        model = DistributedDataParallel(network(), bucket_cap_mb=megabytes)
+        seen, ranges = set(), []
+
+        def watched(group, bucket):  # type: ignore[no-untyped-def]
+            seen.add(bucket.index())
+            ranges.append((bucket.buffer().max() - bucket.buffer().min()).item())
+            return hook(group, bucket)
+
+        model.register_comm_hook(dist.group.WORLD, watched)
+        for _ in range(3):
+            model.zero_grad()
+            cross_entropy(model(images[0, MINE]), labels[0, MINE]).backward()
+        assert len(seen) == BUCKETS[megabytes], (megabytes, seen)
+        return flat([parameter.grad for parameter in model.parameters()]), max(ranges)
+
+    for megabytes in BUCKETS:
+        exact, _ = gradients(default_hooks.allreduce_hook, megabytes)
+        for hook in (
+            quantization_hooks.quantization_pertensor_hook,
+            quantization_hooks.quantization_perchannel_hook,
+        ):
+            quantized, largest = gradients(hook, megabytes)
+            others = [torch.empty_like(quantized) for _ in range(size)]
+            dist.all_gather(others, quantized)
+            assert all(torch.equal(other, quantized) for other in others)
+            widest = torch.tensor([largest])  # of the values that a step of 255 covers
+            dist.all_reduce(widest, dist.ReduceOp.MAX)
+            difference = (quantized - exact).abs().max().item()
+            assert 0 < difference <= widest.item() / 255, (hook, megabytes, difference)
+
+
+@feature
 def zero_hooks() -> None:
     """ZeRO's steps in the hooks of buckets, also between these."""
     from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
