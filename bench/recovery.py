@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +45,7 @@ another step.
                (--gloo-timeout-seconds 5)
   torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
                Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
+  torchft_ddl  the same over libddl
 """
 
 RANKS = 4
@@ -154,7 +156,7 @@ def start_torchrun(run: Run, hosts: Hosts) -> None:
         run.start([*command, str(RANK), "torchrun", str(run.folder)], **variables)
 
 
-def start_torchft(run: Run, hosts: Hosts) -> None:
+def start_torchft(run: Run, hosts: Hosts, system: str = "torchft") -> None:
     python = interpreter("torchft")
     port = free_port()
     where = f"http://{hosts.addresses[0]}:{port}"
@@ -162,7 +164,7 @@ def start_torchft(run: Run, hosts: Hosts) -> None:
     run.start([*hosts.enter[0], *lighthouse, *LIGHTHOUSE, "--join_timeout_ms=1000"])
     for rank in range(RANKS):
         run.start(
-            [*hosts.enter[rank], str(python), str(RANK), "torchft", str(run.folder)],
+            [*hosts.enter[rank], str(python), str(RANK), system, str(run.folder)],
             TORCHFT_LIGHTHOUSE=where,
             RANK=str(rank),
             WORLD_SIZE=str(RANKS),
@@ -196,6 +198,7 @@ SYSTEMS = {
     "ddl_elastic": start_elastic,
     "torchrun": start_torchrun,
     "torchft": start_torchft,
+    "torchft_ddl": partial(start_torchft, system="torchft_ddl"),
     "ray": start_ray,
     "horovod": start_horovod,
 }
@@ -236,7 +239,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    usual = "ddl_elastic,torchrun,torchft"
+    usual = "ddl_elastic,torchrun,torchft,torchft_ddl"
     more = "a list, also of ray and horovod (default: %(default)s)"
     add("--systems", default=usual, help=more)
     add("--runs", type=int, default=5, help="of each system (default: %(default)s)")

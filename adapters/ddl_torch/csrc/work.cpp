@@ -95,6 +95,19 @@ void Work::done()
     settle();
 }
 
+void Work::watch()
+{
+    watched_ = true;
+    group_->completion().watch();
+}
+
+void Work::unwatch()
+{
+    if (watched_)
+        group_->completion().unwatch();
+    watched_ = false;
+}
+
 void Work::taken()
 {
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -173,8 +186,12 @@ void Work::settle()
     std::call_once(settled_, [this] {
         std::exception_ptr failure;
         if (ddl_work *work = work_)
-            if (ddl_status status = ddl_work_test(work); status != DDL_OK)
+            if (ddl_status status = ddl_work_test(work); status != DDL_OK) {
                 failure = error(status, name_);
+                if (auto use = group_->use(); use && ddl_comm_status(use.comm()) != DDL_OK)
+                    group_->failed();
+            }
+        group_->extensions().end(sequence_);
         if (!failure && !buffers_.stream)
             failure = copy_results();
         calls_.reset();
@@ -256,6 +273,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 void Work::deliver()
 {
     settle();
+    unwatch();
     c10::intrusive_ptr<c10::ivalue::Future> future;
     {
         std::lock_guard<std::mutex> lock(future_mutex_);

@@ -107,6 +107,8 @@ class Work final : public c10d::Work
     void profile(const char *title, const std::vector<at::Tensor> &inputs);
     // Complete an operation that needed no submission.
     void done();
+    // Have the completion thread notice its end, so that a failure is reported without a wait().
+    void watch();
 
     // ---- for the completion queue ----
 
@@ -117,6 +119,7 @@ class Work final : public c10d::Work
     void await(std::chrono::milliseconds timeout);
     std::exception_ptr follow();
     void settle();
+    void unwatch();
     std::exception_ptr copy_results();
     void deliver();
     void complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future);
@@ -136,6 +139,7 @@ class Work final : public c10d::Work
     c10::intrusive_ptr<c10::ivalue::Future> future_;   // made when asked for
     std::optional<at::ThreadLocalState> future_state_; // of the thread that asked
     bool future_completed_ = false;
+    bool watched_ = false; // set before the submission
 };
 
 template <class Submit> ddl_status Work::start(Submit submit)
@@ -145,6 +149,7 @@ template <class Submit> ddl_status Work::start(Submit submit)
     ddl_status status = submit(&work);
     if (status != DDL_OK) {
         calls_.reset();
+        unwatch();
         c10::raw::intrusive_ptr::decref(this);
         return status;
     }
