@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-horovod-suite test-jax test-tensorflow test-c test-asan \
+.PHONY: help check explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -94,6 +94,12 @@ test-torch: $(VENV)/test.stamp ## test the PyTorch adapter, with the slow tests 
 	cd build && ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && TORCH_DISTRIBUTED_DEBUG=DETAIL ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
 	cd build && DDL_TORCH_SHARED=all ../$(VENV)/bin/python ../tests/adapters/torch_suite.py
+
+test-torch-latest: ## test groups whose members change under PyTorch 2.14, in an environment of its own of 6 GB; SUITE=PATH of PyTorch's test_c10d_fault_tolerance.py runs that as well; ten minutes
+	python3 -m venv build/torch-latest
+	build/torch-latest/bin/python -m pip --disable-pip-version-check -q install 'torch==2.14.1' pytest expecttest .
+	build/torch-latest/bin/python -m ddl_torch build
+	KILLS=$(or $(KILLS),50) SUITE='$(SUITE)' build/torch-latest/bin/python -m pytest -q -s tests/adapters/torch_latest.py
 
 test-horovod-suite: $(VENV)/test.stamp ## run Horovod's own tests over ddl_horovod; SUITE=test/parallel of a clone of Horovod; five minutes
 	$(VENV)/bin/python tests/adapters/horovod_suite.py $(SUITE)

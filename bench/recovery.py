@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,15 +37,16 @@ DESCRIPTION = """\
 Measure the time from a kill -9 of one of four training processes until three others have committed
 another step.
 
-ddl_elastic  the survivors continue
-torchrun     all processes are restarted, and load the checkpoint of the last step
-             (DistributedDataParallel over Gloo, --monitor-interval 0.1)
-ray          Ray Train 2.60; as with torchrun, in its own Ray on one host, which checks the
-             processes every 0.1 s
-horovod      Horovod Elastic 0.28.1 over Gloo; the survivors initialize again, on one host
-             (--gloo-timeout-seconds 5)
-torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
-             Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
+  ddl_elastic  the survivors go on
+  torchrun     all are restarted, and load the checkpoint of the last step (DistributedDataParallel
+               over Gloo, --monitor-interval 0.1)
+  ray          Ray Train 2.60; the same as with torchrun, in a Ray of its own on one host, which
+               looks after the processes each 0.1 s
+  horovod      Horovod Elastic 0.28.1 over Gloo; the survivors initialize anew, on one host
+               (--gloo-timeout-seconds 5)
+  torchft      0.2.0; the survivors form another quorum (a replica group for each process, over
+               Gloo; heartbeats of 50 ms, dead after 300, quorum tick 10)
+  torchft_ddl  the same over libddl
 """
 
 RANKS = 4
@@ -157,7 +159,7 @@ def start_torchrun(run: Run, hosts: Hosts) -> None:
         run.start([*command, str(RANK), "torchrun", str(run.folder)], **variables)
 
 
-def start_torchft(run: Run, hosts: Hosts) -> None:
+def start_torchft(run: Run, hosts: Hosts, system: str = "torchft") -> None:
     python = interpreter("torchft")
     port = free_port()
     where = f"http://{hosts.addresses[0]}:{port}"
@@ -165,7 +167,7 @@ def start_torchft(run: Run, hosts: Hosts) -> None:
     run.start([*hosts.enter[0], *lighthouse, *LIGHTHOUSE, "--join_timeout_ms=1000"])
     for rank in range(RANKS):
         run.start(
-            [*hosts.enter[rank], str(python), str(RANK), "torchft", str(run.folder)],
+            [*hosts.enter[rank], str(python), str(RANK), system, str(run.folder)],
             TORCHFT_LIGHTHOUSE=where,
             RANK=str(rank),
             WORLD_SIZE=str(RANKS),
@@ -199,6 +201,7 @@ SYSTEMS = {
     "ddl_elastic": start_elastic,
     "torchrun": start_torchrun,
     "torchft": start_torchft,
+    "torchft_ddl": partial(start_torchft, system="torchft_ddl"),
     "ray": start_ray,
     "horovod": start_horovod,
 }
@@ -240,8 +243,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    usual = "ddl_elastic,torchrun,torchft"
-    more = "a list that may also have ray and horovod (default: %(default)s)"
+    usual = "ddl_elastic,torchrun,torchft,torchft_ddl"
+    more = "a list, also of ray and horovod (default: %(default)s)"
     add("--systems", default=usual, help=more)
     add("--runs", type=int, default=5, help="runs of each system (default: %(default)s)")
     add("--hosts", action="store_true", help="two hosts, made of network namespaces (needs root)")

@@ -11,12 +11,14 @@ the process may continue with the next step and the new weights.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +154,17 @@ def train_horovod(_folder: Path, commit: Commit) -> None:
     train(hvd.elastic.TorchState(model, optimizer, step=0))
 
 
-def train_torchft(_folder: Path, commit: Commit) -> None:
-    """Train with torchft. Each process is its own replica group."""
+def train_torchft(_folder: Path, commit: Commit, group: str = "torchft:ProcessGroupGloo") -> None:
+    """Each process is a replica group of its own. group: MODULE:CLASS of its process group."""
     host = os.environ["OWN_HOST"]
     socket.gethostname = lambda: host  # the name that torchft sends to others
 
     import torch.distributed as dist
-    from torchft import Manager, Optimizer, ProcessGroupGloo
+    from torchft import Manager, Optimizer
     from torchft.ddp import PureDistributedDataParallel  # the other one asserts after a failure
 
     number = int(os.environ["RANK"])
+    module, name = group.split(":")
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     model, data = make_model(), Samples()
     plain = make_optimizer(model)
@@ -174,7 +177,7 @@ def train_torchft(_folder: Path, commit: Commit) -> None:
         return {"model": model.state_dict(), "optimizer": plain.state_dict()}
 
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
+        pg=getattr(importlib.import_module(module), name)(timeout=timedelta(seconds=10)),
         load_state_dict=load,
         state_dict=save,
         min_replica_size=1,
@@ -217,6 +220,7 @@ def main() -> None:
         "ddl_elastic": train_elastic,
         "torchrun": train_torchrun,
         "torchft": train_torchft,
+        "torchft_ddl": partial(train_torchft, group="ddl_torch.torchft:ProcessGroupDDL"),
         "horovod": train_horovod,
     }[system](folder, committer(folder))
 

@@ -32,6 +32,12 @@ def served_backend(env: Mapping[str, str] = os.environ) -> str:
     return name
 
 
+def local_rank(rank: int, env: Mapping[str, str] = os.environ) -> int:
+    """Return LOCAL_RANK, which torchrun and ddlrun set, or `rank` if it is not set or no number."""
+    text = env.get("LOCAL_RANK", "")
+    return int(text) if text.isdecimal() else rank
+
+
 def native(env: Mapping[str, str] = os.environ) -> bool:
     """Return DDL_TORCH_NATIVE: False for 0, so that no native part is compiled and Python is used.
     Raises InvalidArgument for other values than 0 and 1."""

@@ -162,9 +162,11 @@ def _join(group: Any) -> tuple[Any, int]:
     """Join a new group. Return its backend and this process's local rank in it."""
     import torch
 
+    from ddl_core import torch_choices
     from ddl_torch import _build
 
     native = _build.module_or_none()
+    reconfigurable = bool(getattr(group, "enable_reconfigure", False))  # since PyTorch 2.14
     if native is not None:
         from ddl_torch import shared_memory
 
@@ -180,8 +182,16 @@ def _join(group: Any) -> tuple[Any, int]:
             group.timeout,
             group.global_ranks_in_group,
             group.group_id,
+            reconfigurable,
         )
+        if reconfigurable:  # the ranks on this host are not known before the first reconfiguration
+            return backend, torch_choices.local_rank(group.group_rank)
         return backend, native.local(backend)[0]
+    if reconfigurable:
+        raise NotImplementedError(
+            "enable_reconfigure=True needs the native part of ddl_torch, which is off or could not"
+            " be compiled; `python -m ddl_torch build` shows why"
+        )
     from ddl_torch import fallback
 
     joined = fallback.ProcessGroup(group.store, group.group_rank, group.group_size, group.timeout)

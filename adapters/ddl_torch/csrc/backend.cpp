@@ -14,10 +14,9 @@ namespace ddl_torch
 namespace
 {
 
-void require_open(const Group::Use &use, const char *operation)
+void require_open(const Group::Use &use, const Group &group, const char *operation)
 {
-    TORCH_CHECK_WITH(DistBackendError, use, "ddl ", operation,
-                     ": the process group has been shut down");
+    TORCH_CHECK_WITH(DistBackendError, use, "ddl ", operation, ": ", group.closing_reason());
 }
 
 void append(Tensors &to, const Tensors &from)
@@ -42,16 +41,39 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> g
     init();
 }
 
+Backend::Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> roster, int rank,
+                 int size, Milliseconds timeout)
+    : c10d::Backend(rank, size), store_(std::move(store)), roster_(std::move(roster)),
+      options_(c10::make_intrusive<Options>("ddl", timeout))
+{
+    init();
+}
+
 Backend::~Backend()
 {
-    drop_window();
-    // Python may drop the last reference while it holds the GIL, which callbacks need to complete.
-    if (Py_IsInitialized() && PyGILState_Check()) {
-        pybind11::gil_scoped_release no_gil;
-        group_->close();
-    } else {
-        group_->close();
-    }
+    // Python may drop the last reference with the GIL held, which callbacks need to end.
+    std::optional<pybind11::gil_scoped_release> no_gil;
+    if (Py_IsInitialized() && PyGILState_Check())
+        no_gil.emplace();
+    shutdown();
+}
+
+// Null where there is none, see group_.
+std::shared_ptr<Group> Backend::current_group() const
+{
+    if (!roster_)
+        return group_;
+    std::lock_guard<std::mutex> lock(group_mutex_);
+    return group_;
+}
+
+std::shared_ptr<Group> Backend::group(const char *operation) const
+{
+    auto found = current_group();
+    if (found)
+        return found;
+    std::lock_guard<std::mutex> lock(group_mutex_);
+    TORCH_CHECK_WITH(DistBackendError, false, "ddl ", operation, ": ", no_group_);
 }
 
 const std::string Backend::getBackendName() const
@@ -94,17 +116,61 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
     auto own = std::find(ranks.begin(), ranks.end(), rank_);
     if (own == ranks.end())
         return nullptr;
-    auto timeout = options ? options->timeout : options_->timeout;
-    auto group = group_->derive(ranks, "split", timeout);
-    TORCH_CHECK_WITH(DistBackendError, group, "ddl split: the process group has been shut down");
-    return c10::make_intrusive<Backend>(store, std::move(group), int(own - ranks.begin()),
-                                        int(ranks.size()), timeout);
+    return derive("split", ranks, store, options);
+}
+
+// A backend for some ranks, this one among them, whose addresses this group knows.
+c10::intrusive_ptr<Backend> Backend::derive(const char *operation, const std::vector<int> &ranks,
+                                            const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<Options> &options)
+{
+    const auto timeout = options ? options->timeout : options_->timeout;
+    const auto parent = group(operation);
+    auto made = parent->derive(ranks, operation, timeout);
+    TORCH_CHECK_WITH(DistBackendError, made, "ddl ", operation, ": ", parent->closing_reason());
+    const int own = int(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+    return c10::make_intrusive<Backend>(store, std::move(made), own, int(ranks.size()), timeout);
+}
+
+bool Backend::supportsShrinking() const
+{
+    return true;
+}
+
+// The members that stay find each other by their addresses, so neither a dead member nor a failed
+// comm is in the way.
+c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &excluded, int flags,
+                                                  const c10::intrusive_ptr<Options> &options)
+{
+    constexpr int kAbort = 1; // torch.distributed's SHRINK_ABORT
+    for (int64_t rank : excluded)
+        require_rank("shrink", "excluded rank", rank, size_);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; rank++)
+        if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end())
+            ranks.push_back(rank);
+    TORCH_CHECK_VALUE(std::find(ranks.begin(), ranks.end(), rank_) != ranks.end(),
+                      "ddl shrink: rank ", rank_, " is excluded; only the others may call it");
+    if (flags & kAbort)
+        abort();
+    return derive("shrink", ranks, store_, options);
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                                 const c10::intrusive_ptr<Options> &options,
+                                                 const int &rank, const int &size)
+{
+    const auto timeout = options ? options->timeout : options_->timeout;
+    return c10::make_intrusive<Backend>(store, Group::join(*store, rank, size, timeout), rank, size,
+                                        timeout);
 }
 
 void Backend::shutdown()
 {
+    closed_ = true;
     drop_window();
-    group_->close();
+    if (auto group = current_group())
+        group->close();
 }
 
 // End the window without submitting its calls. They must not outlive the comm, which
@@ -112,7 +178,7 @@ void Backend::shutdown()
 void Backend::drop_window()
 {
     std::lock_guard<std::mutex> lock(window_mutex_);
-    if (window_ && group_->closed())
+    if (window_ && window_->work->group().closed())
         window_->calls.release();
     window_.reset();
     coalescing_ = false;
@@ -120,15 +186,61 @@ void Backend::drop_window()
 
 void Backend::abort()
 {
-    group_->abort("abort of the process group on rank " + std::to_string(rank_));
+    auto group = current_group();
+    if (!group)
+        return;
+    revoked_ = true;
+    group->abort("abort of the process group on rank " + std::to_string(rank_));
+}
+
+void Backend::addEphemeralTimeout(const Milliseconds &extension)
+{
+    if (auto group = current_group())
+        group->extensions().add(extension);
+}
+
+void Backend::registerAbortHook(int64_t id, std::function<void()> hook)
+{
+    {
+        std::lock_guard<std::mutex> lock(hooks_mutex_);
+        abort_hooks_[id] = std::move(hook);
+    }
+    if (auto group = current_group())
+        watch_failures(*group);
+}
+
+void Backend::unregisterAbortHook(int64_t id)
+{
+    {
+        std::lock_guard<std::mutex> lock(hooks_mutex_);
+        abort_hooks_.erase(id);
+    }
+    if (auto group = current_group())
+        watch_failures(*group);
+}
+
+// Have the group run the hooks that are registered now, in the order of their ids.
+void Backend::watch_failures(Group &group)
+{
+    std::lock_guard<std::mutex> lock(hooks_mutex_);
+    if (abort_hooks_.empty())
+        return group.on_failure(nullptr);
+    group.on_failure([hooks = abort_hooks_] {
+        for (const auto &[id, hook] : hooks)
+            hook();
+    });
 }
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
 c10d::ErrorType Backend::getError()
 {
-    auto use = group_->use();
-    require_open(use, "getError");
-    switch (ddl_comm_status(group_->comm())) {
+    auto group = current_group();
+    // An abort that this rank asked for is no error of a group that can be reconfigured.
+    if (!group || (roster_ && revoked_))
+        return c10d::ErrorType::SUCCESS;
+    auto use = group->use();
+    require_open(use, *group, "getError");
+    switch (ddl_comm_status(use.comm())) {
     case DDL_OK: return c10d::ErrorType::SUCCESS;
     case DDL_EEXPIRED: return c10d::ErrorType::TIMEOUT;
     case DDL_EABORTED: return c10d::ErrorType::REMOTE_ERROR;
@@ -152,24 +264,26 @@ at::Tensor Backend::allocateTensor(long elements, at::TensorOptions options)
 
 std::pair<int, int> Backend::local()
 {
-    auto use = group_->use();
-    require_open(use, "local");
-    return {ddl_comm_local_rank(group_->comm()), ddl_comm_local_size(group_->comm())};
+    auto group = this->group("local");
+    auto use = group->use();
+    require_open(use, *group, "local");
+    return {ddl_comm_local_rank(use.comm()), ddl_comm_local_size(use.comm())};
 }
 
-std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Backend::Milliseconds> Backend::store() const
+std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Backend::Milliseconds> Backend::store()
 {
-    return {store_, group_->tag(), options_->timeout};
+    return {store_, group("monitored_barrier")->tag(), options_->timeout};
 }
 
 // ---- submission ----
 
-ddl_options Backend::options_of(const Operation &operation) const
+// For the operation, or group of calls, of that sequence number.
+ddl_options Backend::options_of(const Operation &operation, Group &group, uint64_t sequence) const
 {
     const auto timeout = operation.timeout > kNoTimeout ? operation.timeout : options_->timeout;
     ddl_options options{};
     options.struct_size = sizeof options;
-    options.timeout_ms = timeout.count();
+    options.timeout_ms = (timeout + group.extensions().begin(sequence)).count();
     options.memory = operation.buffers.stream ? DDL_MEMORY_CUDA : DDL_MEMORY_HOST;
     options.prescale = operation.prescale == 1 ? 0 : operation.prescale; // 0 means none in libddl
     return options;
@@ -206,7 +320,8 @@ std::string Backend::name_of(bool collective)
 void Backend::start(Work &work, const Operation &operation, const std::string &name,
                     ddl_group *calls)
 {
-    ddl_options options = options_of(operation);
+    Group &group = work.group();
+    ddl_options options = options_of(operation, group, work.getSequencenumber());
     options.name = name.c_str();
     if (const auto &stream = work.buffers().stream) {
         let_wait(*stream);
@@ -217,27 +332,40 @@ void Backend::start(Work &work, const Operation &operation, const std::string &n
     options.user = &work;
     if (calls)
         options.prescale = 0; // each call has its own
-    check(work.start([&](ddl_work **handle) {
+    if (group.watches_failures())
+        work.watch();
+    require_done(work.start([&](ddl_work **handle) {
         return calls ? ddl_group_submit(calls, &options, handle)
-                     : operation.parts[0](group_->comm(), &options, handle);
+                     : operation.parts[0](group.comm(), &options, handle);
     }),
-          operation.name);
+                 operation.name, group);
     if (operation.async)
         work.profile(operation.title, operation.inputs);
 }
 
+// For holders of a Use of the group.
+void Backend::require_done(ddl_status status, const char *operation, Group &group) const
+{
+    if (status == DDL_OK)
+        return;
+    auto failure = error(status, operation);
+    if (ddl_comm_status(group.comm()) != DDL_OK)
+        group.failed();
+    std::rethrow_exception(failure);
+}
+
 Backend::WorkPtr Backend::submit(Operation operation)
 {
-    auto use = group_->use();
-    require_open(use, operation.name);
+    auto group = this->group(operation.name);
+    auto use = group->use();
+    require_open(use, *group, operation.name);
     if (coalescing_)
         if (auto work = collect(operation))
             return work;
-    ddl_comm *comm = group_->comm();
-    group_->completion().poll();
-    ddl_options options = options_of(operation);
+    ddl_comm *comm = use.comm();
+    group->completion().poll();
     auto work = c10::make_intrusive<Work>(
-        group_, rank_, operation.type, operation.name, operation.async ? nullptr : operation.title,
+        group, rank_, operation.type, operation.name, operation.async ? nullptr : operation.title,
         operation.inputs, std::move(operation.buffers), ++sequence_);
     const std::string name = name_of(is_collective(operation));
     if (operation.parts.size() == 1) {
@@ -246,18 +374,22 @@ Backend::WorkPtr Backend::submit(Operation operation)
         if (operation.async || work->buffers().stream) {
             start(*work, operation, name, nullptr);
         } else {
+            ddl_options options = options_of(operation, *group, work->getSequencenumber());
             options.name = name.c_str();
-            check(operation.parts[0](comm, &options, nullptr), operation.name);
+            const ddl_status status = operation.parts[0](comm, &options, nullptr);
+            group->extensions().end(work->getSequencenumber());
+            require_done(status, operation.name, *group);
             work->done();
         }
         return work;
     }
     GroupOfCalls calls = create_calls(comm, operation.name);
-    ddl_group *group = options.group = calls.get();
+    ddl_options options = options_of(operation, *group, work->getSequencenumber());
+    ddl_group *collected = options.group = calls.get();
     for (const Part &part : operation.parts)
         check(part(comm, &options, nullptr), operation.name);
     work->own(std::move(calls));
-    start(*work, operation, name, group);
+    start(*work, operation, name, collected);
     if (!operation.async)
         work->wait();
     return work;
@@ -271,14 +403,15 @@ Backend::WorkPtr Backend::submit(Operation operation)
 void Backend::startCoalescing()
 {
     static constexpr const char *name = "startCoalescing";
-    auto use = group_->use();
-    require_open(use, name);
+    auto group = this->group(name);
+    auto use = group->use();
+    require_open(use, *group, name);
     std::lock_guard<std::mutex> lock(window_mutex_);
     TORCH_CHECK_WITH(DistBackendError, !window_, "ddl ", name,
                      ": coalescing has been started already; end that first");
-    auto work = c10::make_intrusive<Work>(group_, rank_, c10d::OpType::COALESCED, "coalesced",
+    auto work = c10::make_intrusive<Work>(group, rank_, c10d::OpType::COALESCED, "coalesced",
                                           nullptr, Tensors{}, Buffers{}, ++sequence_);
-    window_.reset(new Window{std::this_thread::get_id(), create_calls(group_->comm(), name), work});
+    window_.reset(new Window{std::this_thread::get_id(), create_calls(use.comm(), name), work});
     coalescing_ = true;
 }
 
@@ -289,10 +422,11 @@ Backend::WorkPtr Backend::collect(Operation &operation)
     std::lock_guard<std::mutex> lock(window_mutex_);
     if (!window_ || window_->owner != std::this_thread::get_id())
         return nullptr;
-    ddl_options options = options_of(operation);
+    Group &group = window_->work->group();
+    ddl_options options = options_of(operation, group, window_->work->getSequencenumber());
     options.group = window_->calls.get();
     for (const Part &part : operation.parts) {
-        ddl_status status = part(group_->comm(), &options, nullptr);
+        ddl_status status = part(group.comm(), &options, nullptr);
         if (status != DDL_OK) {
             coalescing_ = false;
             auto failure = error(status, operation.name);
@@ -316,8 +450,9 @@ Backend::WorkPtr Backend::collect(Operation &operation)
 Backend::WorkPtr Backend::endCoalescing()
 {
     Operation operation("coalesced", "ddl:coalesced", c10d::OpType::COALESCED);
-    auto use = group_->use();
-    require_open(use, "endCoalescing");
+    auto group = this->group("endCoalescing");
+    auto use = group->use();
+    require_open(use, *group, "endCoalescing");
     std::unique_ptr<Window> window;
     {
         std::lock_guard<std::mutex> lock(window_mutex_);
@@ -326,10 +461,10 @@ Backend::WorkPtr Backend::endCoalescing()
     }
     TORCH_CHECK_WITH(DistBackendError, window,
                      "ddl endCoalescing: coalescing has not been started");
-    group_->completion().poll();
-    ddl_group *group = window->calls.get();
+    group->completion().poll();
+    ddl_group *calls = window->calls.get();
     window->work->own(std::move(window->calls));
-    start(*window->work, operation, name_of(window->collective), group);
+    start(*window->work, operation, name_of(window->collective), calls);
     return window->work;
 }
 

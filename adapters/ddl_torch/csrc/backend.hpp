@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "gpu.hpp"
 #include "group.hpp"
 #include "operation.hpp"
+#include "roster.hpp"
 #include "tensors.hpp"
 #include "work.hpp"
 
@@ -47,6 +49,9 @@ class Backend final : public c10d::Backend
     // `group` has already been joined; `timeout` applies to its operations.
     Backend(c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Group> group, int rank, int size,
             Milliseconds timeout);
+    // One without members until reconfigure() is called.
+    Backend(c10::intrusive_ptr<c10d::Store> store, std::unique_ptr<Roster> roster, int rank,
+            int size, Milliseconds timeout);
     ~Backend() override;
 
     // ---- backend.cpp ----
@@ -71,9 +76,27 @@ class Backend final : public c10d::Backend
     at::Tensor allocateTensor(long elements, at::TensorOptions options);
     // Return the rank and the number of ranks among the ranks that share this one's memory.
     std::pair<int, int> local();
-    // For ../barriers.py: the store, the tag that distinguishes the groups that use it, and the
-    // timeout.
-    std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Milliseconds> store() const;
+    // For ../barriers.py: the store, what tells apart the groups that use it, and the timeout.
+    std::tuple<c10::intrusive_ptr<c10d::Store>, uint64_t, Milliseconds> store();
+    void addEphemeralTimeout(const Milliseconds &extension);
+    bool supportsShrinking() const;
+    c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &excluded, int flags,
+                                             const c10::intrusive_ptr<Options> &options);
+    c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<Options> &options,
+                                            const int &rank, const int &size);
+    // Functions that run once when an operation finds that the comm has failed, before its error is
+    // raised. On any thread.
+    void registerAbortHook(int64_t id, std::function<void()> hook);
+    void unregisterAbortHook(int64_t id);
+
+    // ---- reconfigure.cpp ----
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+    bool supportsReconfigure() const override;
+    c10d::ReconfigureHandle get_reconfigure_handle() const override;
+    WorkPtr reconfigure(const c10d::ReconfigureOptions &options) override;
+#endif
 
     void startCoalescing() override;
     WorkPtr endCoalescing() override;
@@ -108,6 +131,8 @@ class Backend final : public c10d::Backend
                                             const c10d::AllgatherOptions &options) override;
     WorkPtr gather(std::vector<Tensors> &outputs, Tensors &inputs,
                    const c10d::GatherOptions &options) override;
+    WorkPtr gather_into_tensor(at::Tensor &output, at::Tensor &input,
+                               const c10d::GatherOptions &options);
     WorkPtr scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                     const c10d::ScatterOptions &options) override;
     WorkPtr alltoall(Tensors &outputs, Tensors &inputs,
@@ -133,12 +158,19 @@ class Backend final : public c10d::Backend
         bool collective = true; // true if it contains no messages
     };
 
+    std::shared_ptr<Group> group(const char *operation) const;
+    std::shared_ptr<Group> current_group() const;
+    void watch_failures(Group &group);
+    void require_done(ddl_status status, const char *operation, Group &group) const;
+    c10::intrusive_ptr<Backend> derive(const char *operation, const std::vector<int> &ranks,
+                                       const c10::intrusive_ptr<c10d::Store> &store,
+                                       const c10::intrusive_ptr<Options> &options);
     void place(Operation &operation, const at::Tensor &tensor);
     WorkPtr submit(Operation operation);
     WorkPtr collect(Operation &operation);
     void drop_window();
     void start(Work &work, const Operation &operation, const std::string &name, ddl_group *calls);
-    ddl_options options_of(const Operation &operation) const;
+    ddl_options options_of(const Operation &operation, Group &group, uint64_t sequence) const;
     std::string name_of(bool collective);
 
     // Each of these adds one part to the operation.
@@ -147,7 +179,15 @@ class Backend final : public c10d::Backend
     void allgather_part(Operation &operation, const Blocks &output, const at::Tensor &input) const;
 
     const c10::intrusive_ptr<c10d::Store> store_;
-    std::shared_ptr<Group> group_;
+    const std::unique_ptr<Roster> roster_; // null: the members are fixed
+    mutable std::mutex group_mutex_;       // unused while they are
+    std::shared_ptr<Group> group_;         // null before the first reconfiguration succeeds
+    std::string no_group_ = "the process group has no members yet: with enable_reconfigure=True, "
+                            "call torch.distributed._reconfigure() first"; // why it is null
+    std::atomic<bool> revoked_{false}; // this rank called abort()
+    std::atomic<bool> closed_{false};
+    std::mutex hooks_mutex_;
+    std::map<int64_t, std::function<void()>> abort_hooks_;
     c10::intrusive_ptr<Options> options_;
     Streams streams_;
     std::atomic<uint64_t> sequence_{0};

@@ -28,6 +28,7 @@ constexpr std::chrono::milliseconds kShortest(1000); // for the ranks to connect
 
 std::mutex endpoint_mutex;
 std::weak_ptr<Endpoint> current_endpoint;
+std::weak_ptr<Endpoint> owned_endpoint; // the process's, while it is one that own() returned
 
 std::mutex registry_mutex;
 std::vector<std::weak_ptr<Group>> registry;
@@ -40,16 +41,6 @@ struct Members {
     std::vector<Bytes> addresses;
     uint64_t tag; // chosen by rank 0: distinguishes this group from others with the same members
 };
-
-// Return a tag that is equal on all hosts, unlike std::hash. It is never 0, which has a special
-// meaning.
-uint64_t derive_tag(uint64_t tag, const std::string &name)
-{
-    uint64_t digest = 0xcbf29ce484222325 ^ tag; // FNV-1a
-    for (unsigned char each : name)
-        digest = (digest ^ each) * 0x100000001b3;
-    return digest | 1;
-}
 
 std::string list_missing(c10d::Store &store, const std::vector<std::string> &keys)
 {
@@ -126,6 +117,14 @@ Members exchange_addresses(c10d::Store &store, const std::string &address, int r
 
 } // namespace
 
+uint64_t derive_tag(uint64_t tag, const std::string &name)
+{
+    uint64_t digest = 0xcbf29ce484222325 ^ tag; // FNV-1a
+    for (unsigned char each : name)
+        digest = (digest ^ each) * 0x100000001b3;
+    return digest | 1;
+}
+
 // ---- Endpoint ----
 
 static ddl_endpoint *create_endpoint()
@@ -163,6 +162,16 @@ std::shared_ptr<Endpoint> Endpoint::of_this_process()
         endpoint = std::make_shared<Endpoint>();
         current_endpoint = endpoint;
     }
+    return endpoint;
+}
+
+std::shared_ptr<Endpoint> Endpoint::own()
+{
+    auto endpoint = of_this_process();
+    std::lock_guard<std::mutex> lock(endpoint_mutex);
+    if (owned_endpoint.lock() == endpoint)
+        return std::make_shared<Endpoint>();
+    owned_endpoint = endpoint;
     return endpoint;
 }
 
@@ -224,12 +233,26 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     }
     config.tag = derive_tag(tag_, list + "," + std::to_string(config.epoch));
     try {
-        return create(endpoint_, std::move(addresses), own, config, timeout);
+        auto group = create(endpoint_, std::move(addresses), own, config, timeout);
+        std::lock_guard<std::mutex> lock(mutex_);
+        children_.push_back(group);
+        return group;
     } catch (...) { // no rank has created it
         std::lock_guard<std::mutex> lock(mutex_);
         derived_[list]--;
         throw;
     }
+}
+
+std::shared_ptr<Group> Group::among(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
+                                    int rank, uint64_t tag,
+                                    std::chrono::milliseconds creation_timeout,
+                                    std::chrono::milliseconds timeout)
+{
+    ddl_comm_config config{};
+    config.tag = tag;
+    config.timeout_ms = std::max<int64_t>(creation_timeout.count(), 1);
+    return create(std::move(endpoint), std::move(addresses), rank, config, timeout);
 }
 
 std::shared_ptr<Group> Group::create(std::shared_ptr<Endpoint> endpoint, Addresses addresses,
@@ -308,6 +331,58 @@ void Group::abort(const std::string &reason)
 
 void Group::close()
 {
+    leave(kGracePeriod, "the process group was shut down with operations pending");
+}
+
+void Group::end(const std::string &reason)
+{
+    std::vector<std::weak_ptr<Group>> children;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!closed_)
+            closing_reason_ = reason;
+        children.swap(children_);
+    }
+    for (const auto &each : children)
+        if (auto child = each.lock())
+            child->end(reason);
+    leave(0, reason);
+}
+
+void Group::on_failure(std::function<void()> handler)
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_handler_ = std::move(handler);
+}
+
+bool Group::watches_failures() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return bool(failure_handler_);
+}
+
+void Group::failed()
+{
+    std::function<void()> handler;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!closed_ && !failed_)
+            handler = failure_handler_;
+        failed_ = true;
+    }
+    if (handler)
+        handler();
+}
+
+std::string Group::closing_reason() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return closing_reason_;
+}
+
+// Destroy the comm. Operations that have not ended after `grace` seconds are aborted with `reason`.
+void Group::leave(double grace, const std::string &reason)
+{
     if (closed_.exchange(true) || owner_ != getpid())
         return;
     const auto wait_for_leavers = [this](double seconds) {
@@ -315,8 +390,8 @@ void Group::close()
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return !inside_.load();
     };
-    if (!wait_for_leavers(kGracePeriod) || !completion_->drain(kGracePeriod)) {
-        ddl_comm_abort(comm_, "the process group was shut down with operations pending");
+    if (!wait_for_leavers(grace) || !completion_->drain(grace)) {
+        ddl_comm_abort(comm_, reason.c_str());
         wait_for_leavers(1e6); // an abort ends all operations
         completion_->drain(1e6);
     }

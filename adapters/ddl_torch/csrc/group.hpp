@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "callbacks.hpp"
 #include "completion.hpp"
 #include "ddl/ddl.h"
+#include "extensions.hpp"
 #include "shared_memory.hpp"
 
 namespace ddl_torch
@@ -31,6 +33,8 @@ class Endpoint
     static std::shared_ptr<Endpoint> of_this_process();
     // Return this process's endpoint if there is one; else null.
     static std::shared_ptr<Endpoint> current();
+    // One that no other owner of an endpoint of its own has: the process's if it is free.
+    static std::shared_ptr<Endpoint> own();
 
     Endpoint();
     ~Endpoint();
@@ -45,6 +49,10 @@ class Endpoint
   private:
     const pid_t owner_;
 };
+
+// The tag of a group that is made of another one's tag, or of nothing else (0), and a name. Equal
+// on all hosts, unlike std::hash, and never 0, which has a meaning of its own.
+uint64_t derive_tag(uint64_t tag, const std::string &name);
 
 // Design notes.
 //
@@ -67,6 +75,13 @@ class Group
     // Return nullptr if this group is closed.
     std::shared_ptr<Group> derive(const std::vector<int> &ranks, const std::string &name,
                                   std::chrono::milliseconds timeout);
+
+    // The same for given addresses in the order of ranks. A call of one member joins those calls of
+    // the others that have the same tag.
+    static std::shared_ptr<Group> among(std::shared_ptr<Endpoint> endpoint,
+                                        std::vector<std::vector<uint8_t>> addresses, int rank,
+                                        uint64_t tag, std::chrono::milliseconds creation_timeout,
+                                        std::chrono::milliseconds timeout);
 
     // The open groups of this process, in the order of creation.
     static std::vector<std::shared_ptr<Group>> all();
@@ -124,6 +139,8 @@ class Group
     }
     // Also true in a forked child.
     bool closed() const;
+    // Why it was closed, for messages.
+    std::string closing_reason() const;
 
     // Return the tag that distinguishes this group from all others, equal on all its ranks.
     uint64_t tag() const
@@ -144,6 +161,21 @@ class Group
     // a second if pending operations do not end.
     void close();
 
+    // The same for this group and those that were derived from it, without a grace period: pending
+    // operations fail with `reason`.
+    void end(const std::string &reason);
+
+    // What happens when an operation finds that the comm has failed: once in the group's life.
+    void on_failure(std::function<void()> handler);
+    bool watches_failures() const;
+    void failed();
+
+    // Seconds that operations may take beyond their timeout, see Backend::addEphemeralTimeout().
+    Extensions &extensions()
+    {
+        return extensions_;
+    }
+
     // Close all groups of this process, and wait for the callbacks of futures.
     static void close_all();
 
@@ -157,11 +189,18 @@ class Group
                                          int rank, ddl_comm_config config,
                                          std::chrono::milliseconds timeout);
 
+    void leave(double grace, const std::string &reason);
+
     std::shared_ptr<Endpoint> endpoint_;
     const Addresses addresses_; // addresses of the ranks' endpoints
     const int rank_;
-    std::mutex mutex_;
-    std::map<std::string, uint64_t> derived_; // number of groups, by ranks and name
+    mutable std::mutex mutex_;
+    std::map<std::string, uint64_t> derived_;    // number of groups, by ranks and name
+    std::vector<std::weak_ptr<Group>> children_; // the derived groups
+    std::string closing_reason_ = "the process group has been shut down";
+    std::function<void()> failure_handler_;
+    bool failed_ = false;
+    Extensions extensions_;
     ddl_comm *comm_;
     const uint64_t tag_;
     std::unique_ptr<Completion> completion_;

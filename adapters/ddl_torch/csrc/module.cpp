@@ -18,14 +18,27 @@ using ddl_torch::share;
 using ddl_torch::Sharing;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-// Create a process group. `ranks` are the members' ranks in the default group, empty for the
-// default group itself. The default group knows its members' addresses, so a subgroup of it needs
-// no exchange through the store. PyTorch ensures that either all members have that default group or
-// none has.
+// With the options filled in as PyTorch fills in those of Gloo.
+BackendPtr named(c10::intrusive_ptr<Backend> backend, const std::vector<int> &ranks,
+                 const std::string &name)
+{
+    backend->getBackendOptions()->group_name = name;
+    backend->getBackendOptions()->global_ranks_in_group.assign(ranks.begin(), ranks.end());
+    return backend;
+}
+
+// `ranks` are the members' ranks in the default group, empty for that group itself. The default
+// group knows its members' addresses, so a subgroup of it needs no exchange through the store.
+// PyTorch ensures that either all members have that default group or none has.
 BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                   std::chrono::milliseconds timeout, const std::vector<int> &ranks,
-                  const std::string &name)
+                  const std::string &name, bool reconfigurable)
 {
+    if (reconfigurable) {
+        auto backend = c10::make_intrusive<Backend>(store, std::make_unique<ddl_torch::Roster>(),
+                                                    rank, size, timeout);
+        return named(std::move(backend), ranks, name);
+    }
     std::shared_ptr<Group> group, world = ranks.empty() ? nullptr : Group::world(ranks.at(rank));
     if (world)
         group = world->derive(ranks, name, timeout);
@@ -33,10 +46,8 @@ BackendPtr create(const c10::intrusive_ptr<c10d::Store> &store, int rank, int si
         group = Group::join(*store, rank, size, timeout);
     if (ranks.empty())
         Group::set_world(rank, group);
-    auto backend = c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout);
-    backend->getBackendOptions()->group_name = name; // as PyTorch sets Gloo's
-    backend->getBackendOptions()->global_ranks_in_group.assign(ranks.begin(), ranks.end());
-    return backend;
+    return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout), ranks,
+                 name);
 }
 
 Backend &ours(const BackendPtr &backend)
@@ -86,7 +97,18 @@ PYBIND11_MODULE(_ddl_torch, m)
             },
             py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"));
     m.def("create", &create, no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"),
-          py::arg("timeout"), py::arg("ranks"), py::arg("name"));
+          py::arg("timeout"), py::arg("ranks"), py::arg("name"), py::arg("reconfigurable"));
+    // A group that torch.distributed does not know, so that no subgroup is derived from it.
+    m.def(
+        "join",
+        [](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+           std::chrono::milliseconds timeout, const std::string &name) {
+            auto group = Group::join(*store, rank, size, timeout);
+            return named(c10::make_intrusive<Backend>(store, std::move(group), rank, size, timeout),
+                         {}, name);
+        },
+        no_gil(), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+        py::arg("name"));
     m.def(
         "local", [](const BackendPtr &backend) { return ours(backend).local(); }, no_gil(),
         py::arg("backend"));

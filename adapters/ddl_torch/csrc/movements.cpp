@@ -211,6 +211,19 @@ Backend::WorkPtr Backend::gather(std::vector<Tensors> &outputs, Tensors &inputs,
     return submit(std::move(operation));
 }
 
+Backend::WorkPtr Backend::gather_into_tensor(at::Tensor &output, at::Tensor &input,
+                                             const c10d::GatherOptions &options)
+{
+    std::vector<Tensors> outputs;
+    Tensors inputs{input};
+    if (options.rootRank == rank_) {
+        require_multiple("gather", "output", output, "input", input, size_);
+        TORCH_CHECK_VALUE(output.is_contiguous(), "ddl gather: output is not contiguous");
+        outputs.push_back(output.view({size_, input.numel()}).unbind());
+    }
+    return gather(outputs, inputs, options);
+}
+
 Backend::WorkPtr Backend::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                                   const c10d::ScatterOptions &options)
 {

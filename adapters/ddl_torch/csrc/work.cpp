@@ -95,6 +95,19 @@ void Work::done()
     settle();
 }
 
+void Work::watch()
+{
+    watched_ = true;
+    group_->completion().watch();
+}
+
+void Work::unwatch()
+{
+    if (watched_)
+        group_->completion().unwatch();
+    watched_ = false;
+}
+
 void Work::taken()
 {
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1)
@@ -173,8 +186,12 @@ void Work::settle()
     std::call_once(settled_, [this] {
         std::exception_ptr failure;
         if (ddl_work *work = work_)
-            if (ddl_status status = ddl_work_test(work); status != DDL_OK)
+            if (ddl_status status = ddl_work_test(work); status != DDL_OK) {
                 failure = error(status, name_);
+                if (auto use = group_->use(); use && ddl_comm_status(use.comm()) != DDL_OK)
+                    group_->failed();
+            }
+        group_->extensions().end(sequence_);
         if (!failure && !buffers_.stream)
             failure = copy_results();
         calls_.reset();
@@ -257,6 +274,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
 void Work::deliver()
 {
     settle();
+    unwatch();
     c10::intrusive_ptr<c10::ivalue::Future> future;
     {
         std::lock_guard<std::mutex> lock(future_mutex_);
@@ -295,10 +313,19 @@ void Work::complete_future(const c10::intrusive_ptr<c10::ivalue::Future> &future
 {
     // the stream for which the future's users wait
     c10::OptionalStreamGuard in_stream(buffers_.stream);
-    if (auto failure = exception())
+    auto failure = exception();
+    std::vector<at::Tensor> result;
+    if (!failure) {
+        try {
+            result = value();
+        } catch (...) { // no memory
+            failure = std::current_exception();
+        }
+    }
+    if (failure)
         future->setError(failure);
     else
-        future->markCompleted(c10::IValue(value()));
+        future->markCompleted(c10::IValue(std::move(result)));
 }
 
 } // namespace ddl_torch

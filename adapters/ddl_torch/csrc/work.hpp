@@ -109,6 +109,8 @@ class Work final : public c10d::Work
     void profile(const char *title, const std::vector<at::Tensor> &inputs);
     // Complete an operation that needed no submission.
     void done();
+    // Have the completion thread notice its end, so that a failure is reported without a wait().
+    void watch();
 
     // ---- for the completion queue ----
 
@@ -119,6 +121,7 @@ class Work final : public c10d::Work
     void await(std::chrono::milliseconds timeout);
     std::exception_ptr follow();
     void settle();
+    void unwatch();
     std::exception_ptr copy_results();
     void deliver();
     std::vector<at::Tensor> value() const;
@@ -139,6 +142,7 @@ class Work final : public c10d::Work
     c10::intrusive_ptr<c10::ivalue::Future> future_;   // created when requested
     std::optional<at::ThreadLocalState> future_state_; // of the requesting thread
     bool future_completed_ = false;
+    bool watched_ = false; // set before the submission
 };
 
 template <class Submit> ddl_status Work::start(Submit submit)
@@ -148,6 +152,7 @@ template <class Submit> ddl_status Work::start(Submit submit)
     ddl_status status = submit(&work);
     if (status != DDL_OK) {
         calls_.reset();
+        unwatch();
         c10::raw::intrusive_ptr::decref(this);
         return status;
     }

@@ -466,6 +466,16 @@ def mesh2d() -> None:
     expect(flat([p.full_tensor() for p in model.parameters()]))
 
 
+@feature
+def shrink() -> None:
+    """The default group without its last rank, which leaves. No other feature may follow."""
+    if rank < size - 1:
+        dist.shrink_group([size - 1])
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert (dist.get_world_size(), tensor.item()) == (size - 1, size - 1)
+
+
 for name in sys.argv[1:]:
     FEATURES[name]()
     print(f"done {name}", flush=True)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libddl for torchft, which replaces the members of a process group at each change of its quorum.
+
+    from ddl_torch.torchft import ProcessGroupDDL
+
+    manager = torchft.Manager(pg=ProcessGroupDDL(timeout=timedelta(seconds=30)), ...)
+
+Written for torchft 0.2.0, whose managers take a process group with a method `configure`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchft.process_group import ProcessGroupWrapper
+
+from ddl_torch import _build, shared_memory
+
+
+class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may be missing
+    """A process group of the backend "ddl" for torchft's Manager, in the place of ProcessGroupGloo.
+
+    timeout: of the creation of each quorum's group, and of its operations.
+
+    An operation with a dead member fails within a fraction of a second, not at the timeout. Unlike
+    ProcessGroupGloo, it has reduce_scatter.
+    """
+
+    def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
+        native = _build.module()
+        shared_memory.apply(native)
+        backend = native.join(store, rank, world_size, self._timeout, f"quorum {self._quorum_id}")
+        group = dist.ProcessGroup(store, rank, world_size)
+        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        return group
+
+    def getBackendName(self) -> str:
+        """Return the name by which torchft logs this group."""
+        return "torchft-ddl"
+
+    def errored(self) -> Exception | None:
+        """Return an error if the group's comm has failed; torchft then asks for a new quorum."""
+        if self._pg is None:
+            return None
+        return _failure(self._pg._get_backend(torch.device("cpu")))
+
+
+def _failure(backend: Any) -> Exception | None:
+    error = backend.get_error()
+    if error.name == "SUCCESS":
+        return None
+    return dist.DistBackendError(f"ddl: the group of this quorum has failed: {error.name}")

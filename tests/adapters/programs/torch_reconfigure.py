@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process group whose members change, on PyTorch 2.14 or later.
+
+Usage: torch_reconfigure.py PART PORT NUMBER SIZE [BACKEND], with a TCPStore at PORT that lives in
+the test. The process prints "done" if all checks passed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ErrorType
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+STORE_LIMIT = timedelta(seconds=120)
+
+
+class Member:
+    """A process of the test, and the store by which the processes find each other."""
+
+    def __init__(self, port: int, number: int, size: int, backend: str) -> None:
+        self.number, self.size = number, size
+        self.store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=STORE_LIMIT)
+        group_store = dist.PrefixStore("group", self.store)
+        dist.init_process_group(
+            backend,
+            store=group_store,
+            rank=number,
+            world_size=size,
+            timeout=timedelta(seconds=20),
+            enable_reconfigure=True,
+        )
+        self.backend = c10d._get_default_group()._get_backend(torch.device("cpu"))
+
+    def meet(self, key: str, numbers: list[int] | None = None) -> list[str]:
+        """Exchange handles with these processes, in their order; by default with all."""
+        self.store.set(f"{key}/{self.number}", dist._get_reconfigure_handle())
+        asked = range(self.size) if numbers is None else numbers
+        return [self.store.get(f"{key}/{number}").decode() for number in asked]
+
+    def reconfigure(self, uuid: int, handles: list[str] | set[str], seconds: float = 20) -> None:
+        dist._reconfigure(uuid, handles, timeout=timedelta(seconds=seconds)).wait()
+
+
+def summed() -> float:
+    """All-reduce 1 + rank, blocking, and return the sum."""
+    tensor = torch.full((4,), dist.get_rank() + 1.0)
+    dist.all_reduce(tensor)
+    assert (tensor == tensor[0]).all()
+    return float(tensor[0])
+
+
+def refused(kind: type[Exception], text: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"nothing was raised; expected {text!r}")
+
+
+def lives(member: Member) -> None:
+    """Grow, shrink, swap ranks; with subgroups, DDP, barriers and old groups on the way."""
+    refused(RuntimeError, "call torch.distributed._reconfigure() first", summed)
+    size, number = member.size, member.number
+    everybody = size * (size + 1) / 2
+    member.reconfigure(1, member.meet("a"))
+    assert (dist.get_rank(), dist.get_world_size(), summed()) == (number, size, everybody)
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    old = dist.new_group(list(range(size)))
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    model(torch.full((2, 64), float(number))).sum().backward()
+    shared = model.module.weight.grad
+    assert shared is not None
+    expected = sum(2.0 * each for each in range(size)) / size
+    assert torch.allclose(shared, torch.full_like(shared, expected))
+    member.meet("trained")
+
+    if number < size - 1:  # the last one is left out
+        member.reconfigure(2, member.meet("b", list(range(size - 1))))
+        assert (dist.get_world_size(), summed()) == (size - 1, everybody - size)
+        text = "reconfigured with uuid 2"
+        refused(dist.DistBackendError, text, lambda: dist.all_reduce(torch.ones(1), group=old))
+        model.zero_grad()
+        model(torch.full((2, 64), float(number))).sum().backward()
+        expected = sum(2.0 * each for each in range(size - 1)) / (size - 1)
+        shared = model.module.weight.grad
+        assert shared is not None
+        assert torch.allclose(shared, torch.full_like(shared, expected))
+        subgroup = dist.new_group(list(range(size - 1)))
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=subgroup)
+        assert tensor.item() == size - 1
+        dist.monitored_barrier(timeout=timedelta(seconds=20))
+    member.meet("shrunk")
+
+    handles = member.meet("c")
+    member.reconfigure(3, handles[::-1])  # all, with reversed ranks
+    assert (dist.get_rank(), summed()) == (size - 1 - number, everybody)
+    member.reconfigure(4, set(handles))
+    ranked = sorted(handles)
+    assert dist.get_rank() == ranked.index(dist._get_reconfigure_handle())
+    assert summed() == everybody
+    assert member.backend.options.group_name == "default_pg" or member.backend.options.group_name
+
+
+def arguments(member: Member) -> None:
+    """What is wrong is refused before anything changes; a member that does not come is named."""
+    handles = member.meet("a")
+    own = handles[member.number]
+    member.reconfigure(1, handles)
+    total = summed()
+    member.meet("created")
+    again = (ValueError, "more than once", lambda: member.reconfigure(2, [own, own]))
+    foreign = (ValueError, "not a handle of the backend ddl", ["gloo:0:1:localhost:1"])
+    others = [handle for handle in handles if handle != own]
+    refused(*again)
+    refused(*foreign[:2], lambda: member.reconfigure(2, [own, *foreign[2]]))
+    refused(ValueError, "own handle is not one of", lambda: member.reconfigure(2, others))
+    refused(ValueError, "timeout is 0 ms", lambda: member.reconfigure(2, [own], 0))
+    refused(RuntimeError, "uuid 1 was already used", lambda: member.reconfigure(1, handles))
+    assert summed() == total
+    if member.number:  # rank 0 does not come
+        begun = time.monotonic()
+        refused(RuntimeError, "rank 0", lambda: member.reconfigure(5, handles, 1))
+        assert 0.5 < time.monotonic() - begun < 15
+    member.meet("missed")
+    refused(RuntimeError, "" if member.number == 0 else "uuid 5 has not succeeded", summed)
+    member.meet("noticed")
+    member.reconfigure(6, handles)
+    assert summed() == total
+    fixed = dist.new_group(list(range(member.size)))
+    refused(RuntimeError, "enable_reconfigure=True", lambda: dist._get_reconfigure_handle(fixed))
+
+
+def failures(member: Member) -> None:
+    """Reconfigure after an abort, after a timeout, and away from a call that is pending."""
+    handles = member.meet("a")
+    member.reconfigure(1, handles)
+    total = summed()
+    member.backend.abort()
+    assert member.backend.get_error() == ErrorType.SUCCESS
+    refused(dist.DistBackendError, "abort", summed)
+    member.meet("aborted")
+    member.reconfigure(2, handles)
+    assert summed() == total
+
+    member.meet("begun")
+    failed = threading.Event()
+    member.backend.register_abort_hook(7, failed.set)
+    if member.number:
+        member.backend.set_timeout(timedelta(seconds=1))
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        assert failed.wait(30), "the hook did not run, though no rank waits for the work"
+        assert member.backend.get_error() != ErrorType.SUCCESS
+        refused(dist.DistBackendError, "", work.wait)
+        member.backend.set_timeout(timedelta(seconds=20))
+    member.backend.unregister_abort_hook(7)
+    member.meet("expired")
+    member.reconfigure(3, handles)
+    assert summed() == total
+
+    member.meet("again")
+    if member.number == 0:
+        pending = dist.all_reduce(torch.ones(1), async_op=True)
+        member.reconfigure(4, handles[:1])
+        refused(dist.DistBackendError, "reconfigured with uuid 4", pending.wait)
+    member.meet("left")
+
+
+def extensions(member: Member) -> None:
+    """A timeout that is extended for a while."""
+    member.reconfigure(1, member.meet("a"))
+    member.backend.set_timeout(timedelta(seconds=1))
+    c10d._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=60))
+    if member.number == 0:
+        time.sleep(2)
+    dist.barrier()  # longer than a second, but not longer than the extension allows
+    dist.barrier()
+    member.meet("extended")
+    if member.number:
+        refused(dist.DistBackendError, "timeout", dist.barrier)
+    member.meet("ended")
+
+
+def training(member: Member) -> None:
+    """All-reduce until the test says stop; at each error or order, join the members it names.
+
+    Store: "first/NUMBER" has a member's first round, "round/K" has "UUID,NUMBER,..." of the members
+    of round K; both are set by the test. A member writes "trains/K/NUMBER" with the time of its
+    first sum in round K, and "failed/K/NUMBER" at an error.
+    """
+    current = int(member.store.get(f"first/{member.number}")) - 1
+    while True:
+        current += 1
+        order = member.store.get(f"round/{current}").decode()
+        if order == "stop":
+            return
+        uuid, *numbers = (int(each) for each in order.split(","))
+        try:
+            member.reconfigure(uuid, member.meet("handle", numbers), 10)
+            summed()
+            member.store.set(f"trains/{current}/{member.number}", repr(time.time()))
+            while not member.store.check([f"round/{current + 1}"]):
+                expected = len(numbers) * (len(numbers) + 1) / 2
+                assert summed() == expected
+        except RuntimeError as error:
+            print(f"{time.time():.3f} {member.number} round {current}: {error}", file=sys.stderr)
+            member.store.set(f"failed/{current}/{member.number}", repr(time.time()))
+
+
+if __name__ == "__main__":
+    part, port, number, size, *rest = sys.argv[1:]
+    this = Member(int(port), int(number), int(size), *(rest or ["ddl"]))
+    globals()[part](this)
+    this.store.set(f"end/{number}", "")
+    for each in range(int(size)):
+        if part != "training":
+            this.store.get(f"end/{each}")
+    dist.destroy_process_group()
+    print("done")
