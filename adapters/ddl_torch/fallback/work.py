@@ -73,10 +73,11 @@ class Work(dist.Work):
     def _complete(self, future: Any) -> None:
         try:
             self.wait()
+            value = self._value()
         except Exception as error:
             future.set_exception(error)
         else:
-            future.set_result(self._value())
+            future.set_result(value)
 
     def _value(self) -> list[Tensor]:
         """Return the future's value: Work::value() of csrc/work.cpp in Python."""
