@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_spans.h - what the two executors of plans share: spans, and the queues they travel in. */
+/* plan_spans.h - spans, and the queues they travel in. */
 #ifndef DDL_TESTS_PLAN_SPANS_H
 #define DDL_TESTS_PLAN_SPANS_H
 
