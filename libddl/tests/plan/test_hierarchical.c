@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hierarchical plans for machines of all shapes are checked. Then plans are broken, and the checker
- * must detect it. */
-#include "hierarchical_checker.h"
+/* Hierarchical plans for machines of all shapes through the simulator. Then plans are broken, and
+ * the simulator must detect it. */
+#include "plan/exchanges.h"
+
 #include "host_topology.h"
+#include "plan_results.h"
 
 #include <stdio.h>
 
@@ -62,45 +64,50 @@ static ddl__request request_for(const ddl__topology *t)
                           .count = 1};
 }
 
-/* Return true if there are several levels. */
+/* Whether there are several levels. */
 static bool is_hierarchical(const ddl__request *q)
 {
     return ddl__algorithm_fits(q->by, q);
 }
 
-static bool halves(const ddl__request *q)
+/* How the result is known. */
+typedef enum addition { SUM, HASH, HASH_SOMEHOW } addition;
+
+static world *machine_create(const ddl__request *q, addition how)
 {
-    return q->by == DDL__ALGORITHM_HALVING;
+    world *w = world_create(q, 0);
+    w->in_any_order = how == SUM;
+    w->any_result = how == HASH_SOMEHOW;
+    w->wide_wires = true;
+    w->queue_room = DDL__LINK_SPANS / 2;
+    return w;
 }
 
 /* For every shape, each element leaves all groups of a level except one, and comes back. */
-static void check_bytes(const machine *m)
+static void check_bytes(const world *w)
 {
-    int64_t all = 0, wires = 0, bytes = m->request.count * (int64_t)m->request.element;
-    for (int r = 0; r < m->request.size; r++) {
-        all += m->members[r].wire + m->members[r].local;
-        wires += m->members[r].wire;
+    const ddl__request *q = &w->request;
+    int64_t all = 0, wires = 0, bytes = q->count * (int64_t)q->element;
+    for (int r = 0; r < q->size; r++) {
+        all += w->ranks[r].sent;
+        wires += w->ranks[r].wires;
     }
-    CHECK(all == 2 * bytes * (m->request.size - 1), "%lld bytes sent: %s", (long long)all,
-          describe(&m->request));
-    if (!m->one_window)
-        CHECK(wires == 2 * bytes * (m->topology->groups[DDL__HOSTS] - 1), "%lld bytes on wires: %s",
-              (long long)wires, describe(&m->request));
+    CHECK(all == 2 * bytes * (q->size - 1), "%lld bytes sent: %s", (long long)all, describe(q));
+    CHECK(wires == 2 * bytes * (q->topology->groups[DDL__HOSTS] - 1), "%lld bytes on wires: %s",
+          (long long)wires, describe(q));
 }
 
-/* Check one request; if the hierarchy of coarseness 0 defines it, including the order of
- * additions. */
-static void check_one(const ddl__request *q, bool ordered, const ddl__hierarchy *hierarchy)
+static void check_one(const ddl__request *q, addition how)
 {
-    machine *m = machine_create(q, ordered);
-    m->one_window = q->topology->declared && random_below(2);
-    const char *error = execute(m, random_below(2), hierarchy);
+    world *w = machine_create(q, how);
+    w->one_window = q->topology->declared && random_below(2);
+    const char *error = simulate(w, random_below(2) ? q->size > 16 ? IN_TURN : RANDOM : FAR);
     CHECK(!error, "%s: %s", error, describe(q));
-    check_bytes(m);
-    machine_destroy(m);
+    check_bytes(w);
+    world_destroy(w);
 }
 
-/* Return a request of random size that is cut in random ways; large requests get long segments. */
+/* A request of random size that is cut in random ways; large requests get long segments. */
 static ddl__request random_request(const ddl__topology *t, int64_t most)
 {
     static const int64_t segments[] = {0, 64, 128, 1000, 4096}, windows[] = {0, 1000, 16384};
@@ -114,7 +121,7 @@ static ddl__request random_request(const ddl__topology *t, int64_t most)
         q.window = 0;
         q.segment_bytes = q.segment_bytes % 128 ? 4096 : 0;
     }
-    if (!q.window && random_below(2)) /* the smallest possible window */
+    if (!q.window && random_below(2)) /* the least that there may be */
         q.window = 4 * q.size * (int64_t)q.element;
     if (q.window && q.window < 12 * (int64_t)q.element)
         q.window = 12 * (int64_t)q.element;
@@ -135,12 +142,9 @@ static void test_equal(void)
                     if (x * y * z * w == 1)
                         continue;
                     ddl__topology *t = grid(x, y, z, w, random_below(2));
-                    ddl__hierarchy hierarchy;
                     ddl__request q = random_request(t, 2000);
-                    CHECK(ddl__hierarchy_create(&hierarchy, t, halves(&q), 0), "out of memory");
-                    check_one(&q, true, &hierarchy);
+                    check_one(&q, HASH);
                     shapes++;
-                    ddl__hierarchy_destroy(&hierarchy);
                     ddl__topology_destroy(t);
                 }
     printf("%d equal grids\n", shapes);
@@ -160,23 +164,22 @@ static void test_bytes(void)
         if (hosts & (hosts - 1)) /* its halves are not equal */
             q.by = DDL__ALGORITHM_HIERARCHICAL;
         q.count = 16 * 20 * q.size; /* in one chunk */
-        machine *m = machine_create(&q, false);
-        const char *error = execute(m, true, NULL);
+        world *w = machine_create(&q, SUM);
+        const char *error = simulate(w, RANDOM);
         CHECK(!error, "%s: %s", error, describe(&q));
         for (int r = 0; r < q.size; r++) {
-            const member *me = &m->members[r];
-            CHECK(me->wire + me->local == 2 * q.count * 4 / q.size * (q.size - 1), "%s",
-                  describe(&q));
-            CHECK(me->wire * d[0] == 2 * q.count * 4 / hosts * (hosts - 1), "%lld: %s",
-                  (long long)me->wire, describe(&q));
+            const simulated_rank *me = &w->ranks[r];
+            CHECK(me->sent == 2 * q.count * 4 / q.size * (q.size - 1), "%s", describe(&q));
+            CHECK(me->wires * d[0] == 2 * q.count * 4 / hosts * (hosts - 1), "%lld: %s",
+                  (long long)me->wires, describe(&q));
         }
-        machine_destroy(m);
+        world_destroy(w);
         ddl__topology_destroy(t);
     }
 }
 
-/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by at
- * most one host. */
+/* Any number of hosts is halved in ceil(log2 hosts) levels, into parts whose sizes differ by one
+ * host at most. */
 static void test_halves(void)
 {
     for (int hosts = 2; hosts <= 70; hosts++) {
@@ -228,8 +231,8 @@ static void test_unequal(void)
         ddl__topology *t = unequal(hosts, n_hosts, racks, n % 2);
         ddl__request q = random_request(t, 3000);
         if (t->size > 1 && is_hierarchical(&q)) {
-            check_one(&q, false, NULL);
-            check_one(&q, true, NULL);
+            check_one(&q, SUM);
+            check_one(&q, HASH_SOMEHOW);
             hierarchical++;
         }
         ddl__topology_destroy(t);
@@ -253,7 +256,7 @@ static void test_coarse(void)
         for (int n = 0; n < 40; n++) {
             ddl__request q = random_request(t, 5000);
             if (is_hierarchical(&q))
-                check_one(&q, n % 2, NULL);
+                check_one(&q, n % 2 ? HASH_SOMEHOW : SUM);
         }
         ddl__hierarchy hierarchy;
         ddl__exchanges exchanges;
@@ -272,8 +275,8 @@ static void test_coarse(void)
     CHECK(capped, "no shape was too unequal");
 }
 
-/* Reduce-scatter on the node, between the nodes, and back: 2 N each way cross between two nodes of
- * p ranks, however many ranks they have. */
+/* Reduce-scatter on the node, between the nodes, and back: what crosses between two nodes of p
+ * ranks is 2 N each way, however many ranks they have. */
 static void test_nodes(void)
 {
     for (int each = 2; each <= 8; each++) {
@@ -287,21 +290,20 @@ static void test_nodes(void)
         q.by = DDL__ALGORITHM_NONE;
         q.all_shared = true;
         q.count = 16 * 100 * t->size;
-        machine *m = machine_create(&q, false);
-        CHECK(m->members[0].plan->by == DDL__ALGORITHM_HIERARCHICAL, "%s",
-              m->members[0].plan->name);
-        const char *error = execute(m, true, NULL);
+        world *w = machine_create(&q, SUM);
+        CHECK(w->ranks[0].plan->by == DDL__ALGORITHM_HIERARCHICAL, "%s", w->ranks[0].plan->name);
+        const char *error = simulate(w, RANDOM);
         CHECK(!error, "%s: %s", error, describe(&q));
         int64_t crossing = 0;
         for (int r = 0; r < each; r++) {
-            const ddl__plan *plan = m->members[r].plan;
+            const ddl__plan *plan = w->ranks[r].plan;
             for (uint32_t i = 0; i < plan->n_steps; i++)
                 for (uint32_t to = 0; to < plan->steps[i].targets; to++)
                     if (plan->ranks[plan->steps[i].target + to] >= (uint32_t)each)
                         crossing += plan->steps[i].count * 4;
         }
         CHECK(crossing == q.count * 4, "%lld bytes cross: %s", (long long)crossing, describe(&q));
-        machine_destroy(m);
+        world_destroy(w);
         ddl__topology_destroy(t);
     }
 }
@@ -318,7 +320,7 @@ static void test_large(void)
         q.element = 8;
         q.count = 4000;
         q.segment_bytes = 8192;
-        check_one(&q, false, NULL);
+        check_one(&q, SUM);
         ddl__topology_destroy(t);
     }
     int hosts[150];
@@ -327,7 +329,7 @@ static void test_large(void)
     ddl__topology *t = unequal(hosts, 150, "50,40;30x2", true);
     ddl__request q = request_for(t);
     q.count = 20000;
-    check_one(&q, false, NULL);
+    check_one(&q, SUM);
     ddl__topology_destroy(t);
 }
 
@@ -390,8 +392,8 @@ static bool have_common(const uint32_t *a, uint32_t n, const uint32_t *b, uint32
     return false;
 }
 
-/* Swap the step with a later one that uses the same link, or that sends what this step makes in the
- * same wave. */
+/* Swap the step with a later one that uses the same link, or that sends in the same wave what this
+ * one makes. */
 static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
 {
     ddl__step *a = &plan->steps[i];
@@ -414,12 +416,12 @@ static bool reorder(ddl__plan *plan, uint32_t i, uint32_t rank)
     return false;
 }
 
-/* Break a step of a rank's plan. Return false if this mutation does not apply. */
-static bool break_step(machine *m, uint32_t rank, uint32_t i, mutation how)
+/* Break a step of a rank's plan; false if this way does not apply. */
+static bool break_step(const world *w, uint32_t rank, uint32_t i, mutation how)
 {
-    ddl__plan *plan = m->members[rank].plan;
+    ddl__plan *plan = w->ranks[rank].plan;
     ddl__step *step = &plan->steps[i];
-    uint32_t *peer = plan->ranks + (step->targets ? step->target : step->operand);
+    uint32_t *other = plan->ranks + (step->targets ? step->target : step->operand);
     switch (how) {
     case DROP: step->count = 0; return true;
     case DOUBLE: insert_copy(plan, i); return true;
@@ -429,9 +431,9 @@ static bool break_step(machine *m, uint32_t rank, uint32_t i, mutation how)
     case REORDER: return reorder(plan, i, rank);
     case PEER:
         do
-            *peer = (*peer + 1) % (uint32_t)m->request.size;
-        while (*peer == rank);
-        return m->request.size > 2;
+            *other = (*other + 1) % (uint32_t)w->request.size;
+        while (*other == rank);
+        return w->request.size > 2;
     case MUTATIONS: break;
     }
     return false;
@@ -455,17 +457,14 @@ static void test_mutations(void)
         uint64_t place = random_below(1000);
         const char *error = NULL;
         bool does = true;
-        bool equal = seed % SHAPES < 2; /* if the order of additions is known */
-        ddl__hierarchy hierarchy;
-        CHECK(ddl__hierarchy_create(&hierarchy, q.topology, halves(&q), 0), "out of memory");
+        addition equal = seed % SHAPES < 2 ? HASH : SUM; /* where the order is known */
         for (int run = 0; run < 4 && does && !error; run++) {
-            machine *m = machine_create(&q, equal);
-            does = break_step(m, rank, (uint32_t)(place % m->members[rank].plan->n_steps), how);
+            world *w = machine_create(&q, equal);
+            does = break_step(w, rank, (uint32_t)(place % w->ranks[rank].plan->n_steps), how);
             if (does)
-                error = execute(m, run % 2, equal ? &hierarchy : NULL);
-            machine_destroy(m);
+                error = simulate(w, run % 2 ? RANDOM : FAR);
+            world_destroy(w);
         }
-        ddl__hierarchy_destroy(&hierarchy);
         CHECK(!does || error, "mutation %d of step %llu of rank %u not noticed, seed %llu: %s", how,
               (unsigned long long)place, rank, (unsigned long long)seed, describe(&q));
         applied[how] += does;
@@ -478,18 +477,18 @@ static void test_mutations(void)
     printf("%d mutations rejected\n", rejected);
 }
 
-/* A window that does not hold two waves causes a deadlock, and the checker detects it. */
+/* A window that does not hold two waves causes a deadlock, and the simulator detects it. */
 static void test_deadlock(void)
 {
     ddl__topology *t = grid(2, 2, 1, 1, false);
     ddl__request q = request_for(t);
     q.count = 20000;
     q.segment_bytes = 1024;
-    machine *m = machine_create(&q, true);
-    m->request.window = 512;
-    const char *error = execute(m, false, NULL);
+    world *w = machine_create(&q, HASH);
+    w->window = 512;
+    const char *error = simulate(w, FAR);
     CHECK(error && strcmp(error, "deadlock") == 0, "%s", error ? error : "nothing noticed");
-    machine_destroy(m);
+    world_destroy(w);
     ddl__topology_destroy(t);
 }
 

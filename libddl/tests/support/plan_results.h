@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_results.h - the expected buffers of the simulated ranks at the end: each algorithm's result
- * in its order of additions. */
+/* plan_results.h - what the simulated ranks must have in their buffers at the end: each algorithm's
+ * result in its order of additions. */
 #ifndef DDL_TESTS_PLAN_RESULTS_H
 #define DDL_TESTS_PLAN_RESULTS_H
 
+#include "plan/hierarchy.h"
 #include "plan_simulator.h"
 
 static bool is_ring(const world *w)
@@ -11,7 +12,7 @@ static bool is_ring(const world *w)
     return strcmp(w->ranks[0].plan->name, "ring") == 0;
 }
 
-/* Return element i reduced over the hosts of a tree from a position on, as in tree.c. */
+/* Element i reduced over the hosts of a tree from a position on, as tree.c says. */
 static uint64_t reduced_by_tree(const world *w, int position, int64_t i)
 {
     const ddl__request *q = &w->request;
@@ -31,12 +32,57 @@ static uint64_t reduced_by_tree(const world *w, int position, int64_t i)
     return all;
 }
 
-/* Compute the result of a reduction. A ring adds a share up from the rank after its own one, a
- * chain from the rank after the root, others from rank 0. */
+/* Element i reduced over a group of a level, the children of the group in order. */
+static uint64_t reduced_by_levels(const ddl__hierarchy *hierarchy, int level, int group, int64_t i)
+{
+    if (level == 0)
+        return input(group, i);
+    const int *above = hierarchy->groups + level * hierarchy->size,
+              *below = above - hierarchy->size;
+    uint64_t value = 0;
+    int last = -1;
+    for (int r = 0; r < hierarchy->size; r++)
+        if (above[r] == group && below[r] > last) {
+            uint64_t child = reduced_by_levels(hierarchy, level - 1, below[r], i);
+            value = last < 0 ? child : combine(value, child);
+            last = below[r];
+        }
+    return value;
+}
+
+/* A plain sum; or, in the order of the hierarchy of coarseness 0, where that is the plan's: else
+ * what rank 0 has. */
+static void expect_hierarchical(const world *w, uint64_t *want)
+{
+    const ddl__request *q = &w->request;
+    ddl__hierarchy hierarchy = {0};
+    bool halves = w->ranks[0].plan->by == DDL__ALGORITHM_HALVING;
+    if (!w->in_any_order)
+        CHECK(ddl__hierarchy_create(&hierarchy, q->topology, halves, 0), "out of memory");
+    for (int64_t i = 0; i < q->count; i++) {
+        uint64_t sum = 0;
+        for (int r = 0; w->in_any_order && r < q->size; r++)
+            sum += input(r, i);
+        want[i] =
+            scramble(w->in_any_order ? sum : reduced_by_levels(&hierarchy, hierarchy.n, 0, i));
+    }
+    if (!w->in_any_order)
+        ddl__hierarchy_destroy(&hierarchy);
+    if (w->any_result)
+        memcpy(want, w->ranks[0].out, (size_t)q->count * sizeof *want);
+}
+
+/* The result of a reduction. A ring adds a share up from the rank after its own one, a chain from
+ * the rank after the root, others from rank 0. */
 static void expect_reduced(const world *w, uint64_t *want)
 {
     const ddl__request *request = &w->request;
     bool chained = strcmp(w->ranks[0].plan->name, "chain") == 0;
+    if (w->ranks[0].plan->by == DDL__ALGORITHM_HIERARCHICAL ||
+        w->ranks[0].plan->by == DDL__ALGORITHM_HALVING) {
+        expect_hierarchical(w, want);
+        return;
+    }
     if (w->ranks[0].plan->by == DDL__ALGORITHM_TREE) {
         for (int64_t i = 0; i < request->count; i++)
             want[i] = scramble(reduced_by_tree(w, 0, i));
@@ -50,8 +96,8 @@ static void expect_reduced(const world *w, uint64_t *want)
     }
 }
 
-/* Return the result of hosts: a block is added up over its own host, then over the other hosts
- * backwards. */
+/* The result of hosts: a block is added up over its own host, then over the other hosts backwards.
+ */
 static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
 {
     const ddl__topology *t = w->request.topology;
@@ -71,8 +117,7 @@ static uint64_t reduced_over_hosts(const world *w, int rank, int64_t i)
     return scramble(all);
 }
 
-/* Return the result of leaders: from the host before the root's backwards to the root's, rank by
- * rank. */
+/* The result of leaders: from the host before the root's backwards to the root's, rank by rank. */
 static uint64_t reduced_by_leaders(const world *w, int64_t i)
 {
     const ddl__topology *t = w->request.topology;
@@ -89,7 +134,7 @@ static uint64_t reduced_by_leaders(const world *w, int64_t i)
     return scramble(all);
 }
 
-/* Compute the expected content that comes from the other ranks' send buffers. */
+/* The expected content that comes from the other ranks' send buffers. */
 static void expect_blocks(const world *w, int r, uint64_t *want)
 {
     const simulated_rank *me = &w->ranks[r];
@@ -112,7 +157,7 @@ static void expect_ordered(const world *w, uint64_t *want)
     }
 }
 
-/* Compute the expected recv buffer of a rank. `want` has its content before the operation. */
+/* The expected recv buffer of a rank. `want` has its content before the operation. */
 static void expect(const world *w, int r, uint64_t *want)
 {
     const simulated_rank *me = &w->ranks[r];
@@ -151,12 +196,12 @@ static const char *verify_rank(const world *w, int r)
 {
     const ddl__request *request = &w->request;
     const simulated_rank *me = &w->ranks[r];
-    uint64_t everybody = UINT64_MAX >> (64 - request->size);
     for (int64_t i = 0; !me->in_place && i < me->in_count; i++)
         if (me->in[i] != original(w, r, true, i))
             return "wrote to the input";
     if (request->kind == DDL__BARRIER)
-        return me->heard == everybody ? NULL : "left the barrier too early";
+        return me->heard == UINT64_MAX >> (64 - request->size) ? NULL
+                                                               : "left the barrier too early";
     size_t bytes = (size_t)me->out_count * sizeof *me->out;
     bool for_all = request->kind == DDL__ALLREDUCE || request->order;
     if (for_all && r > 0) /* rank 0's is right */

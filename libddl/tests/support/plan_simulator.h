@@ -2,42 +2,59 @@
 /* plan_simulator.h - the plans of all ranks, executed in one process without sockets or threads.
  *
  * The operator is a hash that neither commutes nor associates, and finishing a reduction scrambles
- * it, so a result is right only if every contribution arrived once and in order, and was finished
- * once. Links have only as much room as plan.h requires. Spans that a link may send without a copy
- * are compared when they arrive. */
+ * it, so a result is right only if every contribution came once and in order, and was finished
+ * once. Where no order is defined, it is a plain sum. Links have only as much room as plan.h
+ * requires. Spans that a link may lend are compared when they arrive. */
 #ifndef DDL_TESTS_PLAN_SIMULATOR_H
 #define DDL_TESTS_PLAN_SIMULATOR_H
 
 #include "plan_spans.h"
 
-enum { RANKS_MAX = 64 };
+enum { RANKS_MAX = 64 }; /* more only in reductions to all */
+
+/* What a rank has to do with another: the spans that come from it, and those that go to it and
+ * have memory of their own. */
+typedef struct peer {
+    struct peer *next;
+    uint32_t rank;
+    queue from;
+    outlet to;
+} peer;
 
 typedef struct simulated_rank {
     ddl__plan *plan;
-    int parts; /* parts of an ordered sum, one behind another in `in` */
+    int parts; /* of an ordered sum, behind one another in `in` */
     ddl__order_part part[RANKS_MAX];
     bool in_place;
     int64_t in_count, out_count;
     uint64_t *in, *out; /* the same in place */
     uint64_t *scratch;
     ddl__share to[RANKS_MAX], from[RANKS_MAX];
-    int64_t wave, sent, wires; /* bytes sent; bytes sent to other hosts */
+    int64_t wave, sent, wires; /* bytes; of those to other hosts */
     uint32_t step;
     uint64_t heard;
+    peer *peers[RANKS_MAX]; /* by the number, modulo RANKS_MAX */
 } simulated_rank;
 
 typedef struct world {
-    ddl__request request; /* rank and blocks are not used */
-    uint64_t uneven;      /* distinguishes different uneven blocks; 0: even */
+    ddl__request request; /* rank and blocks: unused */
+    uint64_t uneven;      /* tells uneven blocks from others; 0: even */
     int64_t window;
     unsigned queue_room, queue_most;
-    simulated_rank ranks[RANKS_MAX];
-    queue *queues;     /* size x size: from, to */
-    outlet *outlets;   /* size x size: from, to; if one outlet serves many: from, from */
-    const char *error; /* the first error */
+    bool in_any_order; /* adding by a plain sum */
+    bool any_result;   /* that of rank 0 counts as right, since the order is not defined */
+    bool one_window;   /* all ranks share memory, whatever the topology says */
+    bool wide_wires;   /* the window is that of shared memory alone */
+    simulated_rank *ranks;
+    const char *error; /* the first */
 } world;
 
-/* Return element i reduced over all ranks, from `first` on, modulo the size. */
+static uint64_t add(const world *w, uint64_t a, uint64_t b)
+{
+    return w->in_any_order ? a + b : combine(a, b);
+}
+
+/* Element i reduced over all ranks, from `first` on, modulo the size. */
 static uint64_t reduced(const world *w, int first, int64_t i)
 {
     int size = w->request.size;
@@ -49,16 +66,31 @@ static uint64_t reduced(const world *w, int first, int64_t i)
 
 /* --------------------------------------------------------------------------------------- world */
 
+static peer *peer_of(const world *w, uint32_t rank, uint32_t other)
+{
+    peer **first = &w->ranks[rank].peers[other % RANKS_MAX], *p = *first;
+    while (p && p->rank != other)
+        p = p->next;
+    if (p)
+        return p;
+    p = calloc(1, sizeof *p);
+    CHECK(p, "out of memory");
+    p->next = *first;
+    p->rank = other;
+    p->to.end = &p->to.oldest;
+    return *first = p;
+}
+
 static queue *queue_of(const world *w, uint32_t from, uint32_t to)
 {
-    return &w->queues[from * (uint32_t)w->request.size + to];
+    return &peer_of(w, to, from)->from;
 }
 
 /* A span to several ranks is stored once if all share memory. Pairwise exchanges get one window for
  * all peers on wires too, because some peers may share memory. */
 static bool has_one_outlet(const world *w)
 {
-    return w->request.all_shared || w->request.kind >= DDL__GATHER;
+    return w->one_window || w->request.all_shared || w->request.kind >= DDL__GATHER;
 }
 
 static bool on_one_host(const world *w, uint32_t from, uint32_t to)
@@ -68,15 +100,16 @@ static bool on_one_host(const world *w, uint32_t from, uint32_t to)
                     ddl__topology_group(t, DDL__HOSTS, (int)to);
 }
 
-/* Return true if this rank's memory is read by all ranks, or by the ranks of its host. */
+/* The ranks that read this rank's memory: all ranks, or those of its host. */
 static bool reads_memory(const world *w, uint32_t from, uint32_t to)
 {
     return has_one_outlet(w) || on_one_host(w, from, to);
 }
 
+/* That of a rank to itself is its memory. */
 static outlet *outlet_of(const world *w, uint32_t from, uint32_t to)
 {
-    return &w->outlets[from * (uint32_t)w->request.size + (reads_memory(w, from, to) ? from : to)];
+    return &peer_of(w, from, reads_memory(w, from, to) ? from : to)->to;
 }
 
 static bool is_rooted(const ddl__request *request)
@@ -85,7 +118,7 @@ static bool is_rooted(const ddl__request *request)
            request->kind == DDL__SCATTER;
 }
 
-/* Return the elements that rank a has for rank b, in operations with blocks. */
+/* Elements that rank a has for rank b, in operations with blocks. */
 static int64_t pair_count(const world *w, int a, int b)
 {
     const ddl__request *request = &w->request;
@@ -98,7 +131,7 @@ static int64_t pair_count(const world *w, int a, int b)
         b = 0;
     if (request->kind == DDL__SCATTER || request->kind == DDL__REDUCE_SCATTER)
         a = 0;
-    if (request->in_place && a > b) { /* each receives as much as it sends */
+    if (request->in_place && a > b) { /* each gets as much as it gives */
         int other = a;
         a = b;
         b = other;
@@ -107,8 +140,8 @@ static int64_t pair_count(const world *w, int a, int b)
     return random % 4 ? (int64_t)(random / 4 % (uint64_t)(2 * request->count + 1)) : 0;
 }
 
-/* Place the blocks one after another; uneven blocks have gaps and start anywhere. Return the length
- * of the buffer. */
+/* Place the blocks one after another; uneven blocks have gaps and start anywhere. Returns the
+ * length of the buffer. */
 static int64_t lay_out(const world *w, ddl__share *blocks, uint64_t seed)
 {
     int size = w->request.size, first = seed ? (int)(scramble(seed) % (uint64_t)size) : 0;
@@ -134,7 +167,7 @@ static void make_blocks(world *w, int r)
         me->in_count = me->to[0].count;
     else
         me->in_count = lay_out(w, me->to, request->kind == DDL__REDUCE_SCATTER ? 0 : seed);
-    if (request->kind == DDL__GATHER && r != request->root) { /* its only block */
+    if (request->kind == DDL__GATHER && r != request->root) { /* its one block */
         me->to[request->root].start = 0;
         me->in_count = me->to[request->root].count;
     }
@@ -186,7 +219,7 @@ static uint64_t *new_values(int64_t count)
     return values;
 }
 
-/* Return the content of a rank's buffer of `count` elements before the operation. */
+/* The content of a rank's buffer of `count` elements before the operation. */
 static uint64_t original(const world *w, int rank, bool is_in, int64_t i)
 {
     const simulated_rank *me = &w->ranks[rank];
@@ -219,8 +252,8 @@ static void rank_create(world *w, int r)
     me->out = me->in_place ? me->in : new_values(me->out_count);
     me->scratch = new_values(me->plan->scratch);
     for (int64_t i = 0; i < me->plan->scratch; i++)
-        me->scratch[i] = scramble((uint64_t)i); /* belongs to no rank */
-    me->heard = (uint64_t)1 << r;
+        me->scratch[i] = scramble((uint64_t)i); /* nobody's */
+    me->heard = (uint64_t)1 << r % RANKS_MAX;
     for (int64_t i = 0; i < me->in_count; i++)
         me->in[i] = original(w, r, true, i);
     for (int64_t i = 0; i < me->out_count; i++)
@@ -235,12 +268,8 @@ static world *world_create(const ddl__request *request, uint64_t uneven)
     w->uneven = uneven;
     w->window = request->window ? request->window : INT64_MAX;
     w->queue_room = DDL__LINK_SPANS;
-    size_t pairs = (size_t)(request->size * request->size);
-    w->queues = calloc(pairs, sizeof *w->queues);
-    w->outlets = calloc(pairs, sizeof *w->outlets);
-    CHECK(w->queues && w->outlets, "out of memory");
-    for (size_t i = 0; i < pairs; i++)
-        w->outlets[i].end = &w->outlets[i].oldest;
+    w->ranks = calloc((size_t)request->size, sizeof *w->ranks);
+    CHECK(w->ranks, "out of memory");
     for (int r = 0; r < request->size; r++)
         rank_create(w, r);
     return w;
@@ -248,18 +277,21 @@ static world *world_create(const ddl__request *request, uint64_t uneven)
 
 static void world_destroy(world *w)
 {
-    for (int i = 0; i < w->request.size * w->request.size; i++)
-        outlet_drop(&w->outlets[i], w->request.element, true);
     for (int r = 0; r < w->request.size; r++) {
         simulated_rank *me = &w->ranks[r];
+        for (int i = 0; i < RANKS_MAX; i++)
+            for (peer *p = me->peers[i], *next; p; p = next) {
+                next = p->next;
+                outlet_drop(&p->to, w->request.element, true);
+                free(p);
+            }
         ddl__plan_destroy(me->plan);
         if (me->out != me->in)
             free(me->out);
         free(me->in);
         free(me->scratch);
     }
-    free(w->queues);
-    free(w->outlets);
+    free(w->ranks);
     free(w);
 }
 
@@ -280,8 +312,9 @@ static bool has_room(world *w, int r, const ddl__step *step, int64_t count)
             return fail(w, "sends to itself");
         outlet *out = outlet_of(w, (uint32_t)r, targets[i]);
         outlet_drop(out, w->request.element, false);
+        bool wide = w->wide_wires && !reads_memory(w, (uint32_t)r, targets[i]);
         if (queue_of(w, (uint32_t)r, targets[i])->n == w->queue_room ||
-            out->bytes + count * (int64_t)w->request.element > w->window)
+            (!wide && out->bytes + count * (int64_t)w->request.element > w->window))
             return false;
     }
     return true;
@@ -347,7 +380,7 @@ static void reduce(world *w, int r, const ddl__step *step, const uint64_t *own, 
         if (!values)
             return;
         for (int64_t i = 0; i < count; i++)
-            result[i] = o == 0 ? values[i] : combine(result[i], values[i]);
+            result[i] = o == 0 ? values[i] : add(w, result[i], values[i]);
     }
     for (int64_t i = 0; step->finish && i < count; i++)
         result[i] = scramble(result[i]);
@@ -393,7 +426,7 @@ static void fold(world *w, int r, const ddl__step *step, int64_t k, const uint64
         results[i] = narrowed(results + i * wide, (int)wide);
 }
 
-/* Return the number of elements that a step stores or sends. */
+/* Elements that a step stores or sends. */
 static int64_t output_of(const world *w, int r, const ddl__step *step, int64_t count)
 {
     int results = step->kind == DDL__FOLD ? w->ranks[r].plan->folds[step->fold]->results : 1;
@@ -405,7 +438,7 @@ static bool inside(int64_t start, int64_t count, int64_t all)
     return start >= 0 && start + count <= all;
 }
 
-/* Run one segment of one step completely or not at all. Return false if it is blocked or wrong. */
+/* Run one segment of one step completely or not at all. False if it is blocked or wrong. */
 static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t count)
 {
     simulated_rank *me = &w->ranks[r];
@@ -436,8 +469,7 @@ static bool run_step(world *w, int r, const ddl__step *step, int64_t k, int64_t 
     case DDL__FOLD:
         if (step->stable && !step->keep)
             fail(w, "lends what it does not keep");
-        /* a kept result may be an operand, too */
-        result = new_values(output * w->request.wide + count);
+        result = new_values(output * w->request.wide + count); /* kept may be an operand too */
         if (folds)
             fold(w, r, step, k, from, result, count);
         else
@@ -484,9 +516,10 @@ static outcome advance(world *w, int r)
 }
 
 typedef enum schedule {
-    IN_TURN, /* one step each */
+    IN_TURN, /* a step each */
     RANDOM,
-    PRIORITY, /* always the first that can run, in a random order of the ranks */
+    FAR,      /* each as far as it comes */
+    PRIORITY, /* always the first that can, in a random order of the ranks */
     SCHEDULES
 } schedule;
 
@@ -499,10 +532,11 @@ static void shuffle(int *order, int n)
     }
 }
 
-/* Execute all plans. Return NULL if all ranks finished, else the error. */
+/* NULL if all ranks finished, else what went wrong. */
 static const char *execute(world *w, schedule how)
 {
-    int size = w->request.size, order[RANKS_MAX], start = 0;
+    int size = w->request.size, start = 0, *order = malloc((size_t)size * sizeof *order);
+    CHECK(order, "out of memory");
     for (int i = 0; i < size; i++)
         order[i] = i;
     if (how == PRIORITY)
@@ -516,19 +550,20 @@ static const char *execute(world *w, schedule how)
             last = advance(w, order[(start + i) % size]);
             done += last == DONE;
         }
-        if (w->error)
-            return w->error;
-        if (done == size)
+        if (!w->error && done < size && last != RAN)
+            fail(w, "deadlock");
+        if (w->error || done == size)
             break;
-        if (last != RAN)
-            return "deadlock";
-        if (how == IN_TURN)
-            start = (start + i) % size;
+        if (how == IN_TURN || how == FAR)
+            start = (start + i - (how == FAR)) % size;
     }
-    for (int i = 0; i < size * size; i++)
-        if (w->queues[i].n)
-            return "a span was never taken";
-    return NULL;
+    free(order);
+    for (int r = 0; r < size && !w->error; r++)
+        for (int i = 0; i < RANKS_MAX; i++)
+            for (const peer *p = w->ranks[r].peers[i]; p; p = p->next)
+                if (p->from.n)
+                    return "a span was never taken";
+    return w->error;
 }
 
 #endif

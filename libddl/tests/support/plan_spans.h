@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_spans.h - the parts that the two executors of plans share: spans, and their queues. */
+/* plan_spans.h - spans, and the queues they travel in. */
 #ifndef DDL_TESTS_PLAN_SPANS_H
 #define DDL_TESTS_PLAN_SPANS_H
 
@@ -11,10 +11,10 @@
 #include "plan_values.h"
 
 typedef struct span {
-    const uint64_t *lent; /* memory that must still have the values on arrival, or NULL */
+    const uint64_t *lent; /* where the values still must be on arrival, or NULL */
     bool returns;         /* the reader may store its result there */
     int64_t count;
-    uint64_t heard; /* the ranks from which messages had reached the sender */
+    uint64_t heard; /* the ranks of whom the sender had heard */
     unsigned readers;
     struct span *next; /* in its outlet */
     uint64_t values[];
@@ -54,13 +54,13 @@ static void outlet_drop(outlet *from, size_t element, bool all)
         from->end = &from->oldest;
 }
 
-/* Spans in flight to one reader. */
+/* Spans on their way to one reader. */
 typedef struct queue {
     span *spans[DDL__LINK_SPANS];
     unsigned first, n;
 } queue;
 
-/* Return the last taken span, which is valid until the next one is sent. */
+/* Until the next one is sent. */
 static inline const span *queue_last_taken(const queue *from)
 {
     return from->spans[(from->first + DDL__LINK_SPANS - 1) % DDL__LINK_SPANS];
@@ -72,11 +72,11 @@ static void queue_add(queue *to, span *s)
     to->spans[(to->first + to->n++) % DDL__LINK_SPANS] = s;
 }
 
-/* Return the next span, for its reader; NULL with an error if there is none. *error is also set if
- * the span has another length, or if it was lent and changed on its way. */
+/* The next span, for its reader. NULL with an error if there is none. *error is set, too, if the
+ * span has another length, or if it was lent and changed on its way. */
 static span *queue_take(queue *from, int64_t count, const char **error)
 {
-    if (from->n == 0) { /* an operand was consumed twice */
+    if (from->n == 0) { /* an operand twice */
         *error = "a span is missing";
         return NULL;
     }

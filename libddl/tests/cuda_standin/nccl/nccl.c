@@ -165,69 +165,45 @@ static CUdeviceptr address_of(const void *pointer)
     return (CUdeviceptr)(uintptr_t)pointer;
 }
 
+/* With the arguments that all have, and others. */
+#define COLLECTIVE(which, ...)                                                                     \
+    collective(&(operation){.comm = comm,                                                          \
+                            .kind = which,                                                         \
+                            .dtype = dtype,                                                        \
+                            .count = count,                                                        \
+                            .send = address_of(send),                                              \
+                            .recv = address_of(recv),                                              \
+                            .stream = stream,                                                      \
+                            __VA_ARGS__})
+
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t dtype,
                            ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
-    return collective(&(operation){.comm = comm,
-                                   .kind = ALL_REDUCE,
-                                   .dtype = dtype,
-                                   .op = op,
-                                   .count = count,
-                                   .send = address_of(send),
-                                   .recv = address_of(recv),
-                                   .stream = stream});
+    return COLLECTIVE(ALL_REDUCE, .op = op);
 }
 
 ncclResult_t ncclReduce(const void *send, void *recv, size_t count, ncclDataType_t dtype,
                         ncclRedOp_t op, int root, ncclComm_t comm, CUstream stream)
 {
-    return collective(&(operation){.comm = comm,
-                                   .kind = REDUCE,
-                                   .dtype = dtype,
-                                   .op = op,
-                                   .root = root,
-                                   .count = count,
-                                   .send = address_of(send),
-                                   .recv = address_of(recv),
-                                   .stream = stream});
+    return COLLECTIVE(REDUCE, .op = op, .root = root);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t dtype,
                                ncclRedOp_t op, ncclComm_t comm, CUstream stream)
 {
-    return collective(&(operation){.comm = comm,
-                                   .kind = REDUCE_SCATTER,
-                                   .dtype = dtype,
-                                   .op = op,
-                                   .count = count,
-                                   .send = address_of(send),
-                                   .recv = address_of(recv),
-                                   .stream = stream});
+    return COLLECTIVE(REDUCE_SCATTER, .op = op);
 }
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t dtype,
                            ncclComm_t comm, CUstream stream)
 {
-    return collective(&(operation){.comm = comm,
-                                   .kind = ALL_GATHER,
-                                   .dtype = dtype,
-                                   .count = count,
-                                   .send = address_of(send),
-                                   .recv = address_of(recv),
-                                   .stream = stream});
+    return COLLECTIVE(ALL_GATHER, .root = 0);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t dtype,
                            int root, ncclComm_t comm, CUstream stream)
 {
-    return collective(&(operation){.comm = comm,
-                                   .kind = BROADCAST,
-                                   .dtype = dtype,
-                                   .root = root,
-                                   .count = count,
-                                   .send = address_of(send),
-                                   .recv = address_of(recv),
-                                   .stream = stream});
+    return COLLECTIVE(BROADCAST, .root = root);
 }
 
 /* ------------------------------------------------------------------------------------ messages */
