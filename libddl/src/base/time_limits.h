@@ -56,7 +56,7 @@
 #define DDL__OVERLOAD_POLL (10 * DDL__MS) /* between polls while clients exceed the rate limit */
 /* after a failed accept, for example without descriptors */
 #define DDL__ACCEPT_RETRY (100 * DDL__MS)
-/* without such a failure, before the recovery is logged */
+/* without such a failure, until the next is logged */
 #define DDL__ACCEPT_RECOVERED (10 * DDL__S)
 
 /* ---- background progress ---- */
