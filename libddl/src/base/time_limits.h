@@ -79,7 +79,7 @@
 /* ---- a member's death ---- */
 
 #define DDL__FAR_HEARTBEAT  (6 * DDL__MS)   /* between heartbeats to members that are not near */
-#define DDL__GRACE          (100 * DDL__MS) /* without progress after a process has exited */
+#define DDL__GRACE          (100 * DDL__MS) /* for operations without progress after a death */
 #define DDL__GRACE_POLL     (25 * DDL__MS)  /* between checks for progress */
 #define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process has exited */
 #define DDL__WITNESS_DIAL   (200 * DDL__MS) /* for the launcher to accept a connection */
