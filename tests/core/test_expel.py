@@ -90,7 +90,7 @@ def test_the_expelled_rank_is_told(pair: tuple[Comm, Comm]) -> None:
 
 
 def test_what_cannot_be_expelled(pair: tuple[Comm, Comm]) -> None:
-    with pytest.raises(errors.InvalidArgument, match="rank is 0, which calls"):
+    with pytest.raises(errors.InvalidArgument, match="rank is 0, which is the calling rank"):
         pair[0].expel(0)
     for rank in (-1, 2):
         with pytest.raises(errors.InvalidArgument, match=f"rank: {rank} is not"):

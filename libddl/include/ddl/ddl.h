@@ -190,7 +190,7 @@ typedef struct ddl_comm_config {
     int64_t heartbeat_ms;  /* interval of heartbeats; equal on all members */
     int64_t suspect_ms;    /* silence after which a warning names the member */
     int64_t dead_ms;       /* silence after which the member is dead; at least three heartbeats */
-    int64_t stall_warn_ms; /* wait of an operation or a creation after which a warning is logged */
+    int64_t stall_warn_ms; /* wait after which a warning names the operation or creation */
 } ddl_comm_config;
 
 /* Settings of one operation. */

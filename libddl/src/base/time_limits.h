@@ -56,7 +56,7 @@
 #define DDL__OVERLOAD_POLL (10 * DDL__MS) /* between polls while clients exceed the rate limit */
 /* after a failed accept, for example without descriptors */
 #define DDL__ACCEPT_RETRY (100 * DDL__MS)
-/* without such a failure, before the recovery is logged */
+/* without such a failure, until the next is logged */
 #define DDL__ACCEPT_RECOVERED (10 * DDL__S)
 
 /* ---- background progress ---- */
@@ -79,7 +79,7 @@
 /* ---- a member's death ---- */
 
 #define DDL__FAR_HEARTBEAT  (6 * DDL__MS)   /* between heartbeats to members that are not near */
-#define DDL__GRACE          (100 * DDL__MS) /* without progress after a process has exited */
+#define DDL__GRACE          (100 * DDL__MS) /* for operations without progress after a death */
 #define DDL__GRACE_POLL     (25 * DDL__MS)  /* between checks for progress */
 #define DDL__EVIDENCE_LIMIT (1 * DDL__S)    /* for a witness to confirm that a process has exited */
 #define DDL__WITNESS_DIAL   (200 * DDL__MS) /* for the launcher to accept a connection */

@@ -19,9 +19,8 @@ typedef struct ddl__world {
     const char *launcher; /* "alone": no launcher */
     int rank, size;
     char url[DDL__URL_MAX]; /* the ranks' rendezvous; "": none, single rank */
-    char
-        /* distinguishes this job from others if they have the same secret; "": unknown */
-        job[DDL__JOB_MAX];
+    /* the launcher's name of this job, used as its secret; "": none */
+    char job[DDL__JOB_MAX];
 } ddl__world;
 
 /* Find how this process was started. Return DDL_EINVAL for an incomplete set of a launcher's

@@ -137,7 +137,7 @@ typedef struct ddl__snapshot {
     ddl_status status;
     bool told;                  /* a caller has received the failure */
     uint64_t pending, finished; /* counts of works */
-    uint64_t moves;             /* steps that operations have completed */
+    uint64_t moves;             /* steps that operations have made */
     uint64_t passes;            /* passes in which messages moved; a long message takes many */
     uint64_t scratch;           /* bytes of scratch memory kept for plans */
     uint64_t lent;              /* bytes that peers have read or stored in place */

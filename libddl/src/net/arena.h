@@ -107,8 +107,8 @@ typedef struct ddl__arena_reader {
 typedef struct ddl__arena_outlet {
     ddl__arena_header *shared;
     unsigned char *bytes;
-    uint64_t
-        size; /* of `bytes`; as n_readers, never read again from memory that a peer can write */
+    /* of `bytes`; as n_readers, never read again from memory that a peer can write */
+    uint64_t size;
     unsigned n_readers;
 
     /* Used by the owner's driver only. Offsets count all bytes ever used; modulo the size they are

@@ -136,9 +136,8 @@ typedef struct ddl__tcp_link {
     bool closed; /* no more frames are accepted */
     bool shut;   /* nothing more is sent */
     int error;   /* the errno that ended sending */
-    const char *
-        /* the name of the lane that failed; from then on only the farewell is sent; or NULL */
-        failed_lane;
+    /* the name of the lane that failed; from then on only the farewell is sent; or NULL */
+    const char *failed_lane;
     unsigned oldest, queued;
     size_t sent; /* bytes of the oldest frame that are sent */
     unsigned first_long, n_long;

@@ -76,7 +76,7 @@ ddl_status ddl__topology_create(const ddl__sharing *sharing, int size, const cha
 /* Create a topology of X x Y x Z x W ranks in the order of their numbers. */
 ddl_status ddl__topology_declare(const int dimensions[DDL__DIMENSIONS], ddl__topology **topology);
 
-/* Where a rank runs. 0: unknown. */
+/* The location of a rank. 0: unknown. */
 typedef struct ddl__location {
     uint64_t machine; /* the same number for ranks of the same machine */
     uint64_t cores;   /* cores of the machine that its ranks may use */

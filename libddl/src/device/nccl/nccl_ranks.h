@@ -67,7 +67,7 @@ struct ddl__device_nccl {
     size_t scratch_bytes; /* of the last scratch buffer */
 
     ddl__nccl_comm *created; /* written by NCCL; not for use */
-    /* under the device's lock, as in_call; NULL: none, or taken out to end it */
+    /* under the device's lock, as in_call; NULL: none, or being ended */
     ddl__nccl_comm *comm;
     bool in_call; /* a thread is in NCCL with `comm` */
 };

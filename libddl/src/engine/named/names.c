@@ -50,7 +50,7 @@ void ddl__names_remove(ddl__names *names, ddl_work *work)
 struct ddl__entry {
     ddl__entry *next;
     ddl__signature signature; /* the first announcing rank's */
-    int first, announced;     /* the first rank, and the number of ranks */
+    int first, announced;     /* rank of the first announcement; number of them */
     char *name;
     bool by[]; /* by rank: it has announced the name */
 };
