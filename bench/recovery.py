@@ -222,8 +222,7 @@ def recover(system: str, hosts: Hosts) -> tuple[float, float]:
         last = max(c.step for c in run.commits() if c.seconds <= killed)
 
         def beyond(commits: list[Commit]) -> dict[int, float]:
-            """Return by process when it committed the first step that no process had committed
-            before."""
+            """Return when each process committed its first step after `last + 1`."""
             new: dict[int, float] = {}
             for commit in commits:
                 if commit.step > last + 1 and commit.pid != victim:

@@ -86,7 +86,7 @@ class Model(nn.Module):
 
 
 class Driver:
-    """Requests these numbers of workers, one after the other."""
+    """A driver that requests these numbers of workers, one after the other."""
 
     def __init__(self, job: Job, sizes: Sequence[int]) -> None:
         self._job, self._sizes, self._next = job, list(sizes), 1

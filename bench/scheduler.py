@@ -43,7 +43,7 @@ class Effort:
 
 
 class Scheduler:
-    """Runs cases on the worker groups of several libraries, which stay alive throughout."""
+    """A scheduler that runs cases on the worker groups of several libraries. All stay alive."""
 
     def __init__(
         self,

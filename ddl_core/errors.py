@@ -65,7 +65,7 @@ class TimedOut(RetryError, TimeoutError):
 
 
 class OutOfMemory(RetryError, MemoryError):
-    """There is not enough memory."""
+    """The memory is exhausted."""
 
     status = -21
 

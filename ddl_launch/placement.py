@@ -80,7 +80,7 @@ def parse_cores(text: str) -> list[int]:
 
 
 def format_cores(cores: Sequence[int]) -> str:
-    """Return a text that `parse_cores` reads."""
+    """Return the ranges of these cores as a text, such as 0-3,8. `parse_cores` reads it."""
     runs: list[list[int]] = []
     for core in sorted(cores):
         if runs and runs[-1][-1] == core - 1:

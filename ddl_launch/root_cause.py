@@ -92,7 +92,7 @@ def find(ranks: Mapping[int, RankState]) -> tuple[int, bool]:
 
 
 def find_absent(ranks: Mapping[int, RankState]) -> Failure | None:
-    """In a job without failures, return a rank that ended before a rendezvous in which others wait.
+    """Return a rank of a job without failures that ended while others wait in a rendezvous.
 
     A rendezvous that one rank has joined is over for all ranks: some of their reports may be lost
     if many are sent at once.

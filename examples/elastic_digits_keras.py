@@ -82,7 +82,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills this number of workers, one after the other, each after 15 more steps."""
+    """A callback that kills this number of workers one by one, each after 15 more steps."""
 
     def __init__(self, number: int) -> None:
         self.killed, self.number = 0, number

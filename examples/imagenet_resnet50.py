@@ -206,7 +206,7 @@ class Training:
         return loss.detach()
 
     def learning_rate(self) -> float:
-        """The learning rate: rises from that of one process's batch to that of all, then falls."""
+        """Return the learning rate of this step: it rises during the warm-up, then falls."""
         epochs, epoch = self.arguments.epochs, self.step / self.steps_per_epoch
         one, all_ = RATE * self.arguments.batch / RATE_BATCH, RATE * self.batch / RATE_BATCH
         if epoch < WARM_UP:
@@ -216,11 +216,11 @@ class Training:
         return all_ * 0.1 ** sum(epoch >= drop * epochs for drop in DROPS)
 
     def rate(self) -> float:
-        """Images per second of all processes, by the median step, with reading."""
+        """Return the images per second of all processes, computed from the median step."""
         return self.batch / float(np.median(self.seconds))
 
     def rate_alone(self) -> float:
-        """Images per second of process 0 alone, with a copy of the model; the others wait."""
+        """Return the images per second of process 0 alone, which trains a copy. The others wait."""
         rate = 0.0
         if ddl.rank() == 0:
             model, times = copy.deepcopy(self.model.module), [time.monotonic()]
@@ -250,7 +250,7 @@ class Training:
         return 100 * right / max(1, total)
 
     def save(self) -> None:
-        """Save a checkpoint. Batch norm's statistics, which differ, are those of process 0."""
+        """Save a checkpoint, with the batch-norm statistics of process 0."""
         if ddl.rank() or not self.arguments.checkpoint:
             return
         state = {
@@ -285,7 +285,7 @@ class Training:
 
 
 def parameters(network: nn.Module) -> list[dict[str, Any]]:
-    """Weight decay for all weights except those of batch norm."""
+    """Return the parameter groups: weights with weight decay, biases and batch norm without."""
     with_decay = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     return [{"params": with_decay, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -332,7 +332,7 @@ class Order(Sampler[list[Key]]):
             yield [(epoch, number) for number in mine]
 
     def __len__(self) -> int:
-        """Batches per epoch; an incomplete one is left out."""
+        """Return the number of complete batches per epoch."""
         return self.images // self.batch
 
 

@@ -37,8 +37,7 @@ class ResNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A block of three convolutions and a shortcut. The second one has the stride, as is now
-    common."""
+    """A block of three convolutions and a shortcut. The second convolution has the stride."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()

@@ -207,8 +207,8 @@ def table(
 
 
 def busy(store: Store) -> float:
-    """The share of the slots' seconds that jobs had while one had less than its maximum, from what
-    the store says."""
+    """Return the share of the slots that jobs used while one of them had less than its maximum.
+    The events in the store tell it."""
     sizes: dict[int, int] = {}
     used = there = last = 0.0
     for _, now, job, text in store.events():

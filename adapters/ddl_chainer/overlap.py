@@ -30,7 +30,7 @@ class Overlap:
         self._started: dict[str, Work[Array]] = {}
 
     def start(self, name: str, gradient: Array) -> None:
-        """Start to average a gradient over all ranks."""
+        """Begin to average a gradient over all ranks, without waiting."""
         own = np.asarray(gradient, order="C")
         self._started[name] = self._comm.allreduce_async(
             own, np.empty_like(own), op="average", name=name

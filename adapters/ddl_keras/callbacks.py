@@ -26,8 +26,9 @@ __all__ = [
 
 
 class BroadcastModel(keras.callbacks.Callback):
-    """Copies the root's weights and optimizer to all ranks when training begins, so that they start
-    equal even if only the root has loaded a checkpoint. See ddl_keras.broadcast_model.
+    """A callback that copies the root's weights and optimizer to all ranks when training begins.
+    All ranks then start equal even if only the root has loaded a checkpoint. See
+    ddl_keras.broadcast_model.
 
     If the model is not built on all ranks, as on TensorFlow without keras.Input, they get the
     root's values after the first batch, or the values from before it if the root's model was built.
@@ -67,7 +68,7 @@ class BroadcastModel(keras.callbacks.Callback):
 
 
 class AverageMetrics(keras.callbacks.Callback):
-    """Replaces the metrics of each epoch and of evaluations by their average over the ranks.
+    """A callback that averages the metrics of each epoch and of evaluations over the ranks.
 
     Put it before the callbacks that read them, such as EarlyStopping, which would decide
     differently on each rank. comm: a communicator whose ranks take part, instead of all.
@@ -97,8 +98,8 @@ class AverageMetrics(keras.callbacks.Callback):
 
 
 class LearningRateSchedule(keras.callbacks.Callback):
-    """Sets the learning rate to `initial` times `multiplier`, before the batches at which it
-    changes. So several such callbacks may follow one another.
+    """A callback that sets the learning rate to `initial` times `multiplier`. It sets it only
+    before batches at which the rate changes, so several such callbacks may follow one another.
 
     initial      the rate that is multiplied
     multiplier   a number, or a function of the epoch
@@ -160,9 +161,9 @@ class LearningRateSchedule(keras.callbacks.Callback):
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate evenly from `initial`, the rate for one rank's batch, to `scale`
-    times `initial`. The batch of all ranks is that many times larger and allows a higher rate,
-    which would be too high for initial weights.
+    """A callback that raises the learning rate evenly from `initial` to `scale` times `initial`.
+    `initial` is the rate for one rank's batch. The batch of all ranks is larger and allows a higher
+    rate, which would be too high for initial weights.
 
     initial  the learning rate at the start
     epochs   the duration of the rise
@@ -196,9 +197,9 @@ class Checkpoint(keras.callbacks.ModelCheckpoint):
 
 
 class Timeline(keras.callbacks.Callback):
-    """Writes a trace of epochs, batches and evaluations, which chrome://tracing and Perfetto show.
-    Each rank writes its own file when training ends. Together the files show which ranks wait for
-    which.
+    """A callback that writes a trace of epochs, batches and evaluations. Open it in chrome://tracing
+    or Perfetto. Each rank writes its own file when training ends. Together the files show which
+    ranks wait for which.
 
     file  the name of the file, in which {rank} stands for the rank
     """

@@ -42,7 +42,7 @@ def run_commands(worker: Any, path: str, about: Mapping[str, Any]) -> None:
 
 
 class Steps:
-    """Runs training programs. A subclass adds `prepare`, which creates them.
+    """The commands that run training programs. A subclass adds `prepare`, which creates them.
 
     run      program, steps: run one step more than `steps`, the first one untimed; the answer has
              the seconds of each step and the processor time of one

@@ -41,7 +41,7 @@ class Costs:
     idle: float = 0.4e-3  # idle time in each second, at any size
     heartbeat: float = 8e-6  # each heartbeat that is sent and received
     death: float = 1.2e-3  # finding a member dead and reporting it
-    # Each pair's part of the survivors' agreement, without the next creation.
+    # The agreement of the survivors, for each pair of ranks. The next creation is not included.
     shrink_pair: float = 220e-6
     shrink_rank: float = 2.2e-3  # the same where only neighbours are connected
     shrink_wires: float = 8e-3  # the same over wires
@@ -100,7 +100,7 @@ def predict(cluster: Cluster, costs: Costs | None = None) -> MembershipCost:
 def count_neighbours(size: int, local: int = 1) -> int:
     """Return the number of ranks 1, 2, 4, 8 ... places away in the ring, on both sides.
 
-    If `local` ranks follow each other on each host, count only those on other hosts, for the last
+    If each host has `local` consecutive ranks, count only the ranks on other hosts, for the last
     rank of a host.
     """
     apart = [1 << k for k in range(ceil(log2(size)))] if size > 1 else []

@@ -72,7 +72,7 @@ def _reducer(cluster: Cluster, plan: str | None) -> Callable[[int], float]:
 
 
 def scaling_table(cluster: Cluster, model: Model, points: Sequence[Point]) -> str:
-    """Return a table for people."""
+    """Return the predictions as a table with aligned columns."""
     rows = [
         ["hosts", "ranks", "step", "images/s", "efficiency", "no overlap", "ring", "no overlap"]
     ]

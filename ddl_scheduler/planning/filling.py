@@ -43,7 +43,7 @@ class Filling:
     tenants: Mapping[str, Tenant]
     free: dict[str, int]  # slots by kind
     settings: Settings
-    sizes: dict[str, int] = field(default_factory=dict)  # by job
+    sizes: dict[str, int] = field(default_factory=dict)  # slots by job
     waiting: dict[str, str] = field(default_factory=dict)  # by job: the reason
     used: dict[str, int] = field(default_factory=dict)  # slots by tenant
     # By kind of slots, and by tenant: the rank of a waiting job. Jobs of lower ranks do not start.

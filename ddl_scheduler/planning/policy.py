@@ -28,7 +28,7 @@ from ddl_scheduler.planning.places import places_find
 class _Cluster:
     """The properties of the slots that all jobs share."""
 
-    slots: dict[str, int]  # by kind
+    slots: dict[str, int]  # number of slots, by kind
     largest: dict[str, int]  # slots of the largest host, by kind
     memory: dict[str, int]  # bytes of the smallest slot, by kind
 

@@ -23,7 +23,7 @@ class _Found:
 
 
 class ThroughputEstimator:
-    """The measurements of one job."""
+    """The step times of one job, measured at several sizes."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, int], _Found] = {}

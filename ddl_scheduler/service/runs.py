@@ -45,7 +45,7 @@ class Run:
             self.channel.close()
             self.channel = None
 
-    # ---- what it is asked for ----
+    # ---- requests to the run ----
 
     def takes(self, slots: Collection[str]) -> bool:
         """Return whether the run is ready for a new set of slots, and these differ from its present
@@ -68,7 +68,7 @@ class Run:
             with suppress(OSError):  # the next poll finds out
                 self.channel.send(kind, **fields)
 
-    # ---- what it tells ----
+    # ---- the reports of the run ----
 
     def hear(self) -> bool:
         """Handle the received messages. Return whether they may change the plan."""

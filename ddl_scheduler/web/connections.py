@@ -15,7 +15,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST, EACH = 256, 128  # the most waiting connections of all clients, and of one address
+MOST, EACH = 256, 128  # limits of waiting connections: of all clients, of one address
 WAITING = 30.0  # seconds for a complete request
 STALLED = 60.0  # seconds within which a client must read some of the sent data
 

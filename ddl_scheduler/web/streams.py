@@ -64,7 +64,7 @@ async def report_stream(call: CheckedRequest) -> Response:
     headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,15}$"}},
 )
 async def events_stream(call: CheckedRequest) -> Response:
-    """Stream the events from now on, or after a number."""
+    """Stream the events from now on, or those after the event with a given number."""
     last = call.request.headers.get("last-event-id")
     seen: int
     if last or "after" in call.query:

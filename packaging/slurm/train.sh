@@ -8,7 +8,7 @@
 #SBATCH --output=train.%j.out
 set -eu
 
-# The secret is made anew for each job, and reaches the ranks by the environment only.
+# Each job has a new secret, which reaches the ranks only by the environment.
 DDL_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export DDL_SECRET
 # libddl is installed in this environment, on a file system that all nodes have.

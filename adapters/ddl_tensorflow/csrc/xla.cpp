@@ -97,7 +97,7 @@ absl::Status check_counts(std::string_view kind, const Numbers &counts, int64_t 
     else
         return absl::OkStatus();
     return absl::FailedPreconditionError("ddl " + std::string(kind) + ": was compiled " + reason +
-                                         "; make the tf.function anew after init()");
+                                         "; create the tf.function again after init()");
 }
 
 ffi::Future execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::string_view kind,
