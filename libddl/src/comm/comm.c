@@ -250,7 +250,7 @@ static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
     snprintf(message, sizeof message, "%s", ddl__message());
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              message);
-    bool is_told = wireup->peer_reason->status != DDL_OK;
+    bool is_told = ddl__creation_is_told(wireup->creation);
     ddl__health_refuse(wireup->controls, comm->size, status, is_told ? message : text);
     wireup->controls = NULL;
     if (status != DDL_OK)
@@ -276,7 +276,9 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     const ddl__address *addresses = comm->addresses;
     if (!(comm->names = ddl__members_name(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
-    ddl__reason peer_reason = {.status = DDL_OK};
+    ddl__creation creation = {.number = comm->id.number,
+                              .is_witnessed = until->check != NULL,
+                              .deadline = until->deadline};
     int64_t warn_at = DDL__NEVER;
     if (ddl__is_sparse(comm->size))
         ddl__find_places(comm->addresses, comm->size);
@@ -290,7 +292,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                           .deadline = until->deadline,
                           .until = until,
                           .warn_at = &warn_at,
-                          .peer_reason = &peer_reason};
+                          .creation = &creation};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)

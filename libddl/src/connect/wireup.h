@@ -7,7 +7,7 @@
 #include "base/until.h"
 #include "connect/endpoint.h"
 #include "connect/first_use.h"
-#include "net/close_reason.h"
+#include "membership/creation.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -47,8 +47,7 @@ typedef struct ddl__wireup {
     ddl__control_dial *controls;   /* by rank: begun by the wireup */
     ddl__first_use
         *first_use; /* opens the TCP links of a large comm when used; NULL: all are opened */
-    ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or
-                               that all members know */
+    ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
