@@ -323,6 +323,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__creation_commit(comm, until);
     if (status == DDL_OK)
         ddl__health_created(comm->health);
+    if (status != DDL_OK && comm->engine)
+        status = ddl__wireup_find_reason(&wireup, status);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     refuse(comm, &wireup, status);        /* their end would come before the reason */

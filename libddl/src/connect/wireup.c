@@ -230,9 +230,10 @@ static ddl_status dial_lower(const ddl__wireup *w)
     return status;
 }
 
-/* A member was lost, or could not be reached: look for the reason. */
-static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
+ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
 {
+    if (!ddl__creation_is_doubtful(w->creation, lost))
+        return lost;
     const ddl__creation_end fact = {.status = lost};
     while (ddl__creation_handle(w->creation, DDL__CREATION_LOST, &fact, ddl__now()) ==
            DDL__CREATION_LOOK) {
@@ -245,7 +246,8 @@ static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
     if (status != DDL_OK)
         return status;
     /* Its time was up a little before ours: it is not the one that all wait for. */
-    return ddl__creation_is_late(w->creation, ddl__now()) ? ddl__wireup_fail_late(w, lost) : lost;
+    bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
+    return is_late ? ddl__wireup_fail_late(w, lost) : lost;
 }
 
 ddl_status ddl__wireup_run(const ddl__wireup *w)
@@ -255,5 +257,5 @@ ddl_status ddl__wireup_run(const ddl__wireup *w)
         status = dial_lower(w);
     if (status == DDL_OK)
         status = ddl__wireup_accept_higher(w);
-    return ddl__creation_is_doubtful(w->creation, status) ? find_reason(w, status) : status;
+    return ddl__wireup_find_reason(w, status);
 }

@@ -53,6 +53,11 @@ typedef struct ddl__wireup {
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
 ddl_status ddl__wireup_run(const ddl__wireup *wireup);
 
+/* A member was lost, or could not be reached, and the operation failed with `lost`, whose message
+ * is set. It may have failed itself for a reason that has not arrived yet: look for that. Returns
+ * its status, or `lost`. Without links, if they belong to an engine already. */
+ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
+
 /* This member cannot create the comm: send the others the reason, which is the message set; it
  * stays set. Linked members receive it over their links. The others receive a create-failure notice
  * at their endpoints, within DDL__CREATE_FAILURE_LIMIT. A reason that another member has sent is

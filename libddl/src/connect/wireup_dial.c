@@ -202,7 +202,7 @@ static bool is_missing(const void *context, int rank)
     const ddl__wireup *w = context;
     if (rank < 0 || rank >= w->size || rank == w->rank)
         return false;
-    return !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
+    return !w->links || !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
 /* A member that has connected for a later creation, and is missing in this one, never comes to it.
@@ -222,7 +222,7 @@ static ddl_status check_superseded(const ddl__wireup *w)
 static ddl_status check_aborted(const ddl__wireup *w)
 {
     ddl__reason reason;
-    for (int i = 0; i < w->size; i++) {
+    for (int i = 0; w->links && i < w->size; i++) {
         ddl__link *link = w->links[i];
         if (link && link->fd >= 0) /* nothing comes over one that is unopened */
             link->ops->poll(link);

@@ -51,8 +51,8 @@ void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
     char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], encoded[DDL__REASON_MAX];
     bool own = !ddl__creation_is_told(w->creation);
     int64_t end = ddl__now() + DDL__CREATE_FAILURE_LIMIT;
-    uint32_t number =
-        ddl__endpoint_fail_attempt(w->endpoint, w->slot, ddl__creation_keeps_waiting(status));
+    uint32_t number = ddl__endpoint_fail_attempt(w->endpoint, w->slot,
+                                                 ddl__creation_keeps_waiting(w->creation, status));
     ddl__creation_end why = ddl__creation_reason(w->creation, status, w->rank, number);
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", w->rank,

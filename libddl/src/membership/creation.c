@@ -82,20 +82,25 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
                                     : (ddl__creation_end){status, own_rank, own_number};
 }
 
+/* A member that is late, or whose attempt is superseded, may come back. */
+static bool may_come(ddl_status status)
+{
+    return status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
+}
+
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,
                                                  bool is_linked)
 {
-    /* A member that is late may still come: this one may try again, too. What another member has
-     * sent, that one sends to all. */
-    bool may_come = status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
-    return is_linked                                ? DDL__CREATION_CLOSE_LINK
-           : !ddl__creation_is_told(c) && !may_come ? DDL__CREATION_SEND_NOTICE
-                                                    : DDL__CREATION_TELL_NOTHING;
+    /* What another member has sent, that one sends to all. */
+    bool is_final = !ddl__creation_is_told(c) && !may_come(status);
+    return is_linked  ? DDL__CREATION_CLOSE_LINK
+           : is_final ? DDL__CREATION_SEND_NOTICE
+                      : DDL__CREATION_TELL_NOTHING;
 }
 
-bool ddl__creation_keeps_waiting(ddl_status status)
+bool ddl__creation_keeps_waiting(const ddl__creation *c, ddl_status status)
 {
-    return status == DDL__SUPERSEDED;
+    return c->number && may_come(status);
 }
 
 bool ddl__creation_begins_again(ddl_status status, int64_t now, int64_t deadline)

@@ -110,8 +110,8 @@ ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_sta
                                                  bool is_linked);
 
 /* True if the members that wait for an answer of an attempt that ended with `status` are kept: the
- * next one answers them. Else their connections are closed. */
-bool ddl__creation_keeps_waiting(ddl_status status);
+ * next one answers them with its number. Else their connections are closed. */
+bool ddl__creation_keeps_waiting(const ddl__creation *c, ddl_status status);
 
 /* True if an attempt that ended with `status` is followed by another one. */
 bool ddl__creation_begins_again(ddl_status status, int64_t now, int64_t deadline);

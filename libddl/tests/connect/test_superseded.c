@@ -24,7 +24,7 @@ typedef enum step {
 /* The points of a creation at which a member gives up. */
 typedef enum point { BEFORE_WIREUP, BEFORE_DIAL, ADMITTED, BEFORE_ANSWER, CONNECTED, POINTS } point;
 
-typedef enum schedule { FREE, UNANSWERED, CROSSED, GIVES_UP } schedule;
+typedef enum schedule { FREE, UNANSWERED, CROSSED, LATE, FAILS, GIVES_UP } schedule;
 
 static atomic_int *reached; /* by step: shared by all processes */
 static schedule now;        /* of this process */
@@ -62,6 +62,10 @@ ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w)
         await_step(FIRST_SUPERSEDED);
     if (now == CROSSED && self == 2 && w->id.number == 2)
         await_step(LOSS_NOTICED);
+    if (now == FAILS && self == 2)
+        await_step(ANSWERED);
+    if (now == LATE && self > 0 && w->id.number == 1)
+        await_step(FIRST_SUPERSEDED);
     ddl_status status = __real_ddl__wireup_run(w);
     if (status == DDL_OK)
         pass(CONNECTED);
@@ -98,9 +102,13 @@ ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t dea
                                         const ddl__session *session, bool *handed_over)
 {
     ddl_status status = __real_ddl__handshake_finish(job, fd, deadline, session, handed_over);
-    if (now == UNANSWERED && self == 1)
+    if ((now == UNANSWERED || now == LATE) && self == 1)
         reach(HELLO_WAITS);
     pass(ADMITTED);
+    if (now == FAILS && self == 1) {
+        await_step(ANSWERED);
+        return ddl__fail(DDL_ENOMEM, "no memory in a test");
+    }
     return status;
 }
 
@@ -113,7 +121,8 @@ bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
 {
     if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK)
         pass(BEFORE_ANSWER);
-    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK && now == CROSSED && self == 1)
+    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK &&
+        ((now == CROSSED && self == 1) || (now == FAILS && self == 0)))
         has_answered = true;
     if (label == DDL__AUTH_MEMBER && answer->status != DDL_OK && now == CROSSED && self == 0)
         reach(REFUSED);
@@ -168,6 +177,10 @@ void __wrap_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status
         reach(FIRST_ENDED);
     if (now == CROSSED && self == 1)
         reach(LOSS_NOTICED);
+    if (now == LATE && self == 0 && status == DDL_ETIMEDOUT) {
+        reach(FIRST_SUPERSEDED);
+        await_step(HELLO_WAITS);
+    }
     __real_ddl__wireup_announce_failure(w, status);
 }
 
@@ -213,6 +226,45 @@ static int crossed_answer(ddl_comm *comm)
     return run_schedule(comm, CROSSED, 0);
 }
 
+/* Rank 0 gives up while rank 1 waits for its answer: that one joins the next attempt of rank 0. */
+static int late_with_unanswered_member(ddl_comm *comm)
+{
+    ddl_comm *child = NULL;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
+    ddl_comm_config patient = {.struct_size = sizeof patient, .timeout_ms = AT_LEAST_MS};
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    now = LATE;
+    ddl_status status = self ? DDL_ETIMEDOUT : ddl_comm_duplicate(comm, &hurried, &child);
+    CHECK(status == DDL_ETIMEDOUT, "%d: %s", status, ddl_last_error());
+    OK(ddl_comm_duplicate(comm, &patient, &child));
+    now = FREE;
+    check_child(child);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 1 fails for a reason of its own while rank 0's answer is on its way. Rank 0 is connected to
+ * all then, and finds the reason nevertheless, or that rank 1 has called again: no call fails as if
+ * a member had died. */
+static int failed_after_answer(ddl_comm *comm)
+{
+    ddl_comm *child = NULL;
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    now = FAILS;
+    ddl_status status = ddl_comm_duplicate(comm, NULL, &child);
+    now = FREE;
+    has_answered = false;
+    CHECK(status == DDL_ENOMEM || (self != 1 && status == DDL_OK), "rank %d: %d: %s", self, status,
+          ddl_last_error());
+    if (status != DDL_OK)
+        OK(ddl_comm_duplicate(comm, NULL, &child));
+    check_child(child);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
 /* One rank's limit runs out at a point of the creation, while the others go on. All repeat the call
  * until they have a child: the same one. */
 static void give_up_at(ddl_comm *comm, int rank, point p)
@@ -250,6 +302,8 @@ int main(int argc, char **argv)
     static const process_test tests[] = {
         {"unanswered_member", unanswered_member, 0, false},
         {"crossed_answer", crossed_answer, 0, false},
+        {"late_with_unanswered", late_with_unanswered_member, 0, false},
+        {"failed_after_answer", failed_after_answer, 0, false},
         {"gives_up_anywhere", gives_up_anywhere, 0, false},
     };
     reached = mmap(NULL, STEPS * sizeof *reached, PROT_READ | PROT_WRITE,
