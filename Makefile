@@ -114,12 +114,15 @@ test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Ca
 
 explore: ## try schedules of a comm's members, libddl's own code over a model of the network; an hour
 	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
-	cmake --build build/explore -j --target explore
+	cmake --build build/explore -j --target explore explore_creation
 	build/explore/tests/explore all 3 1
 	build/explore/tests/explore all 3 2 30000000
 	build/explore/tests/explore all 4 1 30000000
 	for n in 4 5 6 7 8; do build/explore/tests/explore random $$n 3 2000000 $$(date +%s) || exit 1; done
 	for n in 9 12 16 24 33 48 64; do build/explore/tests/explore random $$n 3 2000 $$(date +%s) || exit 1; done
+	build/explore/tests/explore_creation all 2 3
+	build/explore/tests/explore_creation all 3 1 20000000
+	for n in 3 4 5 6 8; do build/explore/tests/explore_creation random $$n 3 200000 $$(date +%s) || exit 1; done
 
 test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py
