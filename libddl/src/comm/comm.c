@@ -223,6 +223,15 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     return ddl__health_connect(&setup, &comm->health);
 }
 
+/* True if the link with a member has ended without a reason. */
+static bool has_lost_member(const ddl_comm *comm)
+{
+    bool lost = false;
+    for (int i = 0; comm->engine && i < comm->size; i++)
+        lost = lost || ddl__engine_find_peer(comm->engine, i) == DDL__PEER_LOST;
+    return lost;
+}
+
 /* This member cannot create the comm: notify the others, so that they do not wait for it. */
 static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
 {
@@ -323,7 +332,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__creation_commit(comm, until);
     if (status == DDL_OK)
         ddl__health_created(comm->health);
-    if (status != DDL_OK && comm->engine)
+    if (status != DDL_OK && has_lost_member(comm))
         status = ddl__wireup_find_reason(&wireup, status);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
