@@ -436,7 +436,7 @@ static void *serve(void *socket)
     _exit(0);
 }
 
-void run_rank(int rank, int size, unsigned links, const char *url, int supervisor)
+void run_rank(int rank, int size, unsigned links, int supervisor)
 {
     ddl_comm_config config = {.struct_size = sizeof config,
                               .links = links,
@@ -448,10 +448,22 @@ void run_rank(int rank, int size, unsigned links, const char *url, int superviso
     ddl_endpoint *endpoint;
     pthread_t thread;
     ddl_comm *next;
+    rank_address own, all[RANKS_MAX];
+    const void *addresses[RANKS_MAX];
+    size_t lengths[RANKS_MAX];
     reply ready = {.ok = true};
     ddl_status status = ddl_endpoint_create(&where, &endpoint);
     if (status == DDL_OK)
-        status = ddl_rendezvous(endpoint, url, rank, size, &config, &comm);
+        status = ddl_endpoint_address(endpoint, own.bytes, sizeof own.bytes, &own.length);
+    CHECK(status == DDL_OK && send(supervisor, &own, sizeof own, 0) == sizeof own &&
+              recv(supervisor, all, (size_t)size * sizeof own, MSG_WAITALL) ==
+                  (ssize_t)((size_t)size * sizeof own),
+          "no addresses: %d", status);
+    for (int i = 0; i < size; i++) {
+        addresses[i] = all[i].bytes;
+        lengths[i] = all[i].length;
+    }
+    status = ddl_comm_create(endpoint, addresses, lengths, rank, size, &config, &comm);
     if (status == DDL_OK)
         status = ddl_barrier(comm, NULL, NULL);
     CHECK(status == DDL_OK, "%d: %s", status, ddl_last_error());

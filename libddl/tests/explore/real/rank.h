@@ -11,6 +11,7 @@
 #ifndef DDL_TESTS_EXPLORE_REAL_RANK_H
 #define DDL_TESTS_EXPLORE_REAL_RANK_H
 
+#include "ddl/ddl.h"
 #include "explore/model.h"
 
 typedef enum order {
@@ -45,7 +46,13 @@ typedef struct reply {
     unsigned char states[RANKS_MAX];
 } reply;
 
+/* What each process sends first, and receives of all then. */
+typedef struct rank_address {
+    size_t length;
+    unsigned char bytes[DDL_ADDRESS_MAX];
+} rank_address;
+
 /* The process of a rank: never returns. `links`: DDL_LINK_SHM or DDL_LINK_TCP. */
-_Noreturn void run_rank(int rank, int size, unsigned links, const char *url, int supervisor);
+_Noreturn void run_rank(int rank, int size, unsigned links, int supervisor);
 
 #endif

@@ -6,7 +6,6 @@
  *
  * Left out are schedules with cut networks, stopped or leaving members, launchers and limits of a
  * shrink. Over shared memory all members are on one host, over TCP each is on a host of its own. */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,13 +15,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ddl/ddl.h"
 #include "explore/real/rank.h"
-#include "support/processes.h"
+#include "support/check.h"
 
 enum { EVENTS = 4096, STEPS = 2000, REPORT_TRIES = 400 };
 
 static const unsigned KINDS = 1u << KILL | 1u << ABORT | 1u << EXPEL;
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -52,8 +57,8 @@ typedef struct run {
 
 static void start(run *r)
 {
-    char url[64];
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", free_port());
+    rank_address addresses[RANKS_MAX];
+    size_t bytes = (size_t)r->m.n * sizeof *addresses;
     fflush(NULL);
     for (int rank = 0; rank < r->m.n; rank++) {
         int fds[2];
@@ -64,11 +69,18 @@ static void start(run *r)
             for (int b = 0; b < rank; b++)
                 close(r->members[b].fd);
             close(fds[0]);
-            run_rank(rank, r->m.n, r->tcp ? DDL_LINK_TCP : DDL_LINK_SHM, url, fds[1]);
+            run_rank(rank, r->m.n, r->tcp ? DDL_LINK_TCP : DDL_LINK_SHM, fds[1]);
         }
         close(fds[1]);
         r->members[rank] = (member){.pid = pid, .fd = fds[0]};
     }
+    for (int rank = 0; rank < r->m.n; rank++)
+        CHECK(recv(r->members[rank].fd, &addresses[rank], sizeof *addresses, MSG_WAITALL) ==
+                  sizeof *addresses,
+              "rank %d has not started", rank);
+    for (int rank = 0; rank < r->m.n; rank++)
+        CHECK(send(r->members[rank].fd, addresses, bytes, 0) == (ssize_t)bytes,
+              "rank %d has not started", rank);
     reply ready;
     for (int rank = 0; rank < r->m.n; rank++)
         CHECK(recv(r->members[rank].fd, &ready, sizeof ready, MSG_WAITALL) == sizeof ready,
