@@ -160,12 +160,21 @@ void __wrap_ddl__grace_check(ddl__health *h, int64_t now)
         __real_ddl__grace_check(h, now);
 }
 
+void __real_ddl__health_destroy(ddl__health *h);
+void __wrap_ddl__health_destroy(ddl__health *h);
+void __wrap_ddl__health_destroy(ddl__health *h)
+{
+    if (h == parent)
+        parent = NULL;
+    __real_ddl__health_destroy(h);
+}
+
 void __real_ddl__agreement_begin(ddl__membership *m, int64_t deadline);
 void __wrap_ddl__agreement_begin(ddl__membership *m, int64_t deadline);
 void __wrap_ddl__agreement_begin(ddl__membership *m, int64_t deadline)
 {
     __real_ddl__agreement_begin(m, deadline);
-    has_begun = true;
+    has_begun = has_begun || is_parents(m);
 }
 
 ddl__agreement_step __real_ddl__agreement_advance(ddl__membership *m, int64_t now);
@@ -416,6 +425,12 @@ static void obey(request q, reply *r)
             ddl_comm_expel(comm, q.value, "");
         pthread_mutex_lock(&parent->detector->lock);
         settle();
+        pthread_mutex_unlock(&parent->detector->lock);
+        break;
+    case DO_LEAVE: ddl_comm_destroy(comm); break;
+    case DO_LATE:
+        pthread_mutex_lock(&parent->detector->lock);
+        virtual_now = parent->membership->deadline;
         pthread_mutex_unlock(&parent->detector->lock);
         break;
     case DO_REPORT: report(r); return;

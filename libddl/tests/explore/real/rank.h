@@ -28,6 +28,8 @@ typedef enum order {
     DO_SILENCE,
     DO_ABORT,
     DO_EXPEL,
+    DO_LEAVE, /* destroy the comm */
+    DO_LATE,  /* the limit of the shrink runs out */
     DO_REPORT
 } order;
 

@@ -4,8 +4,8 @@
  *
  *     explore_real shm|tcp N FAULTS SCHEDULES [SEED]
  *
- * Left out are schedules with cut networks, stopped or leaving members, launchers and limits of a
- * shrink. Over shared memory all members are on one host, over TCP each is on a host of its own. */
+ * Left out are schedules with cut networks and launchers. Over shared memory all members are on one
+ * host, over TCP each is on a host of its own. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,8 @@
 
 enum { EVENTS = 4096, STEPS = 2000, REPORT_TRIES = 400 };
 
-static const unsigned KINDS = 1u << KILL | 1u << ABORT | 1u << EXPEL;
+static const unsigned KINDS =
+    1u << KILL | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
 
 static double seconds(void)
 {
@@ -40,6 +41,7 @@ static uint64_t next_random(uint64_t *seed)
 typedef struct member {
     pid_t pid;
     int fd;
+    bool is_stopped, has_left;
     bool has_joined; /* its creation, which the schedule has not ended yet */
 } member;
 
@@ -97,6 +99,12 @@ static void end_process(member *p)
     p->pid = 0;
 }
 
+/* True if the process may be asked. */
+static bool is_here(const run *r, int rank)
+{
+    return r->members[rank].pid && !r->members[rank].is_stopped && !r->members[rank].has_left;
+}
+
 static reply ask(run *r, int rank, order what, int value)
 {
     request q = {(int)what, value};
@@ -127,15 +135,40 @@ static void deliver(run *r, int to, int from)
                  a.value, from, kind);
 }
 
+/* Stop a process, or let it continue. */
+static void set_stopped(run *r, int rank, bool stopped)
+{
+    member *p = &r->members[rank];
+    int status;
+    if (!p->pid || p->is_stopped == stopped)
+        return;
+    kill(p->pid, stopped ? SIGSTOP : SIGCONT);
+    waitpid(p->pid, &status, stopped ? WUNTRACED : WCONTINUED);
+    p->is_stopped = stopped;
+}
+
 static void end(run *r, event e)
 {
     for (int b = 0; b < r->m.n; b++) /* no message is lost but by the schedule */
-        if (r->members[b].pid)
+        if (is_here(r, b))
             require(r, b, DO_DRAIN, 0);
     end_process(&r->members[e.a]);
-    for (int b = 0; b < r->m.n && e.flag && r->tcp; b++)
-        if (r->members[b].pid)
+    for (int b = 0; b < r->m.n && e.flag && r->tcp; b++) {
+        bool was_stopped = r->members[b].is_stopped;
+        set_stopped(r, b, false);
+        if (is_here(r, b))
             require(r, b, DO_LOSE, e.a);
+        set_stopped(r, b, was_stopped);
+    }
+}
+
+/* True if none of these is stopped in its creation. */
+static bool are_here(const run *r, uint64_t list)
+{
+    for (int b = 0; b < r->m.n; b++)
+        if (list >> b & 1 && r->members[b].is_stopped && !r->members[b].has_joined)
+            return false;
+    return true;
 }
 
 /* Where all of a list create the next comm, all of them succeed, until the schedule goes on. */
@@ -143,7 +176,8 @@ static void await_joins(run *r)
 {
     for (int a = 0; a < r->m.n && !r->why[0]; a++) {
         member_view view = world_view(&r->m, r->w, a);
-        if (view.creates && view.may_create && !r->members[a].has_joined) {
+        if (view.creates && view.may_create && !r->members[a].has_joined && is_here(r, a) &&
+            are_here(r, view.list)) {
             require(r, a, DO_AWAIT_JOIN, 0);
             r->members[a].has_joined = true;
         }
@@ -176,16 +210,19 @@ static void carry_out(run *r, event e)
     case KILL: end(r, e); break;
     case ABORT: require(r, e.a, DO_ABORT, 0); break;
     case EXPEL: require(r, e.a, DO_EXPEL, e.b); break;
+    case STOP:
+    case RESUME: set_stopped(r, e.a, e.type == STOP); break;
+    case LEAVE:
+        require(r, e.a, DO_LEAVE, 0);
+        r->members[e.a].has_left = true;
+        break;
+    case LATE: require(r, e.a, DO_LATE, 0); break;
     case CLOSE:
     case WITNESS:
     case DIAL:
     case MISS:
     case HEAL:
-    case RESUME:
     case CUT:
-    case STOP:
-    case LEAVE:
-    case LATE:
     case TYPES: snprintf(r->why, sizeof r->why, "event %d cannot be carried out", e.type); break;
     }
 }
@@ -213,9 +250,10 @@ static void compare(run *r, int rank)
                       want.states[b]);
 }
 
-static bool is_left_out(event e)
+/* A creation succeeds only after that of all: while a member is stopped, it cannot. */
+static bool is_left_out(const run *r, event e)
 {
-    return e.type == CLOSE;
+    return e.type == CLOSE || (e.type == CREATED && !r->members[e.a].has_joined);
 }
 
 /* Choose the next event: a fault now and then, mostly while the next comm is created. */
@@ -225,7 +263,7 @@ static bool choose(run *r, uint64_t *seed, unsigned rare, event *chosen)
     bool faults = r->n == 0 || next_random(seed) % (is_creating(r) ? 3 : rare) == 0;
     int n = world_events(&r->m, r->w, events, EVENTS, faults), kept = 0;
     for (int i = 0; i < n; i++)
-        if (!is_left_out(events[i]))
+        if (!is_left_out(r, events[i]))
             events[kept++] = events[i];
     int first = 0;
     while (faults && first < kept && events[first].type < NATURAL)
@@ -254,9 +292,11 @@ static void carry_out_schedule(run *r, uint64_t seed)
     }
     if (broken)
         snprintf(r->why, sizeof r->why, "the model: %s", broken);
-    for (int rank = 0; rank < r->m.n && !r->why[0]; rank++)
-        if (r->members[rank].pid)
+    for (int rank = 0; rank < r->m.n && !r->why[0]; rank++) {
+        set_stopped(r, rank, false);
+        if (is_here(r, rank))
             compare(r, rank);
+    }
     for (int rank = 0; rank < r->m.n; rank++)
         end_process(&r->members[rank]);
 }
@@ -270,7 +310,8 @@ int main(int argc, char **argv)
     run *r = calloc(1, sizeof *r);
     CHECK(r, "no memory");
     r->tcp = !strcmp(argv[1], "tcp");
-    r->m = (model){.n = atoi(argv[2]), .faults = (unsigned)atoi(argv[3]), .kinds = KINDS};
+    r->m = (model){
+        .n = atoi(argv[2]), .faults = (unsigned)atoi(argv[3]), .kinds = KINDS, .heals = true};
     CHECK(r->m.n >= 2 && r->m.n <= RANKS_MAX, "%d members", r->m.n);
     for (int i = 0; i < r->m.n; i++)
         r->m.host[i] = (unsigned char)(r->tcp ? i : 0);
