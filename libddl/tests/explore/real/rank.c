@@ -380,7 +380,7 @@ static void report(reply *r)
     r->ok = true;
 }
 
-static void obey(request q, reply *r)
+static void carry_out(request q, reply *r)
 {
     switch ((order)q.order) {
     case DO_DRAIN: drain(); break;
@@ -445,7 +445,7 @@ static void *serve(void *socket)
     while (recv(fd, &q, sizeof q, MSG_WAITALL) == sizeof q) {
         reply r;
         memset(&r, 0, sizeof r);
-        obey(q, &r);
+        carry_out(q, &r);
         CHECK(send(fd, &r, sizeof r, 0) == sizeof r, "no supervisor");
     }
     _exit(0);
