@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "explore/real/rank.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ typedef struct inbox {
     int first, length;
     bool lost; /* nothing more is to be handled */
     bool ended;
+    int error; /* if so */
 } inbox;
 
 static ddl_comm *comm;
@@ -111,7 +113,7 @@ bool __wrap_ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_
         delivers = -1;
         delivered = END_OF_CONNECTION;
         conn->state = DDL__CONTROL_CONN_ENDED;
-        conn->error = 0;
+        conn->error = in->error;
     }
     return false;
 }
@@ -385,6 +387,14 @@ static void carry_out(request q, reply *r)
     switch ((order)q.order) {
     case DO_DRAIN: drain(); break;
     case DO_DELIVER: deliver(q.value, r); return;
+    case DO_RESET:
+        pthread_mutex_lock(&parent->detector->lock);
+        if (parent->members[q.value].conn.fd >= 0 && !inboxes[q.value].ended) {
+            ddl__member_register(parent, q.value, EPOLL_CTL_DEL);
+            inboxes[q.value] = (inbox){.ended = true, .error = ECONNRESET};
+        }
+        pthread_mutex_unlock(&parent->detector->lock);
+        break;
     case DO_LOSE:
         drain();
         inboxes[q.value].length = 0;

@@ -17,6 +17,7 @@
 typedef enum order {
     DO_DRAIN,      /* read all that has arrived, without handling it */
     DO_DELIVER,    /* handle the next message of rank `value`, or the end of its connection */
+    DO_RESET,      /* the connection with that rank ends, as by a reset of the network */
     DO_LOSE,       /* what that rank has sent, and is not handled, is lost */
     DO_ADVANCE,    /* one step of the agreement */
     DO_SHRINK,     /* call ddl_comm_shrink */

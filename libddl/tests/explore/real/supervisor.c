@@ -4,7 +4,8 @@
  *
  *     explore_real shm|tcp N FAULTS SCHEDULES [SEED]
  *
- * Left out are schedules with cut networks and launchers. Over shared memory all members are on one
+ * Left out are schedules with launchers. A network is cut for the control connections only: nothing
+ * that they carry is handled. Over shared memory all members are on one
  * host, over TCP each is on a host of its own. */
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 enum { EVENTS = 4096, STEPS = 2000, REPORT_TRIES = 400 };
 
 static const unsigned KINDS =
-    1u << KILL | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
+    1u << KILL | 1u << CUT | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
 
 static double seconds(void)
 {
@@ -147,19 +148,35 @@ static void set_stopped(run *r, int rank, bool stopped)
     p->is_stopped = stopped;
 }
 
+/* Ask a process that may be stopped. */
+static void require_of_stopped(run *r, int rank, order what, int value)
+{
+    bool was_stopped = r->members[rank].is_stopped;
+    set_stopped(r, rank, false);
+    if (is_here(r, rank))
+        require(r, rank, what, value);
+    set_stopped(r, rank, was_stopped);
+}
+
+/* All members of a host are cut from those of the other one. */
+static void reset(run *r, event e)
+{
+    for (int a = 0; a < r->m.n; a++)
+        for (int b = 0; b < r->m.n; b++)
+            if (r->m.host[a] == r->m.host[e.a] && r->m.host[b] == r->m.host[e.b]) {
+                require_of_stopped(r, a, DO_RESET, b);
+                require_of_stopped(r, b, DO_RESET, a);
+            }
+}
+
 static void end(run *r, event e)
 {
     for (int b = 0; b < r->m.n; b++) /* no message is lost but by the schedule */
         if (is_here(r, b))
             require(r, b, DO_DRAIN, 0);
     end_process(&r->members[e.a]);
-    for (int b = 0; b < r->m.n && e.flag && r->tcp; b++) {
-        bool was_stopped = r->members[b].is_stopped;
-        set_stopped(r, b, false);
-        if (is_here(r, b))
-            require(r, b, DO_LOSE, e.a);
-        set_stopped(r, b, was_stopped);
-    }
+    for (int b = 0; b < r->m.n && e.flag && r->tcp; b++)
+        require_of_stopped(r, b, DO_LOSE, e.a);
 }
 
 /* True if none of these is stopped in its creation. */
@@ -217,12 +234,15 @@ static void carry_out(run *r, event e)
         r->members[e.a].has_left = true;
         break;
     case LATE: require(r, e.a, DO_LATE, 0); break;
+    case CUT:
+        if (e.flag)
+            reset(r, e);
+        break;
+    case HEAL: break; /* only the model knows what was cut */
     case CLOSE:
     case WITNESS:
     case DIAL:
     case MISS:
-    case HEAL:
-    case CUT:
     case TYPES: snprintf(r->why, sizeof r->why, "event %d cannot be carried out", e.type); break;
     }
 }
