@@ -265,6 +265,12 @@ static int failed_after_answer(ddl_comm *comm)
     return 0;
 }
 
+/* A limit has run out: while the members connect, or in an operation of the creation. */
+static bool is_late(ddl_status status)
+{
+    return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED;
+}
+
 /* One rank's limit runs out at a point of the creation, while the others go on. All repeat the call
  * until they have a child: the same one. */
 static void give_up_at(ddl_comm *comm, int rank, point p)
@@ -279,7 +285,7 @@ static void give_up_at(ddl_comm *comm, int rank, point p)
     now = GIVES_UP;
     ddl_status status = ddl_comm_duplicate(comm, self == rank ? &hurried : &patient, &child);
     now = FREE;
-    while (status == DDL_ETIMEDOUT && seconds() < start + 10)
+    while (is_late(status) && seconds() < start + 10)
         status = ddl_comm_duplicate(comm, &patient, &child);
     CHECK(status == DDL_OK, "rank %d gives up at %d: rank %d: %d: %s", rank, (int)p, self, status,
           ddl_last_error());
