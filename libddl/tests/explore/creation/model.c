@@ -58,7 +58,7 @@ typedef struct node {
     unsigned char ignored[MOST]; /* the number of each member's last failure that was relayed */
     unsigned char phase, call, family, retries, dials, attempts, settings, commits;
     unsigned char used[FAMILIES];
-    bool knows, is_alone; /* is_alone: all others have ended, as far as it knows */
+    bool knows; /* that the parent has failed */
 } node;
 
 struct world {
