@@ -506,8 +506,8 @@ static void deliver(const model *m, world *w, int rank, int from, int which)
     case SETTINGS: n->settings = (unsigned char)(n->settings + is_current); break;
     case COMMIT: n->commits = (unsigned char)(n->commits + is_current); break;
     case NOTICE:
-        if (n->ignored[from] != msg.later)
-            n->notices[from] = msg;
+        if (n->ignored[from] != msg.later && msg.later > n->notices[from].later)
+            n->notices[from] = msg; /* the latest one: it concerns all that the others do */
         break;
     default: break;
     }

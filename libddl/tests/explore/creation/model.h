@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST = 8, CALLS = 2, FAMILIES = 2, RETRIES = 6, NUMBERS = 64 };
+enum { MOST = 6, CALLS = 2, FAMILIES = 2, RETRIES = 6, NUMBERS = 64 };
 
 typedef enum event_type {
     DELIVER, /* a receives message `which` of b */
