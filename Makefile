@@ -27,7 +27,7 @@ stages_without_venv = python3 tests/run_all.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check explore bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
+.PHONY: help check explore explore-real bench bench-gpu test-gpu test-nccl bench-jax bench-tensorflow demo test test-torch test-torch-latest test-horovod-suite test-jax test-tensorflow test-c test-asan \
   test-tsan test-arm64 fuzz test-bits test-law chaos-elastic soak-elastic test-py test-core test-heritage test-matrix test-ray test-slurm test-web test-clients test-digits test-early-end chaos simulate-jobs demo-elastic test-serve lint format docs docs-serve test-docs test-snippets test-newcomer wheels test-wheels man abi-baseline instructions-baseline clean
 
 help: ## print this list
@@ -123,12 +123,21 @@ test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Ca
 
 explore: ## try schedules of a comm's members, libddl's own code over a model of the network; an hour
 	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
-	cmake --build build/explore -j --target explore
+	cmake --build build/explore -j --target explore explore_creation
 	build/explore/tests/explore all 3 1
 	build/explore/tests/explore all 3 2 30000000
 	build/explore/tests/explore all 4 1 30000000
 	for n in 4 5 6 7 8; do build/explore/tests/explore random $$n 3 2000000 $$(date +%s) || exit 1; done
 	for n in 9 12 16 24 33 48 64; do build/explore/tests/explore random $$n 3 2000 $$(date +%s) || exit 1; done
+	build/explore/tests/explore_creation all 2 2
+	build/explore/tests/explore_creation all 3 0
+	for n in 3 4 5 6; do build/explore/tests/explore_creation random $$n 3 200000 $$(date +%s) || exit 1; done
+
+explore-real: ## carry out schedules of the explorer with a process for each member; five minutes
+	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
+	cmake --build build/explore -j --target explore_real
+	for n in 3 4 5; do build/explore/tests/explore_real shm $$n 3 200 $$(date +%s) || exit 1; done
+	for n in 3 4 5; do build/explore/tests/explore_real tcp $$n 3 150 $$(date +%s) || exit 1; done
 
 test-matrix: $(VENV)/test.stamp ## test all combinations of operation, type, op and count under sanitizers; twenty minutes
 	@$(VENV)/bin/python tests/matrix/run.py

@@ -118,7 +118,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
     addresses[rank] = *ddl__endpoint_address(s->endpoint);
     addresses[!rank] = s->peer;
     int64_t start = ddl__now(), warn_at = DDL__NEVER;
-    ddl__reason told = {.status = DDL_OK};
+    ddl__creation creation = {.deadline = start + LIMIT_NS};
     ddl__wireup wireup = {.endpoint = s->endpoint,
                           .slot = s->slot,
                           .id = {.comm = s->comm},
@@ -133,7 +133,7 @@ static bool run_wireup(const stage *s, int rank, uint32_t kinds, pair_links *m)
                           .slots = s->slots,
                           .links = m->links,
                           .messages = m->messages,
-                          .peer_reason = &told};
+                          .creation = &creation};
     m->controls = wireup.controls = ddl__controls_create(2);
     REQUIRE(m->controls, "no memory");
     ddl__message_clear();

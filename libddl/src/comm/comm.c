@@ -225,6 +225,15 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     return ddl__health_connect(&setup, &comm->health);
 }
 
+/* True if the link with a member has ended without a reason. */
+static bool has_lost_member(const ddl_comm *comm)
+{
+    bool lost = false;
+    for (int i = 0; comm->engine && i < comm->size; i++)
+        lost = lost || ddl__engine_find_peer(comm->engine, i) == DDL__PEER_LOST;
+    return lost;
+}
+
 /* Notify the other members that this one cannot create the comm, so that they do not wait for
  * it. */
 static void announce_failure(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
@@ -253,7 +262,7 @@ static void refuse(const ddl_comm *comm, ddl__wireup *wireup, ddl_status status)
     snprintf(message, sizeof message, "%s", ddl__message());
     snprintf(text, sizeof text, "%s could not create the comm: %.300s", comm->names[comm->rank],
              message);
-    bool is_told = wireup->peer_reason->status != DDL_OK;
+    bool is_told = ddl__creation_is_told(wireup->creation);
     ddl__health_refuse(wireup->controls, comm->size, status, is_told ? message : text);
     wireup->controls = NULL;
     if (status != DDL_OK)
@@ -279,7 +288,9 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
     const ddl__address *addresses = comm->addresses;
     if (!(comm->names = ddl__members_name(addresses, comm->size)))
         return ddl__fail(DDL_ENOMEM, "no memory for %d names", comm->size);
-    ddl__reason peer_reason = {.status = DDL_OK};
+    ddl__creation creation = {.number = comm->id.number,
+                              .is_witnessed = until->check != NULL,
+                              .deadline = until->deadline};
     int64_t warn_at = DDL__NEVER;
     if (ddl__is_sparse(comm->size))
         ddl__find_places(comm->addresses, comm->size);
@@ -293,7 +304,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                           .deadline = until->deadline,
                           .until = until,
                           .warn_at = &warn_at,
-                          .peer_reason = &peer_reason};
+                          .creation = &creation};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
     if (status == DDL_OK)
@@ -324,6 +335,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__creation_commit(comm, until);
     if (status == DDL_OK)
         ddl__health_created(comm->health);
+    if (status != DDL_OK && has_lost_member(comm))
+        status = ddl__wireup_find_reason(&wireup, status);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);
     /* otherwise the end of the connections would arrive before the reason */

@@ -143,10 +143,11 @@ void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, const ddl__comm
                                          uint32_t attempt);
 
 /* This rank's attempt to create a comm has failed; the comm has no slot (NULL) if it failed early.
- * Connections accepted from now on belong to the next attempt. If it was superseded, those that
- * have come are kept as well: the next attempt answers them with its number. Returns the attempt's
- * number, which is unique at this endpoint. */
-uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool superseded);
+ * Connections accepted from now on belong to the next attempt. `keeps_waiting`: so do those that
+ * were accepted before (ddl__creation_keeps_waiting). Returns the attempt's number, which is unique
+ * at this endpoint. */
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                    bool keeps_waiting);
 
 /* Discard the create-failure notices about this comm. Closing its slot does so as well. */
 void ddl__endpoint_forget_create_failures(ddl_endpoint *endpoint, const ddl__comm_id *id);

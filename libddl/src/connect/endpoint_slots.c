@@ -146,12 +146,13 @@ void ddl__endpoint_ignore_create_failure(ddl_endpoint *endpoint, const ddl__comm
     pthread_mutex_unlock(&endpoint->lock);
 }
 
-uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool superseded)
+uint32_t ddl__endpoint_fail_attempt(ddl_endpoint *endpoint, ddl__comm_slot *slot,
+                                    bool keeps_waiting)
 {
     pthread_mutex_lock(&endpoint->lock);
     uint64_t attempt = endpoint->serial++;
-    if (slot && superseded)
-        slot->superseded = true;
+    if (slot && keeps_waiting)
+        slot->keeps_waiting = true;
     else if (slot)
         slot->failed_serial = attempt;
     pthread_mutex_unlock(&endpoint->lock);

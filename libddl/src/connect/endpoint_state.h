@@ -65,7 +65,7 @@ struct ddl__comm_slot {
     ddl__background_task task; /* run is NULL while the comm is being created */
     uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
                                   0: it has not failed */
-    bool superseded;           /* its parked connections are kept */
+    bool keeps_waiting;        /* its parked connections are kept */
     ddl__taker takers[2];      /* see ddl__slot_taker */
     bool has_cores;            /* see ddl__endpoint_grant_cores */
     bool ready;                /* the task is to run */

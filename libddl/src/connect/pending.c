@@ -493,7 +493,7 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
         bool parked = !is_late(&conn->inbound.received.hello) && !conn->peer_left;
-        if (!conn->proven || ((slot->task.run || slot->superseded) && parked) ||
+        if (!conn->proven || ((slot->task.run || slot->keeps_waiting) && parked) ||
             (slot->failed_serial && conn->serial > slot->failed_serial) ||
             !ddl__digest_equal(conn->inbound.received.hello.comm, slot->id.comm))
             at = &conn->next;

@@ -126,7 +126,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    if (w->peer_reason->status != DDL_OK) /* a member has failed: another transport is no help */
+    if (ddl__creation_is_told(w->creation)) /* a member has failed: another transport is no help */
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         ddl_status started = DDL_OK;
@@ -173,10 +173,10 @@ static ddl_status join_rest(const ddl__wireup *w, ddl__peer_dial *all, int first
 {
     char why[DDL__MESSAGE_MAX];
     ddl__wireup later = *w;
-    ddl__reason ignored = *w->peer_reason;
+    ddl__creation ignored = *w->creation;
     later.deadline = ddl__now() + DDL__CREATE_FAILURE_EACH;
     later.until = NULL; /* which is no evidence that a member is unreachable */
-    later.peer_reason = &ignored;
+    later.creation = &ignored;
     snprintf(why, sizeof why, "%s", ddl__message());
     for (int peer = first; peer < w->rank; peer++)
         if (!is_late(w, peer))
@@ -230,22 +230,24 @@ static ddl_status dial_lower(const ddl__wireup *w)
     return status;
 }
 
-/* A member was lost, or could not be reached. It may have failed because of another member's death,
- * and its closing may arrive before the evidence of that death does: wait for the evidence. */
-static ddl_status find_reason(const ddl__wireup *w, ddl_status lost)
+ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
 {
-    bool witnessed = w->until && w->until->check; /* the members have a comm already */
-    int64_t end = ddl__wireup_within(w, witnessed ? DDL__EVIDENCE_LIMIT : DDL__CREATE_FAILURE_EACH);
-    for (;;) {
+    if (!ddl__creation_is_doubtful(w->creation, lost))
+        return lost;
+    const ddl__creation_end fact = {.status = lost};
+    while (ddl__creation_handle(w->creation, DDL__CREATION_LOST, &fact, ddl__now()) ==
+           DDL__CREATION_LOOK) {
         ddl_status status = ddl__wireup_check_reasons(w);
         if (status != DDL_OK)
             return status;
-        if (ddl__now() >= end)
-            break;
         poll(NULL, 0, 1);
     }
+    ddl_status status = ddl__wireup_check_reasons(w);
+    if (status != DDL_OK)
+        return status;
     /* Its time was up a little before ours: it is not the one that all wait for. */
-    return end == w->deadline ? ddl__wireup_fail_late(w, lost) : lost;
+    bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
+    return is_late ? ddl__wireup_fail_late(w, lost) : lost;
 }
 
 ddl_status ddl__wireup_run(const ddl__wireup *w)
@@ -255,6 +257,5 @@ ddl_status ddl__wireup_run(const ddl__wireup *w)
         status = dial_lower(w);
     if (status == DDL_OK)
         status = ddl__wireup_accept_higher(w);
-    bool lost = status == DDL_EPEER || status == DDL_EUNREACHABLE;
-    return lost && w->peer_reason->status == DDL_OK ? find_reason(w, status) : status;
+    return ddl__wireup_find_reason(w, status);
 }

@@ -7,7 +7,7 @@
 #include "base/until.h"
 #include "connect/endpoint.h"
 #include "connect/first_use.h"
-#include "net/close_reason.h"
+#include "membership/creation.h"
 #include "net/shm.h"
 #include "net/tcp.h"
 
@@ -47,12 +47,16 @@ typedef struct ddl__wireup {
     ddl__control_dial *controls;   /* by rank: begun by the wireup */
     ddl__first_use
         *first_use; /* opens the TCP links of a large comm when used; NULL: all are opened */
-    ddl__reason *peer_reason; /* set if the wireup fails for a reason that a member has sent, or
-                               that all members know */
+    ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
 ddl_status ddl__wireup_run(const ddl__wireup *wireup);
+
+/* A member was lost, or could not be reached, and the operation failed with `lost`, whose message
+ * is set. It may have failed itself for a reason that has not arrived yet: look for that. Returns
+ * its status, or `lost`. Without links, if they belong to an engine already. */
+ddl_status ddl__wireup_find_reason(const ddl__wireup *wireup, ddl_status lost);
 
 /* This member cannot create the comm: send the others the reason, which is the message set; it
  * stays set. Linked members receive it over their links. The others receive a create-failure notice

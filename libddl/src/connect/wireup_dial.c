@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/time_limits.h"
 #include "membership/creation.h"
+#include "net/close_reason.h"
 #include "net/socket.h"
 
 int64_t ddl__wireup_within(const ddl__wireup *w, int64_t limit)
@@ -156,10 +157,20 @@ static bool pair_has_ended(const ddl__wireup *w, int peer)
     return true;
 }
 
+/* A fact has ended the attempt, unless its cause is that a member was lost. */
+static void handle_fact(const ddl__wireup *w, ddl__creation_cause cause, ddl_status status,
+                        int from, uint32_t number)
+{
+    const ddl__creation_end fact = {status, from, number};
+    unsigned actions = ddl__creation_handle(w->creation, cause, &fact, ddl__now());
+    if (actions & DDL__CREATION_RAISE)
+        ddl__endpoint_raise_creation(w->endpoint, w->id.family, number);
+    if (actions & DDL__CREATION_IGNORE)
+        ddl__endpoint_ignore_create_failure(w->endpoint, &w->id, from, number);
+}
+
 static ddl_status fail_superseded(const ddl__wireup *w, int member, uint32_t later)
 {
-    *w->peer_reason = (ddl__reason){DDL__SUPERSEDED, -1, later, NULL};
-    ddl__endpoint_raise_creation(w->endpoint, w->id.family, later);
     return ddl__fail(DDL__SUPERSEDED, "rank %d on %s is at creation %u of this comm, rank %d at %u",
                      member, w->addresses[member].host, later, w->rank, w->id.number);
 }
@@ -169,7 +180,7 @@ static ddl_status check_vain(const ddl__wireup *w)
 {
     ddl_status status = ddl__until_check(w->until);
     if (status != DDL_OK)
-        *w->peer_reason = (ddl__reason){status, -1, 0, NULL};
+        handle_fact(w, DDL__CREATION_IN_VAIN, status, -1, 0);
     return status;
 }
 
@@ -180,7 +191,7 @@ static ddl_status check_notices(const ddl__wireup *w)
     if (!ddl__endpoint_take_create_failure(w->endpoint, &w->id, &failure) ||
         (unsigned)failure.from >= (unsigned)w->size)
         return DDL_OK;
-    *w->peer_reason = (ddl__reason){failure.status, failure.from, failure.attempt, NULL};
+    handle_fact(w, DDL__CREATION_NOTICED, failure.status, failure.from, failure.attempt);
     return ddl__fail(failure.status, "rank %d on %s could not create the comm: %s", failure.from,
                      w->addresses[failure.from].host, failure.text);
 }
@@ -191,7 +202,7 @@ static bool is_missing(const void *context, int rank)
     const ddl__wireup *w = context;
     if (rank < 0 || rank >= w->size || rank == w->rank)
         return false;
-    return !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
+    return !w->links || !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
 /* A member that has connected for a later creation, and is missing in this one, never comes to it.
@@ -201,24 +212,23 @@ static ddl_status check_superseded(const ddl__wireup *w)
     int member;
     uint32_t later =
         w->id.number ? ddl__endpoint_find_later(w->endpoint, w->slot, is_missing, w, &member) : 0;
-    return later ? fail_superseded(w, member, later) : DDL_OK;
+    if (!later)
+        return DDL_OK;
+    handle_fact(w, DDL__CREATION_OUTDATED, DDL__SUPERSEDED, -1, later);
+    return fail_superseded(w, member, later);
 }
 
 /* Fail if a member has closed its link with a reason. */
 static ddl_status check_aborted(const ddl__wireup *w)
 {
     ddl__reason reason;
-    for (int i = 0; i < w->size; i++) {
+    for (int i = 0; w->links && i < w->size; i++) {
         ddl__link *link = w->links[i];
         if (link && link->fd >= 0) /* nothing comes over one that is unopened */
             link->ops->poll(link);
         if (!link || link->state != DDL__LINK_ABORTED || !ddl__reason_read(link->reason, &reason))
             continue;
-        *w->peer_reason = reason;
-        if (reason.status == DDL__SUPERSEDED)
-            ddl__endpoint_raise_creation(w->endpoint, w->id.family, reason.attempt);
-        if (reason.from >= 0)
-            ddl__endpoint_ignore_create_failure(w->endpoint, &w->id, reason.from, reason.attempt);
+        handle_fact(w, DDL__CREATION_ABORTED, reason.status, reason.from, reason.attempt);
         return ddl__fail(reason.status, "%s", reason.text);
     }
     return DDL_OK;
@@ -287,6 +297,14 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     return status;
 }
 
+static unsigned handle_answer(const ddl__wireup *w, const ddl__hello *answer)
+{
+    unsigned actions = ddl__creation_handle_answer(w->creation, answer->status, answer->creation);
+    if (actions & DDL__CREATION_RAISE)
+        ddl__endpoint_raise_creation(w->endpoint, w->id.family, answer->creation);
+    return actions;
+}
+
 /* Receive the answer of the peer's comm. The caller owns the descriptor, also on failure. */
 static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
                                         const ddl__session *session, ddl__hello *answer,
@@ -317,9 +335,9 @@ static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
         snprintf(answer->text, sizeof answer->text, "%s", ddl__message());
     else if (!proven)
         snprintf(answer->text, sizeof answer->text, "its answer was altered in transit");
-    else if (answer->status == DDL_OK)
+    else if (handle_answer(w, answer) == DDL__CREATION_CONTINUE)
         return DDL_OK;
-    else if (answer->creation > w->id.number)
+    else if (ddl__creation_is_told(w->creation))
         return fail_superseded(w, peer, answer->creation);
     return ddl__fail(DDL_EREFUSED, "rank %d on %s refused: %s", peer, host, answer->text);
 }

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/time_limits.h"
 #include "connect/wireup.h"
-#include "membership/creation.h"
+#include "net/close_reason.h"
 #include "net/socket.h"
 
 static bool send_notice_to(const ddl__wireup *w, int peer, const struct sockaddr *to,
@@ -49,22 +49,21 @@ static void send_notice(const ddl__wireup *w, int peer, const ddl__reason *why, 
 void ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
 {
     char text[DDL__MESSAGE_MAX], whole[DDL__MESSAGE_MAX + 160], encoded[DDL__REASON_MAX];
-    const ddl__reason *peer_reason = w->peer_reason;
-    bool own = peer_reason->status == DDL_OK;
+    bool own = !ddl__creation_is_told(w->creation);
     int64_t end = ddl__now() + DDL__CREATE_FAILURE_LIMIT;
-    uint32_t number = ddl__endpoint_fail_attempt(w->endpoint, w->slot, status == DDL__SUPERSEDED);
-    uint32_t attempt = own ? number : peer_reason->attempt;
+    uint32_t number = ddl__endpoint_fail_attempt(w->endpoint, w->slot,
+                                                 ddl__creation_keeps_waiting(w->creation, status));
+    ddl__creation_end why = ddl__creation_reason(w->creation, status, w->rank, number);
     snprintf(text, sizeof text, "%s", ddl__message());
     snprintf(whole, sizeof whole, "rank %d on %s could not create the comm: %s", w->rank,
              w->addresses[w->rank].host, text);
-    ddl__reason to_unlinked = {status, w->rank, attempt, text},
-                to_linked = {status, own ? w->rank : peer_reason->from, attempt,
-                             own ? whole : text};
+    ddl__reason to_unlinked = {status, w->rank, why.number, text},
+                to_linked = {status, why.from, why.number, own ? whole : text};
     ddl__reason_write(&to_linked, encoded);
     for (int peer = 0; peer < w->size; peer++) {
         ddl__link *link = w->links && peer != w->rank ? w->links[peer] : NULL;
         ddl__creation_audience audience =
-            ddl__creation_audience_of(status, own, link && link->fd >= 0);
+            ddl__creation_audience_of(w->creation, status, link && link->fd >= 0);
         if (audience == DDL__CREATION_CLOSE_LINK)
             link->ops->close(link, encoded);
         else if (audience == DDL__CREATION_SEND_NOTICE && peer != w->rank && ddl__now() < end)

@@ -76,7 +76,7 @@ ddl__until ddl__wireup_until(const ddl__wireup *w, int64_t limit);
 /* Whether the status is the failure of one path: others may be tried. Else the creation fails. */
 static inline bool ddl__is_path_failure(const ddl__wireup *w, ddl_status status)
 {
-    bool is_told = w->peer_reason && w->peer_reason->status != DDL_OK;
+    bool is_told = w->creation && ddl__creation_is_told(w->creation);
     return !is_told && (status == DDL_EUNREACHABLE || status == DDL_EREFUSED);
 }
 

@@ -73,6 +73,28 @@ const char *world_check_end(const model *m, world *w);
 /* True if the event can happen now. */
 bool world_allows(const model *m, world *w, event e);
 
+/* What a member has come to: what its process reports when it carries out the schedule. */
+typedef enum member_phase {
+    IS_RUNNING,
+    IS_SHRINKING,
+    HAS_RETURNED,
+    HAS_FAILED,
+    HAS_ENDED
+} member_phase;
+typedef struct member_view {
+    member_phase phase;
+    bool ended;                 /* its comm has failed */
+    bool creates;               /* the next comm */
+    bool may_create;            /* and all others of its list do so, or have done so */
+    uint64_t list;              /* of the comm that it creates or has returned */
+    unsigned char states[MOST]; /* of the members, as it sees them */
+} member_view;
+member_view world_view(const model *m, const world *w, int rank);
+
+/* The kind of the next message of a channel: a ddl__control_msg; 0: none; END_OF_CONNECTION. */
+enum { END_OF_CONNECTION = 200 };
+int world_next_kind(const model *m, const world *w, int to, int from);
+
 uint64_t world_hash(const model *m, const world *w);
 void world_print(const model *m, world *w);
 void event_print(event e);

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A member that is at an earlier creation of a comm than others begins again, and the creation of
+ * the others succeeds, wherever the news reaches it. The ranks are stopped at points of the wireup,
+ * so that each test has one order of events. */
+#include "connect/wireup_state.h"
+#include "membership/creation.h"
+#include "processes.h"
+
+enum { SIZE = 3, HURRIED_MS = 100, AT_LEAST_MS = 20000 };
+
+/* What ranks wait for. */
+typedef enum step {
+    LEADER_STARTED,
+    FIRST_SUPERSEDED,
+    HELLO_WAITS,
+    FIRST_ENDED,
+    HELLO_SENT,
+    ANSWERED,
+    REFUSED,
+    LOSS_NOTICED,
+    STEPS
+} step;
+
+/* The points of a creation at which a member gives up. */
+typedef enum point { BEFORE_WIREUP, BEFORE_DIAL, ADMITTED, BEFORE_ANSWER, CONNECTED, POINTS } point;
+
+typedef enum schedule { FREE, UNANSWERED, CROSSED, LATE, FAILS, GIVES_UP } schedule;
+
+static atomic_int *reached; /* by step: shared by all processes */
+static schedule now;        /* of this process */
+static int self, gives_up;  /* this rank; the one that gives up */
+static point at;            /* ... there */
+static bool has_answered;
+
+static void reach(step s)
+{
+    atomic_store(&reached[s], 1);
+}
+
+static void await_step(step s)
+{
+    CHECK(await_count(&reached[s], 1), "rank %d waited in vain for step %d", self, (int)s);
+}
+
+/* The member that gives up comes late to this point. */
+static void pass(point p)
+{
+    if (now == GIVES_UP && self == gives_up && p == at) {
+        now = FREE;
+        usleep(2 * HURRIED_MS * 1000);
+    }
+}
+
+ddl_status __real_ddl__wireup_run(const ddl__wireup *w);
+ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w);
+ddl_status __wrap_ddl__wireup_run(const ddl__wireup *w)
+{
+    pass(BEFORE_WIREUP);
+    if (now == UNANSWERED && self == 0)
+        reach(LEADER_STARTED);
+    if (now == UNANSWERED && self == 1 && w->id.number == 1)
+        await_step(FIRST_SUPERSEDED);
+    if (now == CROSSED && self == 2 && w->id.number == 2)
+        await_step(LOSS_NOTICED);
+    if (now == FAILS && self == 2)
+        await_step(ANSWERED);
+    if (now == LATE && self > 0 && w->id.number == 1)
+        await_step(FIRST_SUPERSEDED);
+    ddl_status status = __real_ddl__wireup_run(w);
+    if (status == DDL_OK)
+        pass(CONNECTED);
+    return status;
+}
+
+ddl_status __real_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
+                                  const ddl__hello *hello);
+ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
+                                  const ddl__hello *hello);
+ddl_status __wrap_ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
+                                  const ddl__hello *hello)
+{
+    pass(BEFORE_DIAL);
+    if (now == UNANSWERED && self == 2 && hello->to == 1)
+        await_step(FIRST_ENDED);
+    if (now == CROSSED && self == 1 && w->id.number == 1) {
+        await_step(HELLO_SENT);
+        for (double end = seconds() + 20; !atomic_load(&reached[ANSWERED]) && seconds() < end;)
+            ddl__wireup_accept_waiting(w); /* as while it connects */
+        await_step(REFUSED);
+    }
+    ddl_status status = __real_ddl__dial_start(w, d, fd, hello);
+    if (now == CROSSED && self == 2 && hello->to == 1)
+        reach(HELLO_SENT);
+    return status;
+}
+
+ddl_status __real_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                        const ddl__session *session, bool *handed_over);
+ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                        const ddl__session *session, bool *handed_over);
+ddl_status __wrap_ddl__handshake_finish(const ddl__job *job, int fd, int64_t deadline,
+                                        const ddl__session *session, bool *handed_over)
+{
+    ddl_status status = __real_ddl__handshake_finish(job, fd, deadline, session, handed_over);
+    if ((now == UNANSWERED || now == LATE) && self == 1)
+        reach(HELLO_WAITS);
+    pass(ADMITTED);
+    if (now == FAILS && self == 1) {
+        await_step(ANSWERED);
+        return ddl__fail(DDL_ENOMEM, "no memory in a test");
+    }
+    return status;
+}
+
+bool __real_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer);
+bool __wrap_ddl__answer_prove(const ddl__job *job, const ddl__session *session,
+                              ddl__auth_label label, ddl__hello *answer)
+{
+    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK)
+        pass(BEFORE_ANSWER);
+    if (label == DDL__AUTH_MEMBER && answer->status == DDL_OK &&
+        ((now == CROSSED && self == 1) || (now == FAILS && self == 0)))
+        has_answered = true;
+    if (label == DDL__AUTH_MEMBER && answer->status != DDL_OK && now == CROSSED && self == 0)
+        reach(REFUSED);
+    return __real_ddl__answer_prove(job, session, label, answer);
+}
+
+bool __real_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
+                                 int64_t deadline, ddl__accepted *accepted);
+bool __wrap_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
+                                 int64_t deadline, ddl__accepted *accepted);
+bool __wrap_ddl__endpoint_accept(ddl_endpoint *endpoint, ddl__comm_slot *slot, bool control,
+                                 int64_t deadline, ddl__accepted *accepted)
+{
+    if (has_answered) /* and the answer was sent */
+        reach(ANSWERED);
+    if (now == CROSSED && self == 0 && atomic_load(&reached[REFUSED]))
+        await_step(LOSS_NOTICED);
+    return __real_ddl__endpoint_accept(endpoint, slot, control, deadline, accepted);
+}
+
+void __real_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
+                                         uint32_t number);
+void __wrap_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
+                                         uint32_t number);
+void __wrap_ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family,
+                                         uint32_t number)
+{
+    if (now == CROSSED && self == 2)
+        await_step(ANSWERED);
+    __real_ddl__endpoint_raise_creation(endpoint, family, number);
+}
+
+ddl_status __real_ddl__wireup_check_reasons(const ddl__wireup *w);
+ddl_status __wrap_ddl__wireup_check_reasons(const ddl__wireup *w);
+ddl_status __wrap_ddl__wireup_check_reasons(const ddl__wireup *w)
+{
+    if (now == CROSSED && self == 1)
+        reach(LOSS_NOTICED);
+    return __real_ddl__wireup_check_reasons(w);
+}
+
+void __real_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status);
+void __wrap_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status);
+void __wrap_ddl__wireup_announce_failure(const ddl__wireup *w, ddl_status status)
+{
+    if (now == UNANSWERED && self == 0 && w->id.number == 1) {
+        CHECK(status == DDL__SUPERSEDED, "%d: %s", status, ddl_last_error());
+        reach(FIRST_SUPERSEDED);
+        await_step(HELLO_WAITS);
+    }
+    if (now == UNANSWERED && self == 1)
+        reach(FIRST_ENDED);
+    if (now == CROSSED && self == 1)
+        reach(LOSS_NOTICED);
+    if (now == LATE && self == 0 && status == DDL_ETIMEDOUT) {
+        reach(FIRST_SUPERSEDED);
+        await_step(HELLO_WAITS);
+    }
+    __real_ddl__wireup_announce_failure(w, status);
+}
+
+static void check_child(ddl_comm *child)
+{
+    int32_t one = 1;
+    OK(ddl_allreduce(child, &one, &one, 1, DDL_I32, DDL_SUM, NULL, NULL));
+    CHECK(one == SIZE, "%d of %d ranks", one, SIZE);
+    OK(ddl_barrier(child, NULL, NULL));
+    ddl_comm_destroy(child);
+}
+
+/* Rank `early` has given up a creation, so it is at the second one. All others are at the first
+ * one, and end up in the same. */
+static int run_schedule(ddl_comm *comm, schedule which, int early)
+{
+    ddl_comm *child = NULL;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
+    ddl_comm_config patient = {.struct_size = sizeof patient, .timeout_ms = AT_LEAST_MS};
+    self = ddl_comm_rank(comm);
+    ddl_status status = self == early ? ddl_comm_duplicate(comm, &hurried, &child) : DDL_ETIMEDOUT;
+    CHECK(status == DDL_ETIMEDOUT, "%d: %s", status, ddl_last_error());
+    start_together(comm);
+    now = which;
+    if (which == UNANSWERED && self == early)
+        await_step(LEADER_STARTED);
+    OK(ddl_comm_duplicate(comm, &patient, &child));
+    now = FREE;
+    check_child(child);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 0 is superseded while rank 1, which knows nothing of it, waits for its answer. */
+static int unanswered_member(ddl_comm *comm)
+{
+    return run_schedule(comm, UNANSWERED, 2);
+}
+
+/* Rank 2 is superseded, and gives up its connection with rank 1, whose answer is on its way. */
+static int crossed_answer(ddl_comm *comm)
+{
+    return run_schedule(comm, CROSSED, 0);
+}
+
+/* Rank 0 gives up while rank 1 waits for its answer: that one joins the next attempt of rank 0. */
+static int late_with_unanswered_member(ddl_comm *comm)
+{
+    ddl_comm *child = NULL;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
+    ddl_comm_config patient = {.struct_size = sizeof patient, .timeout_ms = AT_LEAST_MS};
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    now = LATE;
+    ddl_status status = self ? DDL_ETIMEDOUT : ddl_comm_duplicate(comm, &hurried, &child);
+    CHECK(status == DDL_ETIMEDOUT, "%d: %s", status, ddl_last_error());
+    OK(ddl_comm_duplicate(comm, &patient, &child));
+    now = FREE;
+    check_child(child);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 1 fails for a reason of its own while rank 0's answer is on its way. Rank 0 is connected to
+ * all then, and finds the reason nevertheless, or that rank 1 has called again: no call fails as if
+ * a member had died. */
+static int failed_after_answer(ddl_comm *comm)
+{
+    ddl_comm *child = NULL;
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    now = FAILS;
+    ddl_status status = ddl_comm_duplicate(comm, NULL, &child);
+    now = FREE;
+    has_answered = false;
+    CHECK(status == DDL_ENOMEM || (self != 1 && status == DDL_OK), "rank %d: %d: %s", self, status,
+          ddl_last_error());
+    if (status != DDL_OK)
+        OK(ddl_comm_duplicate(comm, NULL, &child));
+    check_child(child);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+/* A limit has run out: while the members connect, or in an operation of the creation. */
+static bool is_late(ddl_status status)
+{
+    return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED;
+}
+
+/* One rank's limit runs out at a point of the creation, while the others go on. All repeat the call
+ * until they have a child: the same one. */
+static void give_up_at(ddl_comm *comm, int rank, point p)
+{
+    ddl_comm *child = NULL;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
+    ddl_comm_config patient = {.struct_size = sizeof patient, .timeout_ms = AT_LEAST_MS};
+    OK(ddl_barrier(comm, NULL, NULL));
+    double start = seconds();
+    gives_up = rank;
+    at = p;
+    now = GIVES_UP;
+    ddl_status status = ddl_comm_duplicate(comm, self == rank ? &hurried : &patient, &child);
+    now = FREE;
+    while (is_late(status) && seconds() < start + 10)
+        status = ddl_comm_duplicate(comm, &patient, &child);
+    CHECK(status == DDL_OK, "rank %d gives up at %d: rank %d: %d: %s", rank, (int)p, self, status,
+          ddl_last_error());
+    check_child(child);
+}
+
+static int gives_up_anywhere(ddl_comm *comm)
+{
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    for (int rank = 0; rank < SIZE; rank++)
+        for (point p = BEFORE_WIREUP; p < POINTS; p++)
+            give_up_at(comm, rank, p);
+    ddl_comm_destroy(comm);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const process_test tests[] = {
+        {"unanswered_member", unanswered_member, 0, false},
+        {"crossed_answer", crossed_answer, 0, false},
+        {"late_with_unanswered", late_with_unanswered_member, 0, false},
+        {"failed_after_answer", failed_after_answer, 0, false},
+        {"gives_up_anywhere", gives_up_anywhere, 0, false},
+    };
+    reached = mmap(NULL, STEPS * sizeof *reached, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(reached != MAP_FAILED, "no shared memory");
+    setenv("DDL_LOG", "off", 0);
+    for (unsigned t = 0; t < sizeof tests / sizeof *tests; t++)
+        for (uint32_t links = DDL_LINK_SHM; links <= DDL_LINK_TCP; links *= 2) {
+            memset(reached, 0, STEPS * sizeof *reached);
+            if (is_asked_for(&tests[t], argc, argv))
+                run_process_test(&tests[t], SIZE, links);
+        }
+    return 0;
+}
