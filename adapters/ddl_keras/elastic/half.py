@@ -112,6 +112,24 @@ class Half(Flat):
     def update(self) -> None:
         self._update(self._gradients)
 
+    # ---- what is looked at for hidden state, see ddl_elastic/hidden/ ----
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state."""
+        return [self.model, self.model.optimizer, *self._named().values()]
+
+    @property
+    def walked(self) -> list[Any]:
+        """The layers of the program's own classes, which may have a state besides."""
+        layers = [self.model, *self.model._flatten_layers()]
+        return [each for each in layers if not type(each).__module__.startswith("keras.")]
+
+    def name_gradients(self, share: Any) -> dict[str, Any]:
+        """Return the gradients of a share by the names of their variables."""
+        variables = self.model.trainable_variables
+        parts = share.parts[: len(variables)]
+        return {v.path: part.reshape(-1) for v, part in zip(variables, parts, strict=True)}
+
     # ---- the state ----
 
     def state(self) -> protocol.State:
