@@ -25,6 +25,7 @@ from ddl_elastic.hidden.source import is_made_again, locate
 from ddl_elastic.hidden.walk import Item, Root, Walk, program_roots
 
 FIRST = 2  # steps until the first comparison
+MOST = 3  # attributes that are named at once
 THREADS = "number of threads"  # as Framework.environment names it
 
 _DRAW = (
@@ -98,12 +99,13 @@ class Checks:
             item for name, (item, mark) in now.items() if before.get(name, ("", mark))[1] != mark
         ]
         changed.sort(key=lambda item: item.kind != "generator")
-        names = ", ".join(_describe(each) for each in changed[:3]) or "nothing that is known"
-        self._reported.update(f"{each.room}:{each.name}" for each in changed[:3])
+        self._reported.update(f"{each.room}:{each.name}" for each in changed[:MOST])
+        names = ", ".join(_describe(each) for each in changed[:MOST])
+        advice = advise(changed[0].room, changed[0].kind, changed[0].field) if changed else ""
         self._report(
-            "the share of logical worker 0 has other bits when it is computed again, from the same"
-            " state and with the same seeds: so the program keeps something from one share to the"
-            f" next. Between the two there changed: {names}. `ddl elastic verify` tells more"
+            "the share of logical worker 0 has other bits when it is computed again from the same"
+            f" state and seeds: {names or 'something that is not known'}, has changed between the"
+            f" two, but is not part of the job's state. {advice or 'Try `ddl elastic verify`'}"
         )
 
     def _find(self, is_wanted: Callable[[Item], bool]) -> dict[str, tuple[Item, str]]:
@@ -128,7 +130,7 @@ class Checks:
         return False
 
     def _copies_parameters(self, value: Any) -> bool:
-        shapes = getattr(self._framework, "shapes", list)()
+        shapes: list[tuple[int, ...]] = getattr(self._framework, "shapes", list)()
         parts = list(value.values() if isinstance(value, Mapping) else value)
         return bool(shapes) and [tuple(each.shape) for each in parts if is_tensor(each)] == shapes
 
@@ -204,6 +206,11 @@ def advise(room: str, kind: str, field: str) -> str:
     """Return what to do about hidden state."""
     if kind == "generator":
         return _DRAW
+    if room == "model" and kind == "number":
+        return (
+            "Compute it from step.number in each step, or make it a buffer:"
+            f" self.register_buffer({field!r}, ...)"
+        )
     if room == "model":
         return f"Make it a buffer: self.register_buffer({field!r}, ...)"
     if room == "callbacks":

@@ -4,6 +4,7 @@
 Each worker has a file of lines of JSON. A line is one of:
     share   of a logical worker in a step: its batch, its gradients, and the hidden state before it
     step    the loss, the state and the hidden state behind it
+    seeds   the generators of Python, NumPy and PyTorch as a call of `steps` found them
     clock   a call of the clock, or of another source of what differs from run to run
 """
 
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ddl_elastic.base import environment
 from ddl_elastic.frameworks.protocol import Framework, Share
@@ -85,6 +88,7 @@ class Recorder:
         """Record this hidden state from now on. `roots` returns where it is, and the parts of the
         job's state."""
         self._roots = roots
+        self._write({"seeds": mark_global_generators()})
 
     def begin_share(self, step: int, worker: int) -> None:
         """A share is about to be read and computed."""
@@ -100,7 +104,8 @@ class Recorder:
         """The share has been computed."""
         if _clock:
             _clock.is_in_share = False
-        named = getattr(framework, "name_gradients", lambda _: {})(share)
+        name_gradients = getattr(framework, "name_gradients", None)
+        named: dict[str, Any] = name_gradients(share) if name_gradients else {}
         self._share["gradients"] = {name: _crc(each) for name, each in named.items()}
         self._share["all"] = digest_share(share)[:16]
         self._write(self._share)
@@ -173,6 +178,14 @@ def mark_batch(batch: Any) -> str:
     return mark(dict(getattr(batch, "__dict__", {})))
 
 
+def mark_global_generators() -> dict[str, str]:
+    """Return digests of the generators of Python, NumPy and PyTorch that programs seed."""
+    found = {"random": random._inst, "numpy.random": np.random.mtrand._rand}
+    if torch := sys.modules.get("torch"):
+        found["torch"] = torch.default_generator
+    return {name: mark(each) for name, each in found.items()}
+
+
 def _crc(array: Any) -> str:
     return f"{zlib.crc32(array.data):08x}"
 
@@ -196,6 +209,8 @@ class _Clock:
 
     def note(self, name: str) -> None:
         frame = sys._getframe(2)
+        while name.startswith(_BY_LIBRARIES) and frame.f_back and not is_user_code(frame):
+            frame = frame.f_back
         if not is_user_code(frame):
             return
         where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
@@ -206,11 +221,12 @@ class _Clock:
 
 
 _clock: _Clock | None = None
+_BY_LIBRARIES = "os.urandom"  # programs call it through others
 _CALLS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (time, "time", ("time", "time_ns", "monotonic", "monotonic_ns")),
     (time, "time", ("perf_counter", "perf_counter_ns", "process_time")),
     (os, "os", ("urandom", "getpid")),
-    (random, "random", ("SystemRandom",)),
+    (random, "os", ("_urandom",)),
 )
 
 
@@ -223,7 +239,9 @@ def watch_clock() -> None:
     _clock = clock = _Clock()
     for module, package, names in _CALLS:
         for name in names:
-            setattr(module, name, _noting(clock, f"{package}.{name}", getattr(module, name)))
+            setattr(
+                module, name, _noting(clock, f"{package}.{name.lstrip('_')}", getattr(module, name))
+            )
 
 
 def _noting(clock: _Clock, name: str, call: Callable[..., Any]) -> Callable[..., Any]:

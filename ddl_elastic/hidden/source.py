@@ -20,9 +20,8 @@ def locate(item: Item) -> str:
     """Return FILE:LINE of the statement that changes an item, or the one that makes it; "" if the
     program has none."""
     file, scope = _scope(item.owner)
-    if not file:
-        return ""
-    tree = _parse(file)
+    file = file or getattr(sys.modules.get("__main__"), "__file__", "") or ""
+    tree = _parse(file) if file else None
     if tree is None:
         return ""
     node = _find_scope(tree, scope) or tree
@@ -116,7 +115,7 @@ def _find_scope(tree: ast.Module, scope: tuple[str, int]) -> ast.AST | None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     found = [each for each in ast.walk(tree) if isinstance(each, kinds) and each.name == name]
     exact = [each for each in found if line in (each.lineno, *_decorated(each))]
-    return (exact or found or [None])[0]
+    return next(iter(exact or found), None)
 
 
 def _decorated(node: Any) -> list[int]:
@@ -126,9 +125,11 @@ def _decorated(node: Any) -> list[int]:
 def _changes(node: ast.AST, field: str, attribute: bool) -> Iterator[tuple[int, bool]]:
     """Yield the lines that change the field, and whether each only makes it, as in __init__."""
     inits = [
-        each for each in ast.walk(node) if getattr(each, "name", "") in ("__init__", "__new__")
+        each
+        for each in ast.walk(node)
+        if isinstance(each, ast.FunctionDef) and each.name in ("__init__", "__new__")
     ]
-    first = {line for each in inits for line in range(each.lineno, each.end_lineno + 1)}
+    first = {n for each in inits for n in range(each.lineno, (each.end_lineno or 0) + 1)}
     seen = False
     for each in sorted(ast.walk(node), key=lambda n: getattr(n, "lineno", 0)):
         for target, is_change in _targets(each):

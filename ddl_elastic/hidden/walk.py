@@ -167,11 +167,19 @@ class Walk:
         self, root: Root, owner: Any, field: str, value: Any, name: str, depth: int
     ) -> Iterator[Item]:
         if root.room == "program" and is_stateful(value):
-            yield Item(name, root.room, "stateful", owner, field, value)
+            if not self._is_known(value):
+                yield Item(name, root.room, "stateful", owner, field, value)
             return
         for attribute, each in fields_of(value):
             path = name if _is_structure(attribute) else f"{name}.{attribute}"
             yield from self._field(root, value, attribute, each, path, depth + 1)
+
+    def _is_known(self, value: Any) -> bool:
+        """Return True for the model in a wrapper, or a part of it."""
+        if not hasattr(value, "parameters") or not hasattr(value, "buffers"):
+            return False
+        tensors = [*value.parameters(), *value.buffers()]
+        return bool(tensors) and all(id(each) in self._known for each in tensors)
 
     def _elements(
         self, root: Root, owner: Any, field: str, value: Any, name: str, depth: int

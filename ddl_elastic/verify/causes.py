@@ -89,6 +89,9 @@ def find_irreproducible(run: RunRecords, again: RunRecords) -> list[Cause]:
             cause = _hidden_cause(name, place)
             text = f"{cause.text}, which starts with another seed in each run"
             found.insert(0, Cause(text, cause.advice, cause.where))
+    seeds = (each.seeds[0] if each.seeds else {} for each in (one, two))
+    if not found:
+        found += map(_unseeded_cause, _differing(*seeds))
     return found or [
         Cause(
             "two equal runs differ: something depends on the time, on the process, or on random"
@@ -96,6 +99,17 @@ def find_irreproducible(run: RunRecords, again: RunRecords) -> list[Cause]:
             "Look for the clock, for os.getpid, and for generators without a seed",
         )
     ]
+
+
+def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    return [name for name in one if one[name] != other.get(name)]
+
+
+def _unseeded_cause(name: str) -> Cause:
+    return Cause(
+        f"the generator of {name} is not seeded when the job begins",
+        "Seed it at the start of the program",
+    )
 
 
 def _clock_causes(run: RunRecords) -> Iterator[Cause]:
@@ -107,7 +121,6 @@ def _clock_causes(run: RunRecords) -> Iterator[Cause]:
         what = {
             "os.getpid": "the number of the process",
             "os.urandom": "random numbers of the system",
-            "random.SystemRandom": "random numbers of the system",
         }.get(each["clock"], "the time")
         yield Cause(
             f"a result depends on {what}: the program calls {each['clock']}",

@@ -19,6 +19,7 @@ class WorkerRecords:
     hidden   the hidden state by name, before each share and behind each step
     places   what is known of a name of hidden state
     clocks   calls of the clock
+    seeds    by call of `steps`: the states of the global generators
     """
 
     member: int
@@ -27,6 +28,7 @@ class WorkerRecords:
     hidden: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
     places: dict[str, dict[str, str]] = field(default_factory=dict)
     clocks: list[dict[str, Any]] = field(default_factory=list)
+    seeds: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -64,6 +66,9 @@ def _read_worker(member: int, lines: Iterator[dict[str, Any]]) -> WorkerRecords:
     for line in lines:
         if "place" in line:
             found.places.setdefault(line["place"], line)
+            continue
+        if "seeds" in line:
+            found.seeds.append(line["seeds"])
             continue
         if "clock" in line:
             found.clocks.append(line)

@@ -238,6 +238,7 @@ def subset_of_each_epoch() -> None:
 
     import ddl_torch.elastic as elastic
 
+    random.seed(2)
     model, data = make_net(), Samples()
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     job = elastic.Job(model, optimizer, batch=8, logical=4)
