@@ -191,7 +191,9 @@ class Runner:
             process.returncode = code
             with output:
                 output.seek(0)
-                return self._read(name, place, code, output.read())
+                records = self._read(name, place, code, output.read())
+            say(f"{name}: {records.steps} steps")
+            return records
 
         return finish
 

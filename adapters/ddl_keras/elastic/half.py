@@ -116,7 +116,7 @@ class Half(Flat):
 
     def held(self) -> list[Any]:
         """Return the parts of the job's state."""
-        return [self.model, self.model.optimizer, *self._named().values()]
+        return [self.model.optimizer, *self._named().values(), *self._metrics]
 
     @property
     def walked(self) -> list[Any]:
