@@ -104,10 +104,8 @@ class Recorder:
         """The share has been computed."""
         if _clock:
             _clock.is_in_share = False
-        name_gradients = getattr(framework, "name_gradients", None)
-        named: dict[str, Any] = name_gradients(share) if name_gradients else {}
-        self._share["gradients"] = {name: _crc(each) for name, each in named.items()}
-        self._share["all"] = digest_share(share)[:16]
+        digest = digest_share(framework.tensors(share))
+        self._share["tensors"] = {name: f"{each:08x}" for name, each in digest.tensors.items()}
         self._write(self._share)
 
     def committed(self, step: int, framework: Framework, threads: Sequence[str]) -> None:

@@ -59,9 +59,9 @@ def _differences(run: str, alone: WorkerRecords, other: WorkerRecords) -> Iterat
     """Yield the first difference in the shares, and the first one in the steps."""
     for key in sorted(other.shares.keys() & alone.shares.keys()):
         one, two = alone.shares[key], other.shares[key]
-        if (one.get("batch"), one.get("all")) != (two.get("batch"), two.get("all")):
-            is_batch = one.get("batch") != two.get("batch")
-            tensor = "" if is_batch else first_name(one["gradients"], two["gradients"])
+        is_batch = one["batch"] != two["batch"]
+        tensor = first_name(one["tensors"], two["tensors"])
+        if is_batch or tensor:
             what = BATCH if is_batch else GRADIENT
             yield Difference(run, *(key[0], other.member, key[1]), what, tensor, alone, other)
             break

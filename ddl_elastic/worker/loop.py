@@ -35,7 +35,7 @@ from ddl_elastic.shares.loading import (
 )
 from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
-from ddl_elastic.step.digest import digest_share
+from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
 from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
@@ -574,11 +574,15 @@ class ElasticStep:
         unless the program keeps something from the first time."""
         loop = self._loop
         yield from self._share(0, lambda: self._loader.read(0, 0))
-        first, marks = digest_share(self._computed or []), loop.checks.marks()
+        first, marks = self._digest(), loop.checks.marks()
         loop.framework.free(self._computed or [])
         yield from self._share(0, lambda: self._loader.read(0, 0))
-        if digest_share(self._computed or []) != first:
+        if self._digest() != first:
             loop.checks.differs(marks)
+
+    def _digest(self) -> ShareDigest:
+        """Return the digest of the share that was computed last."""
+        return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
 
     def _pass_by(self) -> None:
         """Of a call that is over, or about to be. What the program does with these numbers is

@@ -45,7 +45,7 @@ class Half(Flat):
         self.unseen = _read(self._metrics)
         self.reset_metrics()
         averaged = [*model.trainable_variables, *buffers]
-        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in averaged]
+        specs = [Spec(tuple(each.shape), np.dtype(each.dtype), name=each.path) for each in averaged]
         specs += [Spec(each.shape, each.dtype, "sum") for each in self.unseen]
         self.lay_out(specs)
 
@@ -123,12 +123,6 @@ class Half(Flat):
         """The layers of the program's own classes, which may have a state besides."""
         layers = [self.model, *self.model._flatten_layers()]
         return [each for each in layers if not type(each).__module__.startswith("keras.")]
-
-    def name_gradients(self, share: Any) -> dict[str, Any]:
-        """Return the gradients of a share by the names of their variables."""
-        variables = self.model.trainable_variables
-        parts = share.parts[: len(variables)]
-        return {v.path: part.reshape(-1) for v, part in zip(variables, parts, strict=True)}
 
     # ---- the state ----
 

@@ -15,7 +15,7 @@ docs/elastic/ tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, Literal
 
@@ -176,6 +176,15 @@ class Half(Loading):
         share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
         return share
 
+    def tensors(self, share: Any) -> Iterator[tuple[str, protocol.Array]]:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for bucket, parts in zip(self._gradients.buckets, share.parts, strict=True):
+            for parameter, part in zip(bucket, parts, strict=True):
+                yield names[parameter], part.numpy()
+        for section in share.buffers:
+            yield f"buffers of {section.array.dtype}", section.array
+        yield "loss", share.numbers
+
     def free(self, share: Any) -> None:
         self._shares.free(share)
 
@@ -219,16 +228,6 @@ class Half(Loading):
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the parameters."""
         return [tuple(each.shape) for each in self.model.parameters()]
-
-    def name_gradients(self, share: Share) -> dict[str, Any]:
-        """Return the gradients of a share by the names of their parameters."""
-        names = {each: name for name, each in self.model.named_parameters()}
-        pairs = zip(self._gradients.buckets, share.parts, strict=True)
-        return {
-            names[parameter]: part.detach().cpu().contiguous().numpy().reshape(-1)
-            for bucket, parts in pairs
-            for parameter, part in zip(bucket, parts, strict=True)
-        }
 
     # ---- the state ----
 
