@@ -29,6 +29,7 @@ from ddl_launch.errors import CommandError
 
 STEPS, LIMIT = 20, 600.0
 WORKERS = 3
+REPLACED = f"with {WORKERS} workers of which two are replaced"
 KEEPS, BREAKS, FAILED = 0, 1, 2  # exit codes
 _TIMED_OUT = 124
 
@@ -252,7 +253,7 @@ class Verification:
         steps = min(self._steps, alone.steps)
         tried = [alone.name]
         for start in self._others(steps):
-            failure: RunFailed | None = None
+            failure: RunFailed | str | None = None
             try:
                 records = start()
             except RunFailed as error:
@@ -260,7 +261,7 @@ class Verification:
             difference = first_difference(alone, records)
             if difference:
                 return self._break(difference, self._find_causes(alone, records, difference))
-            if failure:
+            if failure or (failure := self._find_gap(alone, records)):
                 return self._fail(failure)
             tried.append(records.name)
         print(
@@ -273,11 +274,10 @@ class Verification:
         """Return what starts each run that is compared with the first one."""
         run = self._runner.run
         strikes = {"0": steps // 4, "1": steps // 2}
-        replaced = f"with {WORKERS} workers of which two are replaced"
         return [
             self._elsewhere,
             lambda: run(f"with {WORKERS} workers", WORKERS, steps),
-            lambda: run(replaced, WORKERS, steps, strikes=strikes),
+            lambda: run(REPLACED, WORKERS, steps, strikes=strikes),
             lambda: self._resume(steps),
         ]
 
@@ -285,10 +285,19 @@ class Verification:
         """Continue from the checkpoint in the middle, with two workers."""
         copy = self._runner.folder / "resumed"
         shutil.copytree(self._checkpoints, copy)
-        for manifest in copy.rglob("checkpoint-*.json"):
+        for manifest in copy.rglob("steps-*.json"):
             if int(manifest.stem.split("-")[1]) > steps // 2:
                 manifest.unlink()
         return self._runner.run("with 2 workers from a checkpoint", 2, steps, checkpoints=copy)
+
+    def _find_gap(self, alone: RunRecords, other: RunRecords) -> str:
+        """Return what a run has not tried; "" if it has tried all."""
+        if not {n for each in other.workers for n in each.steps} & {*alone.workers[0].steps}:
+            return f"the run {other.name} has none of the steps of the first run"
+        joined = [each for each in other.workers if each.member >= WORKERS and each.steps]
+        if other.name == REPLACED and len(joined) < 2:
+            return f"only {len(joined)} of 2 workers has joined in time; try more --steps"
+        return ""
 
     def _find_causes(
         self, alone: RunRecords, other: RunRecords, difference: Difference

@@ -82,7 +82,7 @@ class Recorder:
         self._roots: Callable[[], tuple[Iterable[Root], Iterable[Any]]] = lambda: ((), ())
         self._share: dict[str, Any] = {}
         if _clock:
-            _clock.write = self._write
+            _clock.write_to(self._write)
 
     def look_at(self, roots: Callable[[], tuple[Iterable[Root], Iterable[Any]]]) -> None:
         """Record this hidden state from now on. `roots` returns where it is, and the parts of the
@@ -204,6 +204,7 @@ class _Clock:
     write: Callable[[Mapping[str, Any]], None] | None = None
     is_in_share: bool = False
     seen: set[tuple[str, str, bool]] = field(default_factory=set)
+    early: list[dict[str, Any]] = field(default_factory=list)  # before there was a recorder
 
     def note(self, name: str) -> None:
         frame = sys._getframe(2)
@@ -213,9 +214,20 @@ class _Clock:
             return
         where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         call = (name, where, self.is_in_share)
-        if self.write and call not in self.seen:
+        if call not in self.seen:
             self.seen.add(call)
-            self.write({"clock": name, "where": where, "in_share": self.is_in_share})
+            line = {"clock": name, "where": where, "in_share": self.is_in_share}
+            if self.write:
+                self.write(line)
+            else:
+                self.early.append(line)
+
+    def write_to(self, write: Callable[[Mapping[str, Any]], None]) -> None:
+        """Write all calls, including those before."""
+        self.write = write
+        for line in self.early:
+            write(line)
+        self.early.clear()
 
 
 _clock: _Clock | None = None
