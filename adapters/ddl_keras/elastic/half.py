@@ -54,6 +54,12 @@ class Half(Flat):
         self.totals = [each.copy() for each in self.unseen]
         self.write_metrics(self.totals)
 
+    def keep_last_metrics(self) -> None:
+        """They have seen the last step only: of a worker that joined with this step, before which
+        the others have reset theirs."""
+        self.totals = [*map(np.add, self.unseen, self._added)]
+        self.write_metrics(self.totals)
+
     def write_metrics(self, values: Sequence[Values]) -> None:
         """Set the variables of all metrics."""
         _write(self._metrics, values)
@@ -105,7 +111,8 @@ class Half(Flat):
         self._gradients, found = found[:count], found[count:]
         count = len(found) - len(self.totals)
         self._buffers.commit(found[:count])
-        self.totals = [*map(np.add, self.totals, found[count:])]
+        self._added = found[count:]
+        self.totals = [*map(np.add, self.totals, self._added)]
         self.write_metrics(self.totals)
         self._seed()
 

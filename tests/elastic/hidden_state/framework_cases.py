@@ -31,6 +31,20 @@ def callback_of_keras() -> None:
     )
 
 
+@case("metrics of Keras", is_right=True)
+def metrics_of_keras() -> None:
+    """Workers join in the first step of an epoch, too."""
+    import keras
+
+    import ddl_keras.elastic as elastic
+
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    x = Samples(16).x
+    elastic.fit(model, elastic.Arrays(x, x[:, :1]), batch=8, logical=4, epochs=12)
+
+
 @case(
     "key of JAX",
     r"time",
