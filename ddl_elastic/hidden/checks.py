@@ -36,7 +36,7 @@ _CALLBACK = "In an elastic job use a schedule of the optimizer, or a callback wi
 
 
 class Checks:
-    """Those of one job.
+    """The checks of one job.
 
     framework  see ddl_elastic.frameworks.protocol.Framework
     report     is called with a sentence about each finding

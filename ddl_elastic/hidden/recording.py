@@ -31,7 +31,7 @@ from ddl_elastic.hidden.source import is_made_again, locate
 from ddl_elastic.hidden.walk import Item, Root, Walk, is_user_code
 from ddl_elastic.step.digest import digest_share
 
-PATIENCE = 30.0  # seconds for which a step waits for a joining worker
+JOIN_LIMIT = 30.0  # seconds for which a step waits for a joining worker
 PAUSE = 0.05  # seconds of a step in which a worker catches up
 
 
@@ -189,7 +189,7 @@ def _crc(array: Any) -> str:
 
 
 def _wait(until: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + JOIN_LIMIT
     while not until() and time.monotonic() < end:
         time.sleep(0.01)
 

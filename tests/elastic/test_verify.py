@@ -24,10 +24,17 @@ DDL = [sys.executable, "-m", "ddl_launch.commands", "elastic"]
 LIMIT = 240  # seconds, on a busy machine
 QUICK = ["plain", "own generator"]
 ENVIRONMENT = {"KERAS_BACKEND": "jax"}
-KEEPING = sorted(name for name, each in CASES.items() if not each.causes)
-WARNINGS = "part of the job's state|other bits when it is computed again|has changed the number"
-# What a normal run does not warn of: it cannot be told from a state that does no harm.
-NOT_WARNED = {"averaged weights in a list"}
+WARNINGS = (
+    "is not part of the job's state|has changed the number|is refused: it computes other bits"
+)
+# What a normal run does not warn of. The first is state only if the cache depends on more than the
+# index; the others keep the law in workers that `ddl elastic run` has started.
+NOT_WARNED = {
+    "cache of augmented samples",
+    "hash of a name",
+    "order of a set",
+    "subset of each epoch",
+}
 
 
 def find_program(name: str) -> Path:
@@ -61,3 +68,20 @@ def test_verify_names_the_cause_of_each_case(run_program: Any, tmp_path: Path, n
         pytest.importorskip("keras")
         pytest.importorskip("jax")
     verify(run_program, tmp_path, name)
+
+
+def count_warnings(run_program: Any, folder: Path, name: str) -> int:
+    """Return the number of warnings of a normal run with two workers."""
+    command = [*DDL, "run", "-n", "2", "--quiet", find_program(name), name]
+    done = run_program(command, cwd=folder, env=ENVIRONMENT, limit=LIMIT).expect_success()
+    return len(re.findall(WARNINGS, done.out + done.err))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_run_warns_of_hidden_state_alone(run_program: Any, tmp_path: Path, name: str) -> None:
+    if find_program(name).name == "framework_cases.py":
+        pytest.importorskip("keras")
+        pytest.importorskip("jax")
+    is_hidden = bool(CASES[name].causes) and name not in NOT_WARNED
+    assert bool(count_warnings(run_program, tmp_path, name)) == is_hidden

@@ -130,10 +130,9 @@ def fit(
         for share in step:
             step.run(share)
         half.update()
-        if epoch != (current := bisect_right(ends, step.number)):
-            epoch = current  # a newcomer learns only now which step it is in
-            if step.number == ([0, *ends])[epoch]:
-                half.keep_last_metrics()
+        epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
+        if step.number == ([0, *ends])[epoch]:  # what was reset before may have been loaded since
+            half.keep_last_metrics()
         calls.on_train_batch_end(step.number, evaluation.results(model))
         if step.number + 1 == ends[epoch]:
             logs = end_epoch()

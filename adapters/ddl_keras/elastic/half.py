@@ -55,8 +55,8 @@ class Half(Flat):
         self.write_metrics(self.totals)
 
     def keep_last_metrics(self) -> None:
-        """They have seen the last step only: of a worker that joined with this step, before which
-        the others have reset theirs."""
+        """Forget what the metrics have seen before the last step. A worker that joins with this
+        step, or resumes, has loaded a state from before the reset."""
         self.totals = [*map(np.add, self.unseen, self._added)]
         self.write_metrics(self.totals)
 

@@ -24,7 +24,7 @@ def callback_of_keras() -> None:
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
-    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.7, patience=3, min_delta=10.0)
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.7, 3, min_delta=10.0)
     x = Samples(16).x
     elastic.fit(
         model, elastic.Arrays(x, x[:, :1]), batch=8, logical=4, epochs=12, callbacks=[plateau]
