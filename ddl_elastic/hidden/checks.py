@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each job checks while it runs: whether the program has state that joining workers lack.
+"""Checks of each job while it runs: whether the program has state that joining workers lack.
 
 Before the first step each worker computes the reference share twice. The second time it has other
 bits only if the program keeps something from the first time.
@@ -53,14 +53,14 @@ class Checks:
         self._reported: set[str] = set()
 
     def begin(self, data: Any, collate: Any, frame: FrameType | None) -> None:
-        """A call of `steps` with this data begins, in this frame or in one that has called it."""
+        """Begin a call of `steps` with this data, in this frame or in one that has called it."""
         self._data, self._frame = [data, collate], frame
         self._steps, self._next, self._before = 0, FIRST, {}
         if not self._threads:
             self._threads = self._count_threads()
 
     def end(self) -> None:
-        """The call is over: its variables are released."""
+        """Release the variables of a call that is over."""
         self._data, self._frame, self._before = [], None, {}
 
     def roots(self) -> tuple[Iterable[Root], Iterable[Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker of `ddl elastic verify` writes down: digests of all that it computes.
+"""Records of the workers of `ddl elastic verify`: digests of all that they compute.
 
 Each worker has a file of lines of JSON. A line is one of:
     share   of a logical worker in a step: its batch, its gradients, and the hidden state before it
@@ -91,17 +91,17 @@ class Recorder:
         self._write({"seeds": mark_global_generators()})
 
     def begin_share(self, step: int, worker: int) -> None:
-        """A share is about to be read and computed."""
+        """Record that a share is about to be read and computed."""
         self._share = {"share": [step, worker], **self._hidden()}
         if _clock:
             _clock.is_in_share = True
 
     def read(self, batch: Any) -> None:
-        """Its batch has been read."""
+        """Record the batch of the share."""
         self._share["batch"] = mark_batch(batch)
 
     def computed(self, framework: Framework, share: Share) -> None:
-        """The share has been computed."""
+        """Record what the share has computed."""
         if _clock:
             _clock.is_in_share = False
         digest = digest_share(framework.tensors(share))
@@ -109,7 +109,7 @@ class Recorder:
         self._write(self._share)
 
     def committed(self, step: int, framework: Framework, threads: Sequence[str]) -> None:
-        """The program has done all that belongs to the step. `threads`: their number now, and when
+        """Record the state behind a step. `threads`: their number now, and when
         the job began."""
         state = {name: _crc(each.data) for name, each in framework.state().items()}
         loss = float(framework.loss).hex()

@@ -63,7 +63,7 @@ class Item:
 
 @dataclass
 class Root:
-    """Where a walk begins: an object, or a function's or module's variables."""
+    """The start of a walk: an object, or a function's or module's variables."""
 
     room: str
     name: str

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class WorkerRecords:
-    """What one worker has recorded.
+    """The records of one worker.
 
     shares   by step and logical worker
     steps    by number
@@ -33,7 +33,7 @@ class WorkerRecords:
 
 @dataclass
 class RunRecords:
-    """What all workers of one run have recorded.
+    """The records of all workers of one run.
 
     name  of the run, for messages
     """

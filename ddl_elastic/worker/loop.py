@@ -238,7 +238,7 @@ class Loop:
             self.stop()
 
     def _report_hidden(self, text: str) -> None:
-        """Raises RuntimeError if the job is strict."""
+        """Warn of hidden state. Raises RuntimeError if the job is strict."""
         if self._strict:
             raise RuntimeError(text)
         if self.is_writer:

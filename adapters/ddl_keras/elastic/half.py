@@ -127,7 +127,7 @@ class Half(Flat):
 
     @property
     def walked(self) -> list[Any]:
-        """The layers of the program's own classes, which may have a state besides."""
+        """The layers of the program's own classes, which may have a state besides the job's."""
         layers = [self.model, *self.model._flatten_layers()]
         return [each for each in layers if not type(each).__module__.startswith("keras.")]
 

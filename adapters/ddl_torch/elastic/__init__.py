@@ -222,7 +222,7 @@ class Half(Loading):
 
     @property
     def walked(self) -> list[Any]:
-        """What may have a state besides."""
+        """The objects that may have a state besides the job's."""
         return [self.model, self.loss_function] if self.loss_function else [self.model]
 
     def shapes(self) -> list[tuple[int, ...]]:
