@@ -16,6 +16,7 @@ from ddl_elastic.hidden.marks import CONTAINERS, is_generator, is_position, is_t
 DEPTH = 6  # objects in each other
 ELEMENTS = 64  # of a container in which objects are looked for
 ITEMS = 4000  # at most
+LARGE = 10_000  # elements of a container that is taken as a whole
 
 # Packages whose objects are not a program's state, or are looked at in another way.
 _SKIPPED = {
@@ -57,8 +58,11 @@ class Item:
 
     @property
     def mark(self) -> str:
-        """A digest of the present value."""
-        return mark(self.value.state_dict() if self.kind == "stateful" else self.value)
+        """A digest of the present value; "" if it cannot be read."""
+        try:
+            return mark(self.value.state_dict() if self.kind == "stateful" else self.value)
+        except Exception:  # of the program's object
+            return ""
 
 
 @dataclass
@@ -157,6 +161,8 @@ class Walk:
 
     def _without_known(self, value: Any) -> Any:
         """Return a container without the parts of the job's state; None if it has nothing else."""
+        if len(value) > LARGE:
+            return value
         if isinstance(value, Mapping):
             own: Any = {key: each for key, each in value.items() if id(each) not in self._known}
         else:
@@ -213,6 +219,13 @@ class Walk:
 
 def classify(value: Any) -> str:
     """Return the kind of a value."""
+    try:
+        return _classify(value)
+    except Exception:  # of a program's object that computes its attributes
+        return "skipped"
+
+
+def _classify(value: Any) -> str:
     if isinstance(value, bool | int | float | complex):
         return "number"
     if isinstance(value, str | bytes | None):
