@@ -37,13 +37,15 @@ LAYERS = {
 # The same for the folders, and the modules outside them, of Python packages.
 PYTHON_LAYERS = {
     "ddl_elastic": {
-        "cli": {"job", "coordinator", "engines", "base"},
+        "cli": {"job", "verify", "coordinator", "hidden", "engines", "base"},
+        "verify": {"hidden"},
         "__init__": {"job", "coordinator", "step", "shares"},
         "job": {
             *("worker", "coordinator", "engines", "step"),
             *("storage", "shares", "frameworks", "base"),
         },
-        "worker": {"engines", "step", "storage", "shares", "frameworks", "base"},
+        "worker": {"hidden", "engines", "step", "storage", "shares", "frameworks", "base"},
+        "hidden": {"step", "frameworks", "base"},
         "coordinator": {"engines", "step", "shares", "frameworks", "base"},
         "engines": {"frameworks", "base"},
         "step": {"storage", "shares", "frameworks", "base"},

@@ -17,6 +17,7 @@ from pathlib import Path
 _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
 _CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
+_RECORDING = "DDL_ELASTIC_RECORDING"  # of workers of `ddl elastic verify`
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 _taken: mmap.mmap | None = None  # of a worker: a flag in memory that forked children share
@@ -165,6 +166,27 @@ def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[st
 def checkpoint_folder(number: int) -> str | None:
     """For this process's job of this number, if it names none itself."""
     return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
+
+
+def with_recording(text: str, hash_seed: int) -> dict[str, str]:
+    """The environment of a run whose workers record what they compute, as `recording` returns it.
+    libddl's own settings stay."""
+    return {**os.environ, _RECORDING: text, "PYTHONHASHSEED": str(hash_seed)}
+
+
+def record(text: str) -> None:
+    """Have the workers that this process starts record what they compute."""
+    os.environ[_RECORDING] = text
+
+
+def recording() -> str:
+    """Return how this worker is to record what it computes; "" if it is not."""
+    return os.environ.get(_RECORDING, "")
+
+
+def use_cores(count: int) -> None:
+    """Let this process, and those that it starts, run on this many of its cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 def is_agent_taken() -> bool:

@@ -22,6 +22,7 @@ from ddl_elastic.cli.agent import (
     read_token,
 )
 from ddl_elastic.cli.resume import add_resume, check, run_job
+from ddl_elastic.cli.verify import add_verify
 from ddl_elastic.coordinator.control import ControlError, scale
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.coordinator.job_file import JobFile
@@ -32,6 +33,7 @@ from ddl_elastic.engines.dialed import DialedEngine
 from ddl_elastic.engines.hosts import HostAgents
 from ddl_elastic.engines.local import LocalEngine
 from ddl_elastic.engines.ray_cluster import RayAgents
+from ddl_elastic.hidden.recording import watch_clock
 from ddl_elastic.job import parse_workers
 from ddl_launch.errors import CommandError
 from ddl_launch.hosts import parse_hosts
@@ -152,6 +154,7 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
     run.set_defaults(run=_run)
     add_agent(commands)
     add_resume(commands)
+    add_verify(commands, lambda words: _run(run.parse_args(words[1:])))
     scaled = commands.add_parser(
         "scale",
         help="have a job that runs on this machine have more or fewer workers",
@@ -207,6 +210,8 @@ def _stay(
         raise CommandError(f"--preload {arguments.preload}: {error}") from None
 
     def work(spec: AgentSpec, channel: Channel) -> None:
+        if environment.recording():
+            watch_clock()
         program.work(spec, channel, arguments.program, arguments.arguments, secret, traces)
 
     return LocalEngine(work, workers, arguments.threads)

@@ -224,6 +224,11 @@ class Membership:
             self._receive(newer)
 
     @property
+    def has_plan(self) -> bool:
+        """Whether there is a plan whose comm this rank holds."""
+        return self._plan is not None and self._plan.is_ready
+
+    @property
     def ends_job(self) -> bool:
         """Whether the plan is agreed on by which the last member leaves."""
         return self.is_agreed and self._plan is not None and not self._plan.members

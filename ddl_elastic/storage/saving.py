@@ -56,7 +56,12 @@ _jobs = itertools.count()  # of this process; all workers of a program count ali
 def policy_find(location: str | None, every: int, keep: int) -> Policy | None:
     """For a program's next job, which names this place for its checkpoints; None: where the one
     who runs the program has said, or nowhere. Raises ValueError and ImportError."""
-    where = location or environment.checkpoint_folder(next(_jobs))
+    if recording := environment.recording():  # the program's own checkpoints stay as they are
+        told = json.loads(recording)
+        where = told["checkpoints"] and f"{told['checkpoints']}/{next(_jobs)}"
+        every = told["every"]
+    else:
+        where = location or environment.checkpoint_folder(next(_jobs))
     return Policy(storage_at(where), every, keep) if where else None
 
 

@@ -7,17 +7,21 @@ when the step is agreed on, and after a death it yields the adopted shares.
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from ddl_core import Comm
 from ddl_elastic.frameworks.protocol import Array, Framework, Ready, Share, State, Summed, digest
+from ddl_elastic.hidden.checks import Checks
+from ddl_elastic.hidden.recording import Recorder, find_recording
 from ddl_elastic.shares.assign import assign
 from ddl_elastic.shares.balance import assigned
 from ddl_elastic.shares.loading import (
@@ -31,6 +35,7 @@ from ddl_elastic.shares.loading import (
 )
 from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
+from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
 from ddl_elastic.step.step import PlainArrays, RankGroup, Recovery, Step
@@ -46,6 +51,8 @@ from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
 WATCHDOG = 10.0  # seconds, the default
+
+_log = logging.getLogger("ddl_elastic")
 
 
 # From a step, the number of ranks and that of logical workers: by worker, its rank.
@@ -76,6 +83,7 @@ class Loop:
     reporter  tells how it goes
     policy    of checkpoints: the loop begins with the newest one, if there is one
     beside    whether the program changes nothing between two steps, see saving.Saver
+    strict    whether hidden state is an error instead of a warning, see hidden/checks.py
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -95,8 +103,10 @@ class Loop:
         reporter: Reporter | None = None,
         policy: Policy | None = None,
         beside: bool = False,
+        strict: bool = False,
     ) -> None:
         self.framework = framework
+        self.checks, self._strict = Checks(framework, self._report_hidden), strict
         self.batch, self.logical, self.seed = batch, logical, seed
         self.reporter = reporter or Reporter()
         self._owners = owners
@@ -124,6 +134,8 @@ class Loop:
         self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
         self._checkpoint = ""  # which one that was
+        recording = find_recording()
+        self.recorder = Recorder(recording, self.group.member) if recording else None
 
     def steps(
         self,
@@ -150,6 +162,10 @@ class Loop:
             self._numbers = {**counts, **self._constants}
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
+        self.checks.begin(data, collate, sys._getframe(1))
+        if self.recorder:
+            self.recorder.look_at(self.checks.roots)
+            loader_workers = 0  # so that the data set is in this process
         begin = self._planned
         self._planned += number
         self._resume()
@@ -161,6 +177,17 @@ class Loop:
 
     def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
         self._call += 1
+        try:
+            yield from self._run_call(loader, span)
+        finally:
+            self.checks.end()
+        # What the program draws before the next call is the same on all ranks, and on those that
+        # have passed this call by.
+        self.framework.seed(share_seed(self.seed, span.stop, self.logical + 1))
+        if self.recorder and self._next >= self.recorder.steps:
+            raise SystemExit(0)
+
+    def _run_call(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
         if self.has_missed(self._call):
             return
         if not self.is_new:
@@ -179,6 +206,9 @@ class Loop:
                     )
                 if self._arrival:
                     break
+                self.checks.committed()
+                if self.recorder:
+                    self._record(step.number)
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
                 if self._writers:
@@ -197,6 +227,22 @@ class Loop:
         finally:
             self._past.leave()
             loader.close()
+
+    def _record(self, number: int) -> None:
+        """Write down what the step has come to, for `ddl elastic verify`, which ends the program
+        after some steps."""
+        assert self.recorder
+        self.recorder.committed(number, self.framework, self.checks.threads)
+        self.recorder.strike(number, self.group)
+        if number + 1 >= self.recorder.steps:
+            self.stop()
+
+    def _report_hidden(self, text: str) -> None:
+        """Warn of hidden state. Raises RuntimeError if the job is strict."""
+        if self._strict:
+            raise RuntimeError(text)
+        if self.is_writer:
+            _log.warning(text)
 
     def stop(self) -> None:
         """The present step is the last one. All ranks call this in the same step."""
@@ -497,7 +543,7 @@ class ElasticStep:
         loop, framework = self._loop, self._loop.framework
         if loop.awaits_admission:
             framework.result()
-            yield from self._share(0, self._loader.read(0, 0))
+            yield from self._reference()
             self._admission = loop.admit(self._computed or [])
             loop.load_resumed()
         if not loop.arrives(self._stop):
@@ -513,7 +559,7 @@ class ElasticStep:
             )
             for worker in self._step.shares():
                 began = time.monotonic()
-                yield from self._share(worker, self._loader.take(self.number, worker))
+                yield from self._share(worker, partial(self._loader.take, self.number, worker))
                 loop.reporter.computed(time.monotonic() - began)
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
@@ -522,6 +568,21 @@ class ElasticStep:
         framework.apply()
         loop.advance(self._step, trained=True)
         self.is_agreed = True
+
+    def _reference(self) -> Iterator[Any]:
+        """Yields the batch by which ranks are admitted, twice: the same share has the same bits,
+        unless the program keeps something from the first time."""
+        loop = self._loop
+        yield from self._share(0, lambda: self._loader.read(0, 0))
+        first, marks = self._digest(), loop.checks.marks()
+        loop.framework.free(self._computed or [])
+        yield from self._share(0, lambda: self._loader.read(0, 0))
+        if self._digest() != first:
+            loop.checks.differs(marks)
+
+    def _digest(self) -> ShareDigest:
+        """Return the digest of the share that was computed last."""
+        return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
 
     def _pass_by(self) -> None:
         """Of a call that is over, or about to be. What the program does with these numbers is
@@ -540,9 +601,15 @@ class ElasticStep:
             self.number = loop.position["next"]
             self._loader.seek(self.number)
 
-    def _share(self, worker: int, batch: Any) -> Iterator[Any]:
+    def _share(self, worker: int, read: Callable[[], Any]) -> Iterator[Any]:
         """Yields the batch of a worker's share, and expects that it is computed."""
         loop, framework = self._loop, self._loop.framework
+        recorder = loop.recorder if self._step else None
+        if recorder:
+            recorder.begin_share(self.number, worker)
+        batch = read()
+        if recorder:
+            recorder.read(batch)
         framework.seed(share_seed(loop.seed, self.number, worker))
         framework.begin(worker)
         self.worker, self._computed = worker, None
@@ -571,5 +638,8 @@ class ElasticStep:
         if self._step is None:  # the share by which ranks are admitted
             self._computed = compute(None)
             return
-        self._computed = compute(self._step.early(self.worker))
+        ready = None if self._loop.recorder else self._step.early(self.worker)
+        self._computed = compute(ready)
+        if self._loop.recorder:
+            self._loop.recorder.computed(self._loop.framework, self._computed)
         self._step.add(self.worker, self._computed)

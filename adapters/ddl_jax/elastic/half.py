@@ -48,6 +48,7 @@ class Half(Flat):
             gradients, extra = jax.tree.unflatten(form, leaves)
             return update_fn(state, gradients, extra) if has_extra else update_fn(state, gradients)
 
+        self.walked = [grad_fn, update_fn]  # which may have a state besides
         self._compute, self._update = jax.jit(compute), jax.jit(update)
         self.lay_out([Spec(each.shape, each.dtype) for each in leaves])
         pins.tell_device()
@@ -79,6 +80,10 @@ class Half(Flat):
         updated = jax.block_until_ready(self._update(self.model, self._tensors))
         elastic_state.check(updated, self.model)
         self.model = updated
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state; see ddl_elastic/hidden/."""
+        return [self.model, *jax.tree.leaves(self.model)]
 
     # ---- the state ----
 

@@ -66,6 +66,7 @@ def fit(
     checkpoint: str | None = None,
     every: int = 100,
     keep: int = 3,
+    strict: bool = False,
 ) -> Any:
     """Instead of model.fit, in all processes of the job; returns the same History.
 
@@ -77,6 +78,7 @@ def fit(
     validation_data   as `data`; evaluated by all processes together after each epoch
     comm       of the processes of the job; None: those that `ddl elastic run` has started, else as
                ddl_core.init finds them
+    strict     whether hidden state is an error instead of a warning
     batch, logical, seed, threads, collate, watchdog, checkpoint, every, keep: as of ddl_elastic.Job
     """
     pin(threads)
@@ -90,7 +92,9 @@ def fit(
         seed=seed,
         watchdog=watchdog,
         policy=policy_find(checkpoint, every, keep),
+        strict=strict,
     )
+    loop.checks.callbacks = list(callbacks)
     sampler = Sampler(count_samples(data), batch, logical, seed)
     ends = [sampler.steps(epoch + 1) for epoch in range(epochs)]
     size = validation_batch or batch // logical
@@ -127,6 +131,8 @@ def fit(
             step.run(share)
         half.update()
         epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
+        if step.number == ([0, *ends])[epoch]:  # what was reset before may have been loaded since
+            half.keep_last_metrics()
         calls.on_train_batch_end(step.number, evaluation.results(model))
         if step.number + 1 == ends[epoch]:
             logs = end_epoch()

@@ -45,13 +45,19 @@ class Half(Flat):
         self.unseen = _read(self._metrics)
         self.reset_metrics()
         averaged = [*model.trainable_variables, *buffers]
-        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in averaged]
+        specs = [Spec(tuple(each.shape), np.dtype(each.dtype), name=each.path) for each in averaged]
         specs += [Spec(each.shape, each.dtype, "sum") for each in self.unseen]
         self.lay_out(specs)
 
     def reset_metrics(self) -> None:
         """They have seen nothing."""
         self.totals = [each.copy() for each in self.unseen]
+        self.write_metrics(self.totals)
+
+    def keep_last_metrics(self) -> None:
+        """Forget what the metrics have seen before the last step. A worker that joins with this
+        step, or resumes, has loaded a state from before the reset."""
+        self.totals = [*map(np.add, self.unseen, self._added)]
         self.write_metrics(self.totals)
 
     def write_metrics(self, values: Sequence[Values]) -> None:
@@ -105,12 +111,25 @@ class Half(Flat):
         self._gradients, found = found[:count], found[count:]
         count = len(found) - len(self.totals)
         self._buffers.commit(found[:count])
-        self.totals = [*map(np.add, self.totals, found[count:])]
+        self._added = found[count:]
+        self.totals = [*map(np.add, self.totals, self._added)]
         self.write_metrics(self.totals)
         self._seed()
 
     def update(self) -> None:
         self._update(self._gradients)
+
+    # ---- what is looked at for hidden state, see ddl_elastic/hidden/ ----
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state."""
+        return [self.model.optimizer, *self._named().values(), *self._metrics]
+
+    @property
+    def walked(self) -> list[Any]:
+        """The layers of the program's own classes, which may have a state besides the job's."""
+        layers = [self.model, *self.model._flatten_layers()]
+        return [each for each in layers if not type(each).__module__.startswith("keras.")]
 
     # ---- the state ----
 

@@ -40,6 +40,11 @@ class Half(Flat):
         self.gradients: list[tf.Tensor] = []
         self.random_seed = tf.zeros(2, tf.int32)
 
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state; see ddl_elastic/hidden/."""
+        found = [*self._trained, *self.model.non_trainable_variables, *self._generators]
+        return [*found, self.optimizer, *getattr(self.optimizer, "variables", ())]
+
     def environment(self) -> dict[str, str]:
         return pins.describe()
 

@@ -15,8 +15,6 @@ docs/elastic/ tells what is promised, and what a program must not do.
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, Literal
@@ -28,12 +26,11 @@ import ddl_core
 from ddl_elastic.frameworks import protocol
 from ddl_elastic.storage.saving import policy_find
 from ddl_elastic.worker import joining
-from ddl_elastic.worker.loop import ElasticStep, Loop
+from ddl_elastic.worker.loop import Loop
 from ddl_torch.elastic import environment, modules
 from ddl_torch.elastic import state as elastic_state
 from ddl_torch.elastic.buffers import Buffers
 from ddl_torch.elastic.gradients import Gradients
-from ddl_torch.elastic.hidden import Hidden
 from ddl_torch.elastic.layout import Layout
 from ddl_torch.elastic.loading import Loading
 from ddl_torch.elastic.pins import pin, seed
@@ -42,8 +39,6 @@ from ddl_torch.elastic.shares import Share, Shares, add
 
 BuffersKind = Literal["average", "first"]
 BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
-
-_log = logging.getLogger("ddl_elastic")
 
 
 class Job(Loop):
@@ -88,23 +83,8 @@ class Job(Loop):
         half = Half(model, optimizer, buffers=buffers, bucket_bytes=bucket_bytes, also=also)
         options["policy"] = policy_find(checkpoint, every, keep)
         joined = {"comm": comm} if comm else joining.join()
-        super().__init__(half, **joined, batch=batch, logical=logical, seed=seed, **options)
-        known = [optimizer, *(also or {}).values()]
-        self._strict, self._hidden = strict, Hidden(model, known, self._report_hidden)
-        half.on_apply = self._hidden.committed
-
-    def steps(self, data: Any, *arguments: Any, **options: Any) -> Iterator[ElasticStep]:
-        self._hidden.begin(data, sys._getframe(1))
-        return super().steps(data, *arguments, **options)
-
-    steps.__doc__ = Loop.steps.__doc__
-
-    def _report_hidden(self, text: str) -> None:
-        """Raises RuntimeError if the job is strict."""
-        if self._strict:
-            raise RuntimeError(text)
-        if self.is_writer:
-            _log.warning(text)
+        constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
+        super().__init__(half, **joined, **constants, strict=strict, **options)
 
 
 def preload() -> None:
@@ -145,7 +125,6 @@ class Half(Loading):
         self._gradients = Gradients([], bucket_bytes)
         self._worker = 0  # whose share is computed
         self._has_begun = False
-        self.on_apply: Callable[[], object] = lambda: None  # called with each step
 
     def _look_up(self) -> None:
         """What the arrays hold. The program may freeze a parameter between two steps."""
@@ -197,6 +176,15 @@ class Half(Loading):
         share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
         return share
 
+    def tensors(self, share: Any) -> Iterator[tuple[str, protocol.Array]]:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for bucket, parts in zip(self._gradients.buckets, share.parts, strict=True):
+            for parameter, part in zip(bucket, parts, strict=True):
+                yield names[parameter], part.numpy()
+        for section in share.buffers:
+            yield f"buffers of {section.array.dtype}", section.array
+        yield "loss", share.numbers
+
     def free(self, share: Any) -> None:
         self._shares.free(share)
 
@@ -219,12 +207,27 @@ class Half(Loading):
         self.loss = float(self._result.numbers[0]) / weight
         self._gradients.apply(self._result, weight)
         self._buffers.apply(self._result)
-        self.on_apply()
 
     def update(self) -> None:
         self.optimizer.step()
         if self._schedule:
             self._schedule.step()
+
+    # ---- what is looked at for hidden state, see ddl_elastic/hidden/ ----
+
+    def held(self) -> list[Any]:
+        """Return the parts of the job's state."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return [*tensors, self.optimizer, *self._also.values()]
+
+    @property
+    def walked(self) -> list[Any]:
+        """The objects that may have a state besides the job's."""
+        return [self.model, self.loss_function] if self.loss_function else [self.model]
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+        return [tuple(each.shape) for each in self.model.parameters()]
 
     # ---- the state ----
 
