@@ -157,7 +157,6 @@ class Members:
         member.memory.told(Message(kind, fields), True)
 
     def _report(self) -> None:
-        """Report each member's steps."""
         now = time.monotonic()
         for member in self.members.values():
             if member.memory and member.memory.state == "running" and now >= member.due:

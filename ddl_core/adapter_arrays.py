@@ -45,7 +45,6 @@ class ArrayWorld(adapter.World):
         return array
 
     def _write(self, target: Any, array: Array) -> None:
-        """Replace the values of an array of the framework."""
         target[...] = array
 
     # ---- operations ----

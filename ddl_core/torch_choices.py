@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables of ddl_torch. PyTorch waits for this in every new process group, even
-of other backends, so this module imports nothing unless there is an error."""
+"""The environment variables of ddl_torch. Every new process group imports this module, even
+one of another backend. To save time, it imports nothing itself unless there is an error."""
 
 from __future__ import annotations
 

@@ -78,7 +78,6 @@ def _limit_of_files() -> int:
 
 
 def _gather(comm: Comm, value: Any) -> list[Any]:
-    """Return the values of all ranks."""
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = np.zeros(comm.size, np.int64)
     comm.allgather(np.array([text.size], np.int64), sizes)

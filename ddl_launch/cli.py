@@ -305,7 +305,6 @@ def _have_libcrypto() -> bool:
 
 
 def _environments(shared: Mapping[str, str], size: int, secret: str) -> list[dict[str, str]]:
-    """Return the environment of each rank."""
     ours, torchs = _free_ports()
     job = {
         "DDL_SIZE": str(size),

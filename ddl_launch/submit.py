@@ -182,7 +182,6 @@ spec:
 
 
 def _shape(arguments: argparse.Namespace) -> tuple[int, int]:
-    """Return the number of hosts, and of ranks on each."""
     hosts = count_hosts(arguments.nodes, arguments.racks, arguments.aisles)
     ranks, size = arguments.accelerators, arguments.n
     if hosts is None and size and ranks and size % ranks == 0:

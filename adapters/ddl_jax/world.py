@@ -86,6 +86,6 @@ def epoch() -> int:
 
 
 def at_shutdown(call: Callable[[], bool]) -> None:
-    """Register a function to call before the world is left. It returns whether it has ended all use
-    of the world that it knows of; if not, the world's comm is kept."""
+    """Register a function to call before the world is left. If it returns False, something
+    still uses the world, and the world's comm is kept."""
     joined.at_shutdown.append(call)

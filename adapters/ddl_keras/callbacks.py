@@ -245,7 +245,6 @@ _SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
 
 
 def _flat(logs: dict[str, Any]) -> dict[str, Any]:
-    """Return metrics without nested dicts."""
     flat: dict[str, Any] = {}
     for name, value in logs.items():
         flat |= _flat(value) if isinstance(value, dict) else {name: value}

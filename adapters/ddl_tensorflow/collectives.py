@@ -270,7 +270,6 @@ def _part(tensor: tf.Tensor, size: int) -> int | None:
 
 
 def _shaped(tensor: tf.Tensor, shape: Any) -> tf.Tensor:
-    """Return the tensor with its known shape set in the graph."""
     if not tf.executing_eagerly():
         tensor.set_shape(shape)
     return tensor

@@ -86,7 +86,6 @@ def add_commands(add: Add) -> None:
 
 
 def _commands() -> dict[str, _Command]:
-    """Return the commands of `ddl job` by their names."""
     act = {name: partial(_act, action=name) for name in ("pause", "resume", "cancel")}
     pause = "take all slots from jobs until they are resumed"
     resume = "continue paused jobs, and restart failed jobs from their checkpoints"
@@ -279,7 +278,6 @@ def _table(rows: list[list[str]]) -> str:
 
 
 def _rows(jobs: list[Any]) -> list[list[str]]:
-    """Return a head and a row for each job."""
     rows = [["job", "name", "state", "tenant", "tier", "slots", "step", "loss", "waits because"]]
     for job in jobs:
         loss = "" if job["loss"] is None else f"{job['loss']:.4g}"

@@ -254,7 +254,6 @@ class Service:
             self._agents.drop_others({run.name: run.held for run in self._runs.values()})
 
     def _is_free(self, slot: str, job: int) -> bool:
-        """Return whether no other run uses the slot."""
         if self._holder(slot) not in (None, job):
             return False
         names = [run.name for run in self._runs.values()]

@@ -34,7 +34,6 @@ def methods_all(slots: Sequence[PolicySlot]) -> list[Method]:
 def _policy(
     slots: Sequence[PolicySlot], cost: float, horizon: float = Settings().horizon
 ) -> Decide:
-    """Return our policy, which uses measurements only."""
     settings = Settings(horizon=horizon)
 
     def decide(active: Sequence[Running], last: Map, now: float) -> tuple[Map, float]:

@@ -168,7 +168,6 @@ class _Simulation:
         running.begun = True
 
     def _next(self) -> float:
-        """Return the time of the next event."""
         times = [self._again]
         if self._todo:
             times.append(self._todo[-1].arrival)

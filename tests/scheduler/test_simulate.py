@@ -171,7 +171,10 @@ def test_phillys_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (ADAPTDL.replace("bert,6", "vgg,6"), "line 2: the application is 'vgg'; known are ncf"),
+        (
+            ADAPTDL.replace("bert,6", "vgg,6"),
+            "line 2: the application is 'vgg'; must be one of ncf",
+        ),
         (ADAPTDL.replace("bert,6", "bert,0"), "line 2: num_replicas is '0'; must be a number >= 1"),
         (ADAPTDL.replace("107", "soon"), "line 3: time is 'soon'; must be a number >= 0"),
         (PHILLY.replace("2017-10-23 01", "monday"), "line 4: the timestamp is 'monday"),
