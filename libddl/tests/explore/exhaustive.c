@@ -123,7 +123,8 @@ int explore_all(int n, unsigned faults, size_t most, int only)
     s.v.table = calloc(s.v.slots, sizeof *s.v.table);
     s.stack = malloc(DEPTH * sizeof *s.stack);
     s.worlds = aligned_alloc(64, ((world_bytes(&widest) + 63) / 64 * 64) * (DEPTH + 1));
-    s.t = malloc(sizeof *s.t);
+    s.t = calloc(1, sizeof *s.t);
+    s.t->is_normal = true;
     double begun = seconds();
     int rc = 0, codes = 1, layout = 0;
     size_t states = 0;

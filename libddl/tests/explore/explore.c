@@ -39,15 +39,26 @@ static bool is_at_end(const model *m, world *w)
     return !world_count(m, w);
 }
 
+static const char *begin(const model *m, world *w, const trace *t)
+{
+    world_init(m, w);
+    return t->is_normal ? world_reduce(m, w) : NULL;
+}
+
+static const char *follow(const model *m, world *w, const trace *t, event e)
+{
+    const char *broken = world_apply(m, w, e);
+    return broken || !t->is_normal ? broken : world_reduce(m, w);
+}
+
 /* Replay the events that are possible, but for `n` of them from `without` on. Returns what is
  * broken, or NULL; `at`: after how many. */
 static const char *replay(const model *m, world *w, const trace *t, int without, int n, int *at)
 {
-    const char *broken = NULL;
-    world_init(m, w);
+    const char *broken = begin(m, w, t);
     for (*at = 0; *at < t->n && !broken; ++*at)
         if ((*at < without || *at >= without + n) && world_allows(m, w, t->events[*at]))
-            broken = world_apply(m, w, t->events[*at]);
+            broken = follow(m, w, t, t->events[*at]);
     if (!broken && is_at_end(m, w))
         broken = world_check_end(m, w);
     return broken;
@@ -90,14 +101,14 @@ int report(const model *m, world *w, trace *t, const char *broken)
     printf("hosts:");
     for (int i = 0; i < m->n; i++)
         printf(" %d", m->host[i]);
-    printf("%s%s; %d events:\n", m->launcher ? ", launcher" : "", m->sparse ? ", sparse" : "",
-           t->n);
+    printf("%s%s; %d events%s:\n", m->launcher ? ", launcher" : "", m->sparse ? ", sparse" : "",
+           t->n, t->is_normal ? ", and between them what reduce.c does at once" : "");
     replay(m, w, t, -1, 0, &at);
-    world_init(m, w);
+    begin(m, w, t);
     for (int i = 0; i < t->n; i++)
         if (world_allows(m, w, t->events[i])) {
             event_print(t->events[i]);
-            world_apply(m, w, t->events[i]);
+            follow(m, w, t, t->events[i]);
         }
     world_print(m, w);
     return 1;
@@ -174,7 +185,7 @@ static int explore_random(int n, unsigned faults, long schedules, uint64_t seed)
 {
     model widest = {.n = n};
     world *w = malloc(world_bytes(&widest));
-    trace *t = malloc(sizeof *t);
+    trace *t = calloc(1, sizeof *t);
     double begun = seconds();
     long events = 0, sparse = 0;
     int rc = 0;

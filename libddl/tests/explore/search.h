@@ -16,6 +16,7 @@ static const unsigned ALL_KINDS =
 typedef struct trace {
     event events[STEPS];
     int n;
+    bool is_normal; /* between states in normal form: the steps of reduce.c are not listed */
 } trace;
 
 /* Print the shortest part of the schedule that breaks this invariant. Returns 1. */
