@@ -113,7 +113,7 @@ test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Ca
 	@$(VENV)/bin/python tests/heritage.py $(FRAMEWORKS)
 
 explore: ## try schedules of a comm's members, libddl's own code over a model of the network; an hour
-	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON -DCMAKE_C_FLAGS=-march=native
+	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
 	cmake --build build/explore -j --target explore
 	build/explore/tests/explore check 3 2 20000 $$(date +%s)000000
 	build/explore/tests/explore all 3 2 100000000

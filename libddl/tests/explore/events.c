@@ -168,7 +168,9 @@ static void update(const model *m, world *w)
     able *all = ables(m, w);
     for (uint64_t left = w->stale & (UINT64_MAX >> (64 - m->n)); left; left &= left - 1) {
         int a = __builtin_ctzll(left);
+        w->n_events -= all[a].count;
         find(m, w, a, &all[a]);
+        w->n_events += all[a].count;
         w->leading = (w->leading & ~bit(a)) | (uint64_t)all[a].leads << a;
         w->waiting = (w->waiting & ~bit(a)) | (uint64_t)all[a].waits << a;
     }
@@ -187,11 +189,8 @@ static void update(const model *m, world *w)
 
 int world_count(const model *m, world *w)
 {
-    int n = 0;
     update(m, w);
-    for (int a = 0; a < m->n; a++)
-        n += ables(m, w)[a].count;
-    return n;
+    return (int)w->n_events;
 }
 
 static bool choose_pair(uint64_t set, event_type type, event *e, int *number)

@@ -63,6 +63,7 @@ struct world {
     uint64_t touched;               /* members whose state has changed since the last hash */
     uint16_t free, used;            /* cells: the first free one, and the number ever used */
     uint32_t machine_bytes;
+    uint64_t n_events; /* the sum of the counts */
     node nodes[]; /* then able[n], the hashes[n], the machines, the channels by receiver and sender,
                      and the cells; a cell's number 0 stands for none */
 };
