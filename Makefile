@@ -124,11 +124,11 @@ test-heritage: $(VENV)/test.stamp ## test the adapters for Chainer, PyTensor, Ca
 explore: ## try schedules of a comm's members, libddl's own code over a model of the network; an hour
 	cmake -S libddl -B build/explore -DDDL_TESTS=ON -DDDL_WERROR=ON
 	cmake --build build/explore -j --target explore explore_creation
-	build/explore/tests/explore all 3 1
-	build/explore/tests/explore all 3 2 30000000
-	build/explore/tests/explore all 4 1 30000000
-	for n in 4 5 6 7 8; do build/explore/tests/explore random $$n 3 2000000 $$(date +%s) || exit 1; done
-	for n in 9 12 16 24 33 48 64; do build/explore/tests/explore random $$n 3 2000 $$(date +%s) || exit 1; done
+	build/explore/tests/explore check 3 2 20000 $$(date +%s)000000
+	build/explore/tests/explore all 3 2 100000000
+	build/explore/tests/explore all 4 1 10000000
+	set -e; for s in 4:20000000 5:10000000 6:5000000 7:3000000 8:2000000 9:500000 12:200000 16:100000 24:30000 33:20000 48:10000 64:4000; do \
+	  build/explore/tests/explore random $${s%:*} 3 $${s#*:} $$(date +%s)000000; done
 	build/explore/tests/explore_creation all 2 2
 	build/explore/tests/explore_creation all 3 0
 	for n in 3 4 5 6; do build/explore/tests/explore_creation random $$n 3 200000 $$(date +%s) || exit 1; done

@@ -291,6 +291,16 @@ static bool has_done(const ddl__membership *m, int rank)
     return m->peers[rank].done >= m->attempt && !m->peers[rank].may_continue;
 }
 
+/* True if the rank accuses a survivor. */
+static bool accuses_survivor(const ddl__membership *m, int rank)
+{
+    const unsigned char *list = ddl__verdict(m, m->rank), *accused = ddl__accused(m, rank);
+    for (size_t i = 0; i < m->set_bytes; i++)
+        if (list[i] & accused[i])
+            return true;
+    return false;
+}
+
 /* A member makes the creation vain if it died before it created the comm, or has found another one
  * dead. */
 static int lost_member(const ddl__membership *m)
@@ -301,11 +311,8 @@ static int lost_member(const ddl__membership *m)
             continue;
         /* Of one that is lost to others only, the leader decides. */
         bool dead = !ddl__is_alive(m, rank) && !peer->by_report;
-        bool lost = peer->joined > m->attempt || (dead && !has_done(m, rank));
-        for (int other = 0; other < m->size && peer->joined == m->attempt; other++)
-            lost = lost ||
-                   (ddl__agreement_has(m, other) && ddl__set_has(ddl__accused(m, rank), other));
-        if (lost)
+        if (peer->joined > m->attempt || (dead && !has_done(m, rank)) ||
+            (peer->joined == m->attempt && accuses_survivor(m, rank)))
             return rank;
     }
     return -1;

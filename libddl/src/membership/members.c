@@ -234,7 +234,10 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
 {
     const ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
-    if (peer->state == DDL__ALIVE && has_heartbeats && m->dead != INT64_MAX)
+    /* One without a connection has just joined the agreement, since the leader has it in the list.
+     */
+    bool has_joined = peer->late && !peer->connected && ddl__agreement_has(m, rank);
+    if (peer->state == DDL__ALIVE && (has_heartbeats || has_joined) && m->dead != INT64_MAX)
         lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
 }
 

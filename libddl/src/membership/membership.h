@@ -220,8 +220,9 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * opened. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
-/* Nothing answers at the member's addresses, although its heartbeats arrive: the two cannot both be
- * in the next list. Ignored without heartbeats, and where silence proves nothing either. */
+/* The survivors create their comm, and nothing answers at the member's addresses, although its
+ * heartbeats arrive, or the leader has it in the list: the two cannot both be in the next list.
+ * Ignored otherwise, and where silence proves nothing either. */
 void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now);
 
 /* The launcher has seen the member's process end, after it had created the comm of `attempt` (0:

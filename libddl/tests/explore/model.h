@@ -5,9 +5,9 @@
  * Design notes. A world is one block of memory without pointers into itself, so that a search can
  * copy it. Everything that can happen next is an event; which one happens is the caller's choice.
  * - A channel leads from each member to each other one. It keeps order. It may be cut, and may
- * heal.
- * - Time is counted for each member by itself. It passes only by events, so a timer may run out at
- *   any point.
+ *   heal.
+ * - A timer may run out at any point: WAIT lets all limits of a member run out, but for the limit
+ *   of its shrink, and LATE lets this one run out, too.
  * - A program shrinks its comm when that has failed, and may destroy the old comm then. The comm
  *   that a shrink creates is not modelled, but the outcome of its creation on each member is. */
 #ifndef DDL_TESTS_EXPLORE_MODEL_H
@@ -15,7 +15,7 @@
 
 #include "membership/membership.h"
 
-enum { MOST = 64, QUEUE = 24, QUEUE_LARGE = 200, DEADLINE_S = 1000 };
+enum { MOST = 64, DEADLINE_S = 1000, EVENTS = 16384 };
 
 typedef enum event_type {
     DELIVER,        /* member a receives the next message of b */
@@ -27,9 +27,11 @@ typedef enum event_type {
     GRACE,          /* a's comm ends, some time after a member's process has ended */
     SILENCE,        /* a has received nothing from b for dead_ms */
     WITNESS,        /* a's launcher reports the end of b's process */
+    BELIEVE,        /* a, whose comm is dead, counts that report of a member without connection */
     WAIT,           /* a has waited for evidence */
     DIAL,           /* a dials b, the leader of a sparse comm */
     MISS,           /* a, which leads, has waited for b's connection */
+    UNREACHED,      /* a, which creates the next comm, has no answer from b's host */
     HEAL,           /* the hosts of a and b are connected again */
     RESUME,         /* a continues after it was stopped */
     NATURAL,        /* the number of events above, which are no faults */
@@ -52,6 +54,7 @@ typedef struct model {
     unsigned char host[MOST]; /* of each member */
     bool launcher;            /* it sees the processes of all hosts end */
     bool heals;               /* cut hosts may be connected again, stopped members may continue */
+    bool sparse;              /* only neighbours are connected, however few members there are */
     unsigned faults;          /* the maximum number of faults in a schedule */
     unsigned kinds;           /* bits of the faults' event types that may happen */
 } model;
@@ -60,18 +63,44 @@ typedef struct world world;
 
 size_t world_bytes(const model *m);
 void world_init(const model *m, world *w);
+void world_copy(const model *m, world *to, const world *from);
+
+/* The number of events, without faults, that can happen next, and one of them. */
+int world_count(const model *m, world *w);
+event world_choose(const model *m, world *w, int number);
+
+/* True if faults are left. */
+bool world_may_fail(const model *m, const world *w);
+
+/* List the faults of this type that can happen next. Returns their number. */
+int world_faults(const model *m, const world *w, event_type type, event *events);
 
 /* List what can happen next. Returns the number of events. */
-int world_events(const model *m, world *w, event *events, int capacity, bool faults);
+int world_events(const model *m, world *w, event *events, bool faults);
+
+/* True if the event can happen now. */
+bool world_allows(const model *m, world *w, event e);
 
 /* Let it happen. Returns NULL, or the invariant that is broken. */
 const char *world_apply(const model *m, world *w, event e);
 
 /* Nothing but faults can happen any more: check what must have been reached. */
-const char *world_check_end(const model *m, world *w);
+const char *world_check_end(const model *m, const world *w);
 
-/* True if the event can happen now. */
-bool world_allows(const model *m, world *w, event e);
+/* ---- reduce.c: see there ---- */
+
+/* Replace the state by its normal form, which has the same future. Returns NULL, or the invariant
+ * that an event on the way breaks. */
+const char *world_reduce(const model *m, world *w);
+
+/* The hash of a state in normal form. */
+uint64_t world_hash(const model *m, world *w);
+
+/* True if a member has not waited for a message that was on its way, which excuses it from L3. */
+bool world_is_hasty(const world *w);
+void world_set_hasty(world *w, bool hasty);
+
+/* ---- views.c ---- */
 
 /* What a member has come to: what its process reports when it carries out the schedule. */
 typedef enum member_phase {
@@ -95,7 +124,8 @@ member_view world_view(const model *m, const world *w, int rank);
 enum { END_OF_CONNECTION = 200 };
 int world_next_kind(const model *m, const world *w, int to, int from);
 
-uint64_t world_hash(const model *m, const world *w);
+/* ---- print.c ---- */
+
 void world_print(const model *m, world *w);
 void event_print(event e);
 

@@ -19,7 +19,7 @@
 #include "explore/real/rank.h"
 #include "support/check.h"
 
-enum { EVENTS = 4096, STEPS = 2000, REPORT_TRIES = 400 };
+enum { STEPS = 2000, REPORT_TRIES = 400 };
 
 static const unsigned KINDS =
     1u << KILL | 1u << CUT | 1u << STOP | 1u << ABORT | 1u << EXPEL | 1u << LEAVE | 1u << LATE;
@@ -241,8 +241,10 @@ static void carry_out(run *r, event e)
     case HEAL: break; /* only the model knows what was cut */
     case CLOSE:
     case WITNESS:
+    case BELIEVE:
     case DIAL:
     case MISS:
+    case UNREACHED:
     case TYPES: snprintf(r->why, sizeof r->why, "event %d cannot be carried out", e.type); break;
     }
 }
@@ -273,15 +275,15 @@ static void compare(run *r, int rank)
 /* A creation succeeds only after that of all: while a member is stopped, it cannot. */
 static bool is_left_out(const run *r, event e)
 {
-    return e.type == CLOSE || (e.type == CREATED && !r->members[e.a].has_joined);
+    return e.type == CLOSE || e.type == UNREACHED || (e.type == CREATED && !r->members[e.a].has_joined);
 }
 
 /* Choose the next event: a fault now and then, mostly while the next comm is created. */
 static bool choose(run *r, uint64_t *seed, unsigned rare, event *chosen)
 {
-    event events[EVENTS];
+    static event events[EVENTS];
     bool faults = r->n == 0 || next_random(seed) % (is_creating(r) ? 3 : rare) == 0;
-    int n = world_events(&r->m, r->w, events, EVENTS, faults), kept = 0;
+    int n = world_events(&r->m, r->w, events, faults), kept = 0;
     for (int i = 0; i < n; i++)
         if (!is_left_out(r, events[i]))
             events[kept++] = events[i];

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The invariants of docs/dev/membership.md. */
+#include "explore/world.h"
+
+/* True if this member has returned a comm that all members of its list that run still have. One
+ * that a program expels, although it is alive, may have returned before, in a comm that has failed
+ * then. */
+static bool continues(const model *m, const world *w, int i)
+{
+    const node *n = &w->nodes[i];
+    if ((n->phase != RETURNED && n->phase != CLOSED) || !n->created || w->expelled >> i & 1)
+        return false;
+    for (int b = 0; b < m->n; b++)
+        if (n->list >> b & 1 && w->nodes[b].phase != DEAD && w->nodes[b].created != n->attempt)
+            return false;
+    return true;
+}
+
+/* S1: no two members that run continue in different comms. It depends on the phases, attempts,
+ * lists and comms of the members, and on who is expelled. */
+const char *check_one_group(const model *m, const world *w)
+{
+    const node *first = NULL;
+    for (int i = 0; i < m->n; i++) {
+        const node *n = &w->nodes[i];
+        if (!continues(m, w, i))
+            continue;
+        if (first && (first->attempt != n->attempt || first->list != n->list))
+            return "S1: two groups continue";
+        first = n;
+    }
+    return NULL;
+}
+
+/* A member returns. S2: it is in its list. S3: all others of the list that run have created the
+ * comm, unless their own limit has run out, or a program has expelled them. */
+const char *check_return(const model *m, const world *w, int i)
+{
+    const node *n = &w->nodes[i];
+    if (!(n->list >> i & 1))
+        return "S2: a member returns a comm without itself";
+    for (int b = 0; b < m->n; b++)
+        if (n->list >> b & 1 && w->nodes[b].phase != DEAD && !w->nodes[b].failed &&
+            !((w->expelled >> b | w->expelled >> i) & 1) && w->nodes[b].made < n->attempt)
+            return "S3: a member returns a comm that another one of it has not created";
+    return NULL;
+}
+
+/* L1: no member waits. L2: a failure has reached all. L3: where only processes ended, all survivors
+ * continue in one comm, if they are most of the members. */
+const char *world_check_end(const model *m, const world *w)
+{
+    bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late ||
+                     w->was_left || w->was_hasty;
+    int alive = 0, open = 0, ended = 0, returned = 0;
+    for (int i = 0; i < m->n; i++) {
+        const node *n = &w->nodes[i];
+        open += is_open(n) && !n->stopped;
+        ended += (is_open(n) && n->ended) || n->phase == CLOSED;
+        alive += n->phase != DEAD;
+        returned += n->created && (n->phase == RETURNED || n->phase == CLOSED);
+        if (runs(n) && (n->phase == SHRINKING || n->phase == CREATING))
+            return "L1: a member waits for its limit";
+    }
+    if (!w->was_cut && !w->was_left && ended && ended < alive && open == alive)
+        return "L2: a failure has not reached all members";
+    if (!disturbed && ended && returned < alive && 2 * alive > m->n)
+        return "L3: a survivor of a crash does not continue";
+    return NULL;
+}
