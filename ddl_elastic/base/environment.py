@@ -17,6 +17,7 @@ from pathlib import Path
 _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
 _CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
+_AUDIT = "DDL_ELASTIC_AUDIT"  # the fraction of shares, and what follows from a finding
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 _taken: mmap.mmap | None = None  # of a worker: a flag in memory that forked children share
@@ -165,6 +166,20 @@ def with_checkpoints(variables: Mapping[str, str], checkpoints: Path) -> dict[st
 def checkpoint_folder(number: int) -> str | None:
     """For this process's job of this number, if it names none itself."""
     return str(Path(os.environ[_CHECKPOINTS], str(number))) if _CHECKPOINTS in os.environ else None
+
+
+def with_audit(variables: Mapping[str, str], rate: float, action: str) -> dict[str, str]:
+    """Return the variables of a program whose job has these audits unless it names others."""
+    return {**variables, _AUDIT: f"{rate} {action}"}
+
+
+def audit() -> tuple[float, str] | None:
+    """Return the fraction of shares to audit and what follows from a finding, if both are set.
+    Raises ValueError."""
+    if _AUDIT not in os.environ:
+        return None
+    rate, action = os.environ[_AUDIT].split()
+    return float(rate), action
 
 
 def is_agent_taken() -> bool:

@@ -38,6 +38,7 @@ class Spec:
     shape: tuple[int, ...]
     dtype: Any  # as NumPy has it
     op: str = "average"  # of all logical workers, or "sum"
+    name: str = ""
 
     @property
     def size(self) -> int:
@@ -116,6 +117,12 @@ class Flat:
 
     def ops(self) -> Sequence[str]:
         return self._result.ops
+
+    def tensors(self, share: protocol.Share) -> Iterator[tuple[str, Values]]:
+        assert isinstance(share, FlatShare)
+        for number, (spec, part) in enumerate(zip(self._specs, share.parts, strict=True)):
+            yield spec.name or f"tensor {number}", part
+        yield "loss", share.numbers
 
     def free(self, share: protocol.Share) -> None:
         assert isinstance(share, FlatShare)

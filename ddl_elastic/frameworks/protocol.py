@@ -159,6 +159,10 @@ class Framework(Summed, Protocol):
         `ready` meanwhile. `apply` divides the sums of all losses and gradients by that of the
         weights."""
 
+    def tensors(self, share: Share) -> Iterable[tuple[str, Array]]:
+        """Return what a share has computed, by name, as contiguous arrays of any shape: before the
+        share is added to others."""
+
     def apply(self) -> None:
         """The arrays of `result` hold it: set the gradients and advance the buffers."""
 

@@ -42,7 +42,7 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
     told = {"steps": 3, "loss": 0.5, "digest": "ab", "parts": {}}
     assert (first.kind, first.fields) == ("done", told)
     assert reader.receive().data == b"x" * 70000
-    assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5)
+    assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5, audited=0)
     assert reader.receive().kind == "progress"
     far.close()
     with pytest.raises(EOFError):

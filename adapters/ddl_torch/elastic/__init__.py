@@ -197,6 +197,15 @@ class Half(Loading):
         share.numbers[:2] = loss.item(), protocol.check_weight(float(weight))
         return share
 
+    def tensors(self, share: Any) -> Iterator[tuple[str, protocol.Array]]:
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for bucket, parts in zip(self._gradients.buckets, share.parts, strict=True):
+            for parameter, part in zip(bucket, parts, strict=True):
+                yield names[parameter], part.numpy()
+        for section in share.buffers:
+            yield f"buffers of {section.array.dtype}", section.array
+        yield "loss", share.numbers
+
     def free(self, share: Any) -> None:
         self._shares.free(share)
 
