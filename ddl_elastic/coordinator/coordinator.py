@@ -190,8 +190,8 @@ class Coordinator:
             traces = [worker.trace for worker in self.workers if worker.trace]
             ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
             ends = [f"{worker.process} died ({worker.cause})" for worker in ended]
-            text = "no worker is left\n" + "\n".join([*ends, *traces[-1:]])
-            raise JobFailed(text, EXIT_CODE if self.is_stopped else 1)
+            code = EXIT_CODE if self.is_stopped else 1
+            raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]), code)
         return alive
 
     @property

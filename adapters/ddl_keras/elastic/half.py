@@ -45,7 +45,7 @@ class Half(Flat):
         self.unseen = _read(self._metrics)
         self.reset_metrics()
         averaged = [*model.trainable_variables, *buffers]
-        specs = [Spec(tuple(each.shape), np.dtype(each.dtype)) for each in averaged]
+        specs = [Spec(tuple(each.shape), np.dtype(each.dtype), name=each.path) for each in averaged]
         specs += [Spec(each.shape, each.dtype, "sum") for each in self.unseen]
         self.lay_out(specs)
 
