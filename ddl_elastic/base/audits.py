@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from ddl_elastic.base import environment
 
@@ -30,4 +30,4 @@ def check_options(rate: float, action: str) -> Action:
         raise ValueError(f"audit is {rate}; must be a fraction from 0 to 1, such as 0.01")
     if action not in ACTIONS:
         raise ValueError(f"audit_action is {action!r}; must be one of {', '.join(ACTIONS)}")
-    return cast("Action", action)
+    return action

@@ -292,16 +292,16 @@ class Step:
             if group.comm.rank in verdict.ranks:
                 self._contested = worker
         elif verdict.outcome is not Outcome.AGREE:
-            self._expel(verdict.ranks, describe(verdict, table, audit.step, worker))
+            self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
 
     def _contest_sum(self, check: int) -> None:
         """The results of the ranks differ. Raises RuntimeError if no majority has one."""
         group, audit = self._group, self._audit
         assert audit
         table = gather(group.comm, Evidence(group.member, computed=[{"": check}]))
-        self._expel(*describe_sum(table, audit.step, self.name))
+        self._end_contest(*describe_sum(table, audit.step, self.name))
 
-    def _expel(self, ranks: Sequence[int], finding: Finding) -> None:
+    def _end_contest(self, ranks: Sequence[int], finding: Finding) -> None:
         """Raises AuditError on the ranks that are wrong and, if the job cannot continue, on all.
         Raises PeerLost on the others: they continue as after a death."""
         comm, audit = self._group.comm, self._audit

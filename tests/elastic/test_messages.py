@@ -79,7 +79,7 @@ def test_what_does_not_come(pair: tuple[Channel, socket.socket]) -> None:
 def test_a_reader_that_is_slow_delays_nobody(pair: tuple[Channel, socket.socket]) -> None:
     _, far = pair
     writer = Channel(far)
-    told = {"loss": 0.0, "shares": 0, "busy": 0.0}
+    told = {"loss": 0.0, "shares": 0, "busy": 0.0, "audited": 0}
     sent = sum(writer.offer("progress", step=n, **told) for n in range(100_000))
     assert 0 < sent < 100_000
 
