@@ -311,3 +311,19 @@ def test_wrong_worker_is_found_in_many_runs(runs: Runs, number: int) -> None:
     (found,) = findings(report)
     shares = (found["step"] - begin + 1) * 12 / workers
     assert shares <= 10 * every / float(rate) + 12 / workers
+
+
+@pytest.mark.slow
+def test_wrong_worker_of_jax_is_expelled(run_program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    program = Path(__file__).parent / "programs" / "audited_jax.py"
+    command = [sys.executable, "-m", "ddl_launch.commands", "elastic", "run", "--quiet"]
+    reports = []
+    for options, words in ((["-n", "1"], []), (["-n", "3", "--audit", "1"], ["wrong"])):
+        line = [*command, *options, "--report", "report.json", program, *words]
+        run_program(line, cwd=tmp_path, limit=LIMIT).expect_success()
+        reports.append(json.loads((tmp_path / "report.json").read_text()))
+    (found,) = findings(reports[1])
+    assert found["step"] == found["first"] == 6
+    assert "tensor 1 ['b']" in found["text"]
+    assert reports[1]["hash"] == reports[0]["hash"]
