@@ -30,7 +30,7 @@ FIELDS: dict[str, dict[str, type]] = {
     "begin": {"steps": int, "batch": int, "logical": int, "watchdog": float},
     "progress": {"step": int, "loss": float, "shares": int, "busy": float, "audited": int},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
-    "audit": {  # see audit.Finding
+    "audit": {  # see audit.AuditFinding
         "step": int,
         "share": int,
         "members": list,

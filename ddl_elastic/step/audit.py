@@ -84,7 +84,7 @@ def _draw(seed: int, number: int, places: int) -> list[int]:
 # ---- who is wrong ----
 
 
-class Outcome(Enum):
+class AuditOutcome(Enum):
     AGREE = auto()  # nothing differs any more, since a rank has died
     COMPUTE = auto()  # the ranks compute the share once more
     EXPEL = auto()  # the ranks compute wrongly
@@ -95,7 +95,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    outcome: Outcome
+    outcome: AuditOutcome
     ranks: Sequence[int] = ()
 
 
@@ -107,34 +107,34 @@ def judge(computed: Mapping[int, Sequence[int]], able: Sequence[int]) -> Verdict
     """
     holders = {rank: words for rank, words in computed.items() if words}
     if len({word for words in holders.values() for word in words}) < 2:
-        return Verdict(Outcome.AGREE)
+        return Verdict(AuditOutcome.AGREE)
     if len({*able, *holders}) < 3:
         return _judge_repeats({rank: computed.get(rank, ()) for rank in {*able, *holders}})
     others = [rank for rank in able if rank not in holders]
     if len(holders) < 3:
-        return Verdict(Outcome.COMPUTE, others[: 3 - len(holders)])
+        return Verdict(AuditOutcome.COMPUTE, others[: 3 - len(holders)])
     counts = Counter(words[0] for words in holders.values())
     common, votes = counts.most_common(1)[0]
     if 2 * votes <= len(holders):
-        return Verdict(Outcome.PROGRAM, sorted(holders))
+        return Verdict(AuditOutcome.PROGRAM, sorted(holders))
     wrong = [rank for rank, words in holders.items() if {*words} != {common}]
     if lacking := [rank for rank in wrong if len(holders[rank]) < REPEATS]:
-        return Verdict(Outcome.COMPUTE, lacking)  # whether they repeat themselves
-    return Verdict(Outcome.EXPEL, wrong)
+        return Verdict(AuditOutcome.COMPUTE, lacking)  # whether they repeat themselves
+    return Verdict(AuditOutcome.EXPEL, wrong)
 
 
 def _judge_repeats(computed: Mapping[int, Sequence[int]]) -> Verdict:
     lacking = [rank for rank, words in computed.items() if len(words) < REPEATS]
     if lacking:
-        return Verdict(Outcome.COMPUTE, lacking)
+        return Verdict(AuditOutcome.COMPUTE, lacking)
     unsteady = [rank for rank, words in computed.items() if len({*words}) > 1]
     if len(computed) > 1 and not unsteady:
-        return Verdict(Outcome.BOTH, sorted(computed))
+        return Verdict(AuditOutcome.BOTH, sorted(computed))
     if len(computed) > 1 and len(unsteady) == 1:
-        return Verdict(Outcome.EXPEL, unsteady)
+        return Verdict(AuditOutcome.EXPEL, unsteady)
     if len(computed) == 1 and len({*computed[unsteady[0]]}) < REPEATS:
-        return Verdict(Outcome.UNSTEADY, unsteady)
-    return Verdict(Outcome.PROGRAM, sorted(computed))
+        return Verdict(AuditOutcome.UNSTEADY, unsteady)
+    return Verdict(AuditOutcome.PROGRAM, sorted(computed))
 
 
 # ---- what ranks report ----
@@ -174,7 +174,7 @@ def gather(comm: Comm, own: Evidence) -> list[Evidence]:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """What an audit has found.
 
     step     the training step, which is not committed yet
@@ -193,7 +193,7 @@ class Finding:
     text: str
 
 
-def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int) -> Finding:
+def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int) -> AuditFinding:
     """Make the finding of a verdict that ends a contest. Pure."""
     named = [table[rank] for rank in verdict.ranks]
     tensor = _find_tensor(verdict, table)
@@ -201,23 +201,27 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
     where = f"step {step}, share {share}, tensor {tensor}"
     hosts = ", ".join(sorted({each.host for each in named}))
     texts = {
-        Outcome.EXPEL: f"{names} computes wrongly: its bits differ from the other computations of"
-        f" the same share in {where}. It is expelled. Test the memory and the processor of {hosts}",
-        Outcome.BOTH: f"{names} compute different bits in {where}, and each repeats its own, so it"
-        " is unknown which one computes wrongly. Run the job on other hosts, or on three",
-        Outcome.UNSTEADY: f"{names} does not repeat its own bits in {where}, so its machine"
+        AuditOutcome.EXPEL: f"{names} computes wrongly: its bits differ from the other computations"
+        f" of the same share in {where}. It is expelled. Test the memory and the processor of {hosts}",
+        AuditOutcome.BOTH: f"{names} compute different bits in {where}, and each repeats its own, so"
+        " it is unknown which one computes wrongly. Run the job on other hosts, or on three",
+        AuditOutcome.UNSTEADY: f"{names} does not repeat its own bits in {where}, so its machine"
         f" computes wrongly. Run the job on another host than {hosts}",
-        Outcome.PROGRAM: f"the program has hidden state: no two computations agree in {where}"
+        AuditOutcome.PROGRAM: f"the program has hidden state: no two computations agree in {where}"
         f" ({names}). Random numbers come from torch, numpy or random, and state belongs into the"
         " model, the optimizer or also=",
     }
-    stops = verdict.outcome != Outcome.EXPEL
+    stops = verdict.outcome != AuditOutcome.EXPEL
     members = [each.member for each in named]
-    first = 0 if verdict.outcome is Outcome.PROGRAM else _first(table, verdict.ranks)
-    return Finding(step, share, members, tensor, min(first, step), stops, texts[verdict.outcome])
+    first = 0 if verdict.outcome is AuditOutcome.PROGRAM else _first(table, verdict.ranks)
+    return AuditFinding(
+        step, share, members, tensor, min(first, step), stops, texts[verdict.outcome]
+    )
 
 
-def describe_sum(table: Sequence[Evidence], step: int, name: str) -> tuple[Sequence[int], Finding]:
+def describe_sum(
+    table: Sequence[Evidence], step: int, name: str
+) -> tuple[Sequence[int], AuditFinding]:
     """Return the ranks whose sum of the step's shares differs from that of most ranks, and the
     finding. Raises RuntimeError if no sum is that of most ranks. Pure."""
     checks = [each.computed[0][""] for each in table]
@@ -233,7 +237,7 @@ def describe_sum(table: Sequence[Evidence], step: int, name: str) -> tuple[Seque
         f" others. It is expelled. Test the memory and the processor of {hosts}"
     )
     members = [table[rank].member for rank in ranks]
-    return ranks, Finding(step, -1, members, "sum", step, False, text)
+    return ranks, AuditFinding(step, -1, members, "sum", step, False, text)
 
 
 def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
@@ -278,7 +282,7 @@ class Audit:
         rate: float,
         action: Action,
         seed: int,
-        report: Callable[[Finding], None] = lambda _: None,
+        report: Callable[[AuditFinding], None] = lambda _: None,
     ) -> None:
         self.rate, self.action, self.report = rate, action, report
         self._seed = seed
@@ -317,7 +321,7 @@ class Audit:
             member, computed=[dict(e.tensors) for e in computed], trusted=trusted, whole=whole
         )
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: AuditFinding) -> None:
         """Report a finding. What it says of committed steps is settled after this step."""
         first = finding.first if self.first is None else min(self.first, finding.first)
         self.first = first

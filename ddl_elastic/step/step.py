@@ -48,9 +48,9 @@ from ddl_elastic.frameworks.protocol import Ready, Share, Summed
 from ddl_elastic.step.audit import (
     NOTHING,
     Audit,
+    AuditFinding,
+    AuditOutcome,
     Evidence,
-    Finding,
-    Outcome,
     describe,
     describe_sum,
     gather,
@@ -288,10 +288,10 @@ class Step:
         table = gather(group.comm, audit.evidence(group.member, self._digests.get(worker, ())))
         computed = {rank: [e.word for e in each.digests] for rank, each in enumerate(table)}
         verdict = judge(computed, sorted({owner for owner in group.owners if owner >= 0}))
-        if verdict.outcome is Outcome.COMPUTE:
+        if verdict.outcome is AuditOutcome.COMPUTE:
             if group.comm.rank in verdict.ranks:
                 self._contested = worker
-        elif verdict.outcome is not Outcome.AGREE:
+        elif verdict.outcome is not AuditOutcome.AGREE:
             self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
 
     def _contest_sum(self, check: int) -> None:
@@ -301,7 +301,7 @@ class Step:
         table = gather(group.comm, Evidence(group.member, computed=[{"": check}]))
         self._end_contest(*describe_sum(table, audit.step, self.name))
 
-    def _end_contest(self, ranks: Sequence[int], finding: Finding) -> None:
+    def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
         """Raises AuditError on the ranks that are wrong and, if the job cannot continue, on all.
         Raises PeerLost on the others: they continue as after a death."""
         comm, audit = self._group.comm, self._audit

@@ -16,7 +16,7 @@ from ddl_core import Comm
 from ddl_elastic.base import timeline
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.frameworks.protocol import Framework, digest_parts
-from ddl_elastic.step.audit import Finding
+from ddl_elastic.step.audit import AuditFinding
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
@@ -55,7 +55,7 @@ class Reporter:
         """Count a share that was computed for an audit."""
         self._audited += 1
 
-    def found(self, finding: Finding) -> None:
+    def found(self, finding: AuditFinding) -> None:
         """Send what an audit has found; waits for the coordinator."""
         if self._channel:
             with suppress(OSError):
@@ -65,7 +65,7 @@ class Reporter:
 
     def stopped(self, step: int, first: int, text: str) -> None:
         """Send that the job stops after this step, since results may be wrong."""
-        self.found(Finding(step, -1, [], "", first, True, text))
+        self.found(AuditFinding(step, -1, [], "", first, True, text))
 
     def rolled_back(self, step: int, first: int, text: str) -> None:
         """Send that the job has gone back to this step, since the results may have been wrong since

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ddl_elastic.base.audits import EXIT_CODE, check_options
 from ddl_elastic.shares.assign import assign
-from ddl_elastic.step.audit import REPEATS, Outcome, Verdict, judge, plan
+from ddl_elastic.step.audit import REPEATS, AuditOutcome, Verdict, judge, plan
 from ddl_elastic.step.digest import digest_share
 
 LIMIT = 240  # seconds for a run, on a busy machine
@@ -58,20 +58,20 @@ def test_plan_does_not_audit_shares_without_owner() -> None:
 @pytest.mark.parametrize(
     ("computed", "able", "expected"),
     [
-        ({0: [7], 1: [7]}, [0, 1, 2], Verdict(Outcome.AGREE)),
-        ({0: [7], 1: [8]}, [0, 1, 2, 3], Verdict(Outcome.COMPUTE, [2])),
-        ({0: [7], 1: [8], 3: [7]}, [0, 1, 2, 3], Verdict(Outcome.COMPUTE, [1])),
-        ({0: [7], 1: [8, 8, 8], 3: [7]}, [0, 1, 2, 3], Verdict(Outcome.EXPEL, [1])),
-        ({0: [7, 8, 8], 1: [8], 2: [8]}, [0, 1, 2], Verdict(Outcome.EXPEL, [0])),
-        ({0: [7], 1: [8], 2: [9]}, [0, 1, 2], Verdict(Outcome.PROGRAM, [0, 1, 2])),
-        ({0: [7], 1: [8]}, [0, 1], Verdict(Outcome.COMPUTE, [0, 1])),
-        ({0: [7] * 3, 1: [8] * 3}, [0, 1], Verdict(Outcome.BOTH, [0, 1])),
-        ({0: [7] * 3, 1: [8, 7, 7]}, [0, 1], Verdict(Outcome.EXPEL, [1])),
-        ({0: [7, 8, 9], 1: [1, 2, 3]}, [0, 1], Verdict(Outcome.PROGRAM, [0, 1])),
-        ({0: [7, 8]}, [0], Verdict(Outcome.COMPUTE, [0])),
-        ({0: [7, 8, 7]}, [0], Verdict(Outcome.UNSTEADY, [0])),
-        ({0: [7, 8, 9]}, [0], Verdict(Outcome.PROGRAM, [0])),
-        ({0: [7], 2: [8]}, [0, 1], Verdict(Outcome.COMPUTE, [1])),
+        ({0: [7], 1: [7]}, [0, 1, 2], Verdict(AuditOutcome.AGREE)),
+        ({0: [7], 1: [8]}, [0, 1, 2, 3], Verdict(AuditOutcome.COMPUTE, [2])),
+        ({0: [7], 1: [8], 3: [7]}, [0, 1, 2, 3], Verdict(AuditOutcome.COMPUTE, [1])),
+        ({0: [7], 1: [8, 8, 8], 3: [7]}, [0, 1, 2, 3], Verdict(AuditOutcome.EXPEL, [1])),
+        ({0: [7, 8, 8], 1: [8], 2: [8]}, [0, 1, 2], Verdict(AuditOutcome.EXPEL, [0])),
+        ({0: [7], 1: [8], 2: [9]}, [0, 1, 2], Verdict(AuditOutcome.PROGRAM, [0, 1, 2])),
+        ({0: [7], 1: [8]}, [0, 1], Verdict(AuditOutcome.COMPUTE, [0, 1])),
+        ({0: [7] * 3, 1: [8] * 3}, [0, 1], Verdict(AuditOutcome.BOTH, [0, 1])),
+        ({0: [7] * 3, 1: [8, 7, 7]}, [0, 1], Verdict(AuditOutcome.EXPEL, [1])),
+        ({0: [7, 8, 9], 1: [1, 2, 3]}, [0, 1], Verdict(AuditOutcome.PROGRAM, [0, 1])),
+        ({0: [7, 8]}, [0], Verdict(AuditOutcome.COMPUTE, [0])),
+        ({0: [7, 8, 7]}, [0], Verdict(AuditOutcome.UNSTEADY, [0])),
+        ({0: [7, 8, 9]}, [0], Verdict(AuditOutcome.PROGRAM, [0])),
+        ({0: [7], 2: [8]}, [0, 1], Verdict(AuditOutcome.COMPUTE, [1])),
     ],
 )
 def test_judge(computed: dict[int, list[int]], able: list[int], expected: Verdict) -> None:
@@ -86,7 +86,7 @@ def test_judge_expels_only_the_wrong_rank(wrong: int, auditor: int, bits: int) -
         computed[rank].append(bits if rank == wrong else 0)
     for _ in range(2 * REPEATS):
         verdict = judge(computed, range(5))
-        if verdict.outcome is not Outcome.COMPUTE:
+        if verdict.outcome is not AuditOutcome.COMPUTE:
             break
         for rank in verdict.ranks:
             computed.setdefault(rank, []).append(bits if rank == wrong else 0)
