@@ -202,9 +202,10 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
     hosts = ", ".join(sorted({each.host for each in named}))
     texts = {
         AuditOutcome.EXPEL: f"{names} computes wrongly: its bits differ from the other computations"
-        f" of the same share in {where}. It is expelled. Test the memory and the processor of {hosts}",
-        AuditOutcome.BOTH: f"{names} compute different bits in {where}, and each repeats its own, so"
-        " it is unknown which one computes wrongly. Run the job on other hosts, or on three",
+        f" of the same share in {where}. It is expelled. Test the memory and the processor of"
+        f" {hosts}",
+        AuditOutcome.BOTH: f"{names} compute different bits in {where}, and each repeats its own,"
+        " so it is unknown which one computes wrongly. Run the job on other hosts, or on three",
         AuditOutcome.UNSTEADY: f"{names} does not repeat its own bits in {where}, so its machine"
         f" computes wrongly. Run the job on another host than {hosts}",
         AuditOutcome.PROGRAM: f"the program has hidden state: no two computations agree in {where}"
