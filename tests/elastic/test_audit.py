@@ -213,7 +213,7 @@ def test_flipped_weight_rolls_the_job_back(runs: Runs) -> None:
     """Steps before the last audited right share are kept, and so is a checkpoint of them."""
     report = check_found(runs, "-n 3 --audit 0.2", "--fault weight --begin 21 @")
     (rolled,) = [each for each in report["events"] if each["kind"] == "rollback"]
-    assert 4 <= rolled["step"] < rolled["first"] <= 21
+    assert rolled["step"] < rolled["first"] <= 21  # which checkpoints there are depends on time
     assert findings(report)[0]["first"] == rolled["first"]
 
 
