@@ -162,8 +162,8 @@ chaos: $(VENV)/test.stamp ## try every fault, and write the table of detection t
 test-bits: $(VENV)/test.stamp ## train elastically on any number of ranks and compare the bits; as root also on two hosts; ten minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_bits.py tests/elastic/test_bits_hosts.py
 
-test-law: $(VENV)/test.stamp ## train programs that change what decides the next step, while workers are replaced, and verify programs with hidden state; fifteen minutes
-	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py
+test-law: $(VENV)/test.stamp ## train programs that change what decides the next step while workers are replaced, programs with hidden state, and audited jobs; twenty minutes
+	@$(VENV)/bin/pytest -q -m '' tests/elastic/test_law.py tests/elastic/test_verify.py tests/elastic/test_audit.py
 
 chaos-elastic: $(VENV)/test.stamp ## try every fault in every phase of elastic jobs, and measure the recovery; as root for network faults, fifty minutes
 	@$(VENV)/bin/pytest -q -m '' tests/elastic tests/scheduler tests/lab/test_elastic_halves.py tests/lab/test_elastic_phases.py --ignore tests/elastic/test_bits.py --ignore tests/elastic/test_bits_hosts.py

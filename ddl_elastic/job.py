@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.audits import find_options
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.coordinator import training
 from ddl_elastic.coordinator.coordinator import Coordinator
@@ -62,6 +63,10 @@ class Job:
                ended goes on
     every      steps between two checkpoints; one more is written at the end
     keep       the newest so many checkpoints
+    audit      fraction of shares that a second worker computes again, such as 0.01, to find
+               machines that compute wrongly; 0: none. None: as `ddl elastic run --audit` says
+    audit_action  what follows if committed steps may be wrong: "rollback" to a checkpoint before
+               them, "continue" with them, or "stop"
     progress   whether to show a bar and the events on stderr
     trace      the file for a timeline of the operations, with recoveries marked, for Perfetto
     """
@@ -89,6 +94,8 @@ class Job:
         checkpoint: str | None = None,
         every: int = 100,
         keep: int = 3,
+        audit: float | None = None,
+        audit_action: str | None = None,
         progress: bool = True,
         trace: str | None = None,
     ) -> None:
@@ -107,6 +114,7 @@ class Job:
         self._model = model
         self._loss, self._optimizer, self._schedule = loss, optimizer, schedule
         self._buffers, self._watchdog = buffers, Watchdog(watchdog).seconds
+        self._audit = find_options(audit, audit_action)
         self._policy = policy_find(checkpoint, every, keep)
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
@@ -136,7 +144,7 @@ class Job:
             # threads, and the next parallel region would wait for them.
             leave_when_asked()
             own = (spec, channel, constants, secret, self._make, self._reading)
-            more = (self._watchdog, traces, self._policy)
+            more = (self._watchdog, traces, self._policy, self._audit)
             ThreadPoolExecutor(1).submit(trainer.work, *own, *more).result()
 
         with (
@@ -160,6 +168,8 @@ class Job:
             seed=constants.seed,
             watchdog=self._watchdog,
             policy=self._policy,
+            audit=self._audit[0],
+            audit_action=self._audit[1],
         )
         trainer.train(loop, self._reading)
         self._is_writer = loop.is_writer

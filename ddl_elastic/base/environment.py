@@ -18,6 +18,7 @@ _TRACES = "DDL_TRACE_DIR"
 _TOKEN = "DDL_ELASTIC_TOKEN"
 _CHECKPOINTS = "DDL_ELASTIC_CHECKPOINTS"
 _RECORDING = "DDL_ELASTIC_RECORDING"  # of workers of `ddl elastic verify`
+_AUDIT = "DDL_ELASTIC_AUDIT"  # the fraction of shares, and what follows from a finding
 _AGENT = "DDL_ELASTIC_AGENT"  # of a worker: the channel's descriptor, and its number in the job
 
 _taken: mmap.mmap | None = None  # of a worker: a flag in memory that forked children share
@@ -187,6 +188,20 @@ def recording() -> str:
 def use_cores(count: int) -> None:
     """Let this process, and those that it starts, run on this many of its cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
+def with_audit(variables: Mapping[str, str], rate: float, action: str) -> dict[str, str]:
+    """Return the variables of a program whose job has these audits unless it names others."""
+    return {**variables, _AUDIT: f"{rate} {action}"}
+
+
+def audit() -> tuple[float, str] | None:
+    """Return the fraction of shares to audit and what follows from a finding, if both are set.
+    Raises ValueError."""
+    if _AUDIT not in os.environ:
+        return None
+    rate, action = os.environ[_AUDIT].split()
+    return float(rate), action
 
 
 def is_agent_taken() -> bool:

@@ -28,8 +28,18 @@ FIELDS: dict[str, dict[str, type]] = {
     # a worker's
     "ready": {"address": str, "pid": int},
     "begin": {"steps": int, "batch": int, "logical": int, "watchdog": float},
-    "progress": {"step": int, "loss": float, "shares": int, "busy": float},
+    "progress": {"step": int, "loss": float, "shares": int, "busy": float, "audited": int},
     "recovered": {"step": int, "died": list, "adopted": int, "seconds": float},
+    "audit": {  # see audit.AuditFinding
+        "step": int,
+        "share": int,
+        "members": list,
+        "tensor": str,
+        "first": int,
+        "stops": bool,
+        "text": str,
+    },
+    "rollback": {"step": int, "first": int, "text": str},  # to the checkpoint before this step
     "line": {"text": str},
     "done": {"steps": int, "loss": float, "digest": str, "parts": dict},
     "failed": {"error": str, "trace": str},

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.audits import ACTIONS, check_options
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.cli.agent import (
     StartedAgents,
@@ -76,7 +77,7 @@ the workers write appears on stdout, with their numbers in front, and the events
 stderr.
 
 exit code: that of the first worker that did not end with 0; one that died while the others went on
-does not count; 2: wrong usage
+does not count; 2: wrong usage; 65: an audit has stopped the job
 """
 
 
@@ -148,6 +149,21 @@ def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="write a timeline of the operations, with recoveries marked, for ui.perfetto.dev or"
         " chrome://tracing",
     )
+    run.add_argument(
+        "--audit",
+        metavar="F",
+        type=float,
+        default=0.0,
+        help="fraction of shares that a second worker computes again, such as 0.01, to find"
+        " machines that compute wrongly (default: 0)",
+    )
+    run.add_argument(
+        "--audit-action",
+        choices=ACTIONS,
+        default="rollback",
+        help="what follows if committed steps may be wrong: continue from a checkpoint before them,"
+        " continue with them, or stop (default: rollback)",
+    )
     run.add_argument("--quiet", action="store_true", help="show neither progress nor events")
     run.add_argument("program", metavar="PROGRAM.py", type=Path)
     run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
@@ -174,17 +190,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if not path.is_file():
         raise CommandError(f"{path}: there is no such program; give a file, as in: train.py --lr 1")
     size = _size(arguments)
+    variables = _audit_variables(arguments)
     secret = secrets.token_hex()
     traces = timeline.make_folder(arguments.trace)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     engine: AbstractContextManager[LocalEngine | DialedEngine]
     if _is_remote(arguments):
-        order, token, address = _order(arguments)
+        order, token, address = _order(arguments, variables)
         start, least = _agents(arguments, token, size)
         progress = _progress(arguments)
         engine = agents_engine(address, token, order, start, least, progress.event)
     else:
-        engine = _stay(arguments, size.most, secret, traces)
+        engine = _stay(arguments, variables, size.most, secret, traces)
         progress = _progress(arguments)
     with engine as opened, progress:
         job = Coordinator(opened, size, arguments.threads, progress)
@@ -198,8 +215,22 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _audit_variables(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the variables that give the workers --audit. Raises CommandError."""
+    try:
+        check_options(arguments.audit, arguments.audit_action)
+    except ValueError as error:
+        raise CommandError(f"--{error}") from None
+    rate: float = arguments.audit
+    return environment.with_audit({}, rate, arguments.audit_action) if rate else {}
+
+
 def _stay(
-    arguments: argparse.Namespace, workers: int, secret: str, traces: Path | None
+    arguments: argparse.Namespace,
+    variables: dict[str, str],
+    workers: int,
+    secret: str,
+    traces: Path | None,
 ) -> LocalEngine:
     """The engine of this machine. The program's modules are imported here."""
     try:
@@ -212,6 +243,7 @@ def _stay(
     def work(spec: AgentSpec, channel: Channel) -> None:
         if environment.recording():
             watch_clock()
+        environment.give_variables(variables)
         program.work(spec, channel, arguments.program, arguments.arguments, secret, traces)
 
     return LocalEngine(work, workers, arguments.threads)
@@ -241,14 +273,18 @@ def _agents(
     return None, size.least
 
 
-def _order(arguments: argparse.Namespace) -> tuple[Program, str, tuple[str, int]]:
+def _order(
+    arguments: argparse.Namespace, variables: dict[str, str]
+) -> tuple[Program, str, tuple[str, int]]:
     """What agents run, the token that they have to know, and where they dial in."""
     if arguments.trace:
         raise CommandError("--trace: workers of agents leave no timeline here")
     if arguments.listen and not arguments.token_file:
         raise CommandError("--listen: give --token-file too; agents have to know what is in it")
     preload = arguments.preload.split(",") if arguments.preload else []
-    order = Program(str(arguments.program), arguments.arguments, str(Path.cwd()), preload)
+    order = Program(
+        str(arguments.program), arguments.arguments, str(Path.cwd()), preload, variables
+    )
     token = read_token(arguments.token_file) if arguments.token_file else secrets.token_hex(32)
     return order, token, parse_address(arguments.listen or "0", "--listen", "0.0.0.0")
 

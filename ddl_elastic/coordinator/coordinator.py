@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl_elastic.base import environment, timeline
+from ddl_elastic.base.audits import EXIT_CODE
 from ddl_elastic.base.messages import Channel, Message, pack
 from ddl_elastic.base.states import WorkerState
 from ddl_elastic.base.waiting import ready
@@ -28,6 +29,7 @@ TICK = 0.05  # seconds between two looks at the engine
 PAUSE = 20e-6  # seconds for each worker between two looks at all: of 1000 each look takes some ms
 OUTPUTS = 64  # workers whose output is looked at in a look
 CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
+WRONG = "an audit has found that it computes wrongly"
 HUNG = "hung: the others counted it as dead, and its agent killed it"
 
 
@@ -76,6 +78,10 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
         self._dead: set[int] = set()  # members that others have counted as dead
+        self._findings: set[tuple[Any, ...]] = set()  # of audits
+        self._rollbacks: set[str] = set()  # the lines about them
+        self._barred: set[str] = set()  # hosts that have computed wrongly
+        self._stopped = ""  # why an audit has stopped the job
         self.workers: list[Worker] = []
         self._quorum = QuorumArbiter(
             self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
@@ -98,7 +104,8 @@ class Coordinator:
 
     def _start(self) -> bool:
         """One more worker, if there is a place."""
-        free = [slot for slot in self._engine.slots() if slot.state == "free"]
+        slots = [slot for slot in self._engine.slots() if slot.host not in self._barred]
+        free = [slot for slot in slots if slot.state == "free"]
         if free:
             handle = self._engine.start(free[0], AgentSpec(len(self.workers), self._threads))
             output = self._engine.logs(handle, follow=True)
@@ -153,6 +160,8 @@ class Coordinator:
                 for w in self.workers
             },
             "events": list(self._events),
+            "audited": sum(w.audited for w in self.workers),
+            "mismatches": sum(len(key) > 2 for key in self._findings),
             "recomputed": sum(event["adopted"] for event in recovered),
             "seconds": (self._ended or time.monotonic()) - self._began,
         }
@@ -181,8 +190,14 @@ class Coordinator:
             traces = [worker.trace for worker in self.workers if worker.trace]
             ended = [worker for worker in self.workers if worker.cause and not worker.leaves]
             ends = [f"{worker.process} died ({worker.cause})" for worker in ended]
-            raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]))
+            code = EXIT_CODE if self.is_stopped else 1
+            raise JobFailed("no worker is left\n" + "\n".join([*ends, *traces[-1:]]), code)
         return alive
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether an audit has stopped the job."""
+        return bool(self._stopped)
 
     def compare(self) -> None:
         """The final states of all who are done. Raises JobFailed if they differ."""
@@ -244,11 +259,16 @@ class Coordinator:
         elif message.kind == "progress":
             self.registry.caught_up(worker)
             worker.shares, worker.busy = fields["shares"], fields["busy"]
+            worker.audited = fields["audited"]
             worker.rate.record(time.monotonic(), worker.shares)
             worker.pace.record(worker.shares, worker.busy)
             self._progress(fields["step"] + 1, fields["loss"])
         elif message.kind == "recovered":
             self._recover(fields)
+        elif message.kind == "audit":
+            self._record_finding(fields)
+        elif message.kind == "rollback":
+            self._roll_back(fields)
         elif message.kind == "ask":
             self._quorum.add(worker, fields, time.monotonic())
         elif message.kind == "line":
@@ -258,7 +278,8 @@ class Coordinator:
             worker.parts = fields["parts"]
             self._progress(fields["steps"], fields["loss"])
         elif message.kind == "failed":
-            worker.cause, worker.trace = fields["error"], fields["trace"]
+            worker.trace = fields["trace"]
+            worker.cause = WRONG if worker.cause == WRONG else fields["error"]
         elif message.kind == "standing" and worker.state == WorkerState.RETURNING:
             self._take_back(worker, fields)
         elif not self.registry.handle_message(worker, message.kind, fields):
@@ -287,6 +308,33 @@ class Coordinator:
         if died:
             told = {**fields, "died": died, "time": time.time()}
             self._recoveries.append((time.monotonic(), told))
+
+    def _record_finding(self, fields: dict[str, Any]) -> None:
+        """All ranks report what an audit has found. The hosts of the workers that compute wrongly
+        are not used any more."""
+        members = fields["members"]
+        if not all(member in range(len(self.workers)) for member in members):
+            raise ValueError(f"audited members {members}")
+        key = fields["step"], fields["share"], *members
+        if key in self._findings:
+            return
+        self._findings.add(key)
+        workers = [self.workers[member] for member in members]
+        hosts = sorted({worker.handle.slot.host for worker in workers})
+        if fields["stops"]:
+            self._stopped = fields["text"]
+        else:
+            self._barred.update(hosts)
+            for worker in workers:
+                worker.cause = worker.cause or WRONG
+        self._tell("audit", None, **fields, hosts=hosts)
+
+    def _roll_back(self, fields: dict[str, Any]) -> None:
+        """All ranks report that they continue from a checkpoint."""
+        if fields["text"] not in self._rollbacks:
+            self._rollbacks.add(fields["text"])
+            self._steps = fields["step"]
+            self._tell("rollback", None, **fields)
 
     def _answer(self, worker: Worker, why: str) -> None:
         self.send(worker, "answer", why=why)
@@ -458,4 +506,6 @@ def wait_for_end(coordinator: Coordinator) -> None:
         if ends and not trained:
             text = "no worker is left, so the job has failed; if it has a checkpoint, it goes on"
             ends.insert(0, f"{text} from there when it is started again")
+        if coordinator.is_stopped:
+            code = EXIT_CODE
         raise JobFailed("\n".join(ends), code if code > 0 else 128 - code)

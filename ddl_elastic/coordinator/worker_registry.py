@@ -56,6 +56,7 @@ class Worker:
     text: bytes = b""  # the beginning of a line that it has written
     shares: int = 0  # that it has computed, and the seconds that these took
     busy: float = 0.0
+    audited: int = 0  # shares that it has computed for audits
     rate: Rate = field(default_factory=Rate)
     pace: ShareTime = field(default_factory=ShareTime)
 

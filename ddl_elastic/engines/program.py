@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ddl_core.errors import Minority
 from ddl_elastic.base import environment
+from ddl_elastic.base.audits import AuditError
 from ddl_elastic.base.messages import Channel, JobOver
 from ddl_elastic.engines import AgentSpec
 from ddl_elastic.frameworks.protocol import ADAPTERS, loaded_adapters
@@ -103,7 +104,7 @@ def _fail(channel: Channel, error: BaseException) -> None:
 
 def _show(error: BaseException) -> None:
     """As Python does, without the frames of what runs the program."""
-    if isinstance(error, (Minority, NoJob)):
+    if isinstance(error, (Minority, NoJob, AuditError)):
         print(error, file=sys.stderr)  # no line of the program is at fault
         return
     found = error.__traceback__

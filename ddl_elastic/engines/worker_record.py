@@ -15,7 +15,7 @@ from ddl_elastic.base.states import WorkerState
 # What a worker tells, of which the last one counts.
 _KEPT = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
 # What happens once, and is not lost: it is shown, or has to be answered.
-_EVENTS = ("recovered", "line", "ask")
+_EVENTS = ("recovered", "audit", "rollback", "line", "ask")
 # The state that a worker is in after a message from it, or to it.
 _STATES = {
     "ready": WorkerState.READY,

@@ -121,7 +121,7 @@ class Flat:
     def tensors(self, share: protocol.Share) -> Iterator[tuple[str, Values]]:
         assert isinstance(share, FlatShare)
         for number, (spec, part) in enumerate(zip(self._specs, share.parts, strict=True)):
-            yield spec.name or f"tensor {number}", part
+            yield f"{number} {spec.name}".rstrip(), part  # names may be equal
         yield "loss", share.numbers
 
     def free(self, share: protocol.Share) -> None:

@@ -42,7 +42,9 @@ class Fingerprint:
     share: str  # digest of what it has computed
     environment: dict[str, str]  # what that may depend on, the likeliest first
     parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
-    job: dict[str, int | None] = field(default_factory=dict)  # numbers that all have to agree on
+    job: dict[str, int | str | None] = field(
+        default_factory=dict
+    )  # numbers that all have to agree on
     checkpoint: str = ""  # which one it goes on from; of a newcomer none
 
     @property
@@ -101,7 +103,7 @@ def describe(
     member: int,
     framework: Framework,
     reference: Share,
-    job: dict[str, int | None],
+    job: dict[str, int | str | None],
     checkpoint: str = "",
 ) -> Fingerprint:
     """Describe this process, which has computed the reference share, its job's numbers, and the

@@ -8,6 +8,10 @@
 
 A rank that dies sends the others back, see reform.py. The partial sums are kept until the vote.
 
+In an audited step a rank first computes a share of another rank, and the vote compares the digests
+of both computations, see audit.py. If they differ, the ranks compute the share again and repeat the
+vote, until it is known which rank is wrong. Then the others continue as after its death.
+
 The sums of a share's first arrays start while the others are computed: in the backward pass of the
 last share of each rank. All ranks start the sums in the order of the arrays.
 
@@ -39,7 +43,20 @@ import numpy as np
 
 from ddl_core import Comm, Order, Work
 from ddl_core.errors import DdlError, PeerLost
+from ddl_elastic.base.audits import AuditError
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
+from ddl_elastic.step.audit import (
+    NOTHING,
+    Audit,
+    AuditFinding,
+    AuditOutcome,
+    Evidence,
+    describe,
+    describe_sum,
+    gather,
+    judge,
+)
+from ddl_elastic.step.digest import ShareDigest
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.partial import PartialSums, add_arrays
 from ddl_elastic.step.reform import LOST, Action, RankProgress, Watch, decide
@@ -76,6 +93,7 @@ class RankGroup:
     sends_at: int | None = None  # the number of the step before which the state is to be sent
     is_awaited: bool = False  # the others wait for this rank's program, its thread has told them
     writer_is_done: bool = False  # it has come to the end, and has left
+    audit: Audit | None = None  # None: no share is audited
 
     def __post_init__(self) -> None:
         self.watch.watchdog.spares = self._receiving
@@ -178,6 +196,11 @@ class Step:
         add_to = getattr(summed, "add", add_arrays)  # a framework may have a way of its own
         self._partial = PartialSums(group.workers, summed.free, add_to)
         self._works: list[Work[Any]] = []  # the sums that have started, by array
+        self._audit = group.audit if trains else None
+        self.is_audit = False  # whether the share that was yielded last is for an audit
+        self._digests: dict[int, list[ShareDigest]] = {}  # by worker: of its computations here
+        self._audited: set[int] = set()  # whose shares this rank has computed for an audit
+        self._contested = -1  # the worker whose share this rank is to compute once more
 
     def add(self, worker: int, share: Share) -> None:
         """Take in the share of a worker, arrays of one dimension; they belong to the step until
@@ -187,7 +210,8 @@ class Step:
     def early(self, worker: int) -> Ready | None:
         """What takes in the first arrays of the worker's share as they are complete, and starts
         their sums. None before the last share of this rank: then the sums cannot start."""
-        if self._group.observing or self._group.owned - self._partial.held != {worker}:
+        missing = self._group.owned - self._partial.held
+        if self._group.observing or missing != {worker} or self.is_audit:
             return None
 
         def ready(share: Share, count: int) -> None:
@@ -212,12 +236,12 @@ class Step:
             self.recovery.seconds = time.monotonic() - self._noticed
 
     def _missing(self) -> Iterator[int]:
-        while self.phase is not Phase.VOTE and (missing := self._group.owned - self._partial.held):
+        while missing := self._find_missing():
             watch = self._group.watch
             group = self._group
             watch.begin(group.comm, self._standing(), group.workers, group.members)
             try:
-                for worker in sorted(missing):
+                for worker, self.is_audit in missing:
                     yield worker
                     if watch.noticed:
                         break
@@ -225,6 +249,76 @@ class Step:
                 found = watch.end()
             if found:
                 self._recover(watch.noticed, *found)
+
+    def _find_missing(self) -> list[tuple[int, bool]]:
+        """Return the workers whose shares this rank is to compute now, and whether for an audit."""
+        if self.phase is Phase.VOTE:
+            return [(self._contested, True)] if self._contested >= 0 else []
+        rank, audits = self._group.comm.rank, self._audits()
+        audited = sorted({v for v, by in audits.items() if by == rank} - self._audited)
+        missing = sorted(self._group.owned - self._partial.held)
+        return [*((v, True) for v in audited), *((v, False) for v in missing)]
+
+    # ---- audits ----
+
+    def _audits(self) -> Mapping[int, int]:
+        """Return the audited workers, with the rank that computes the share of each once more."""
+        return self._audit.plan(self.number, self._group.owners) if self._audit else {}
+
+    def needs_digest(self, worker: int) -> bool:
+        """Return True if the digest of the worker's share is to be recorded."""
+        return self.is_audit or worker in self._audits()
+
+    def record(self, worker: int, digest: ShareDigest) -> None:
+        """Record what this rank has computed as the worker's share."""
+        self._digests.setdefault(worker, []).append(digest)
+        if self.is_audit:
+            self._audited.add(worker)
+            self._contested = -1
+
+    def _digest_words(self, worker: int) -> tuple[int, int]:
+        """Return the words of a vote: all ranks learn the least and the greatest digest."""
+        words = [each.word for each in self._digests.get(worker, ())]
+        return min(words, default=NOTHING), -max(words, default=-NOTHING)
+
+    def _contest(self, worker: int) -> None:
+        """The computations of the worker's share differ. All ranks learn the same."""
+        group, audit = self._group, self._audit
+        assert audit
+        table = gather(group.comm, audit.evidence(group.member, self._digests.get(worker, ())))
+        computed = {rank: [e.word for e in each.digests] for rank, each in enumerate(table)}
+        verdict = judge(computed, sorted({owner for owner in group.owners if owner >= 0}))
+        if verdict.outcome is AuditOutcome.COMPUTE:
+            if group.comm.rank in verdict.ranks:
+                self._contested = worker
+        elif verdict.outcome is not AuditOutcome.AGREE:
+            self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
+
+    def _contest_sum(self, check: int) -> None:
+        """The results of the ranks differ. Raises RuntimeError if no majority has one."""
+        group, audit = self._group, self._audit
+        assert audit
+        table = gather(group.comm, Evidence(group.member, computed=[{"": check}]))
+        self._end_contest(*describe_sum(table, audit.step, self.name))
+
+    def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
+        """Raises AuditError on the ranks that are wrong and, if the job cannot continue, on all.
+        Raises PeerLost on the others: they continue as after a death."""
+        comm, audit = self._group.comm, self._audit
+        assert audit
+        audit.found(finding)
+        if finding.stops or comm.rank in ranks:
+            with suppress(*LOST):
+                comm.barrier()
+            raise AuditError(finding.text)
+        if finding.share >= 0:
+            self.phase = Phase.COMPUTE  # the result has a wrong share in it
+        comm.barrier()  # all have the finding
+        for rank in ranks:
+            comm.expel(rank, finding.text)
+        comm.barrier()
+
+    # ---- the sums and the vote ----
 
     def _reduce(self) -> None:
         if self.phase is Phase.VOTE:
@@ -314,20 +408,34 @@ class Step:
 
     def _vote(self) -> None:
         """Every rank holds the result if this ends, here or on any other rank."""
-        check = self._checksum() if self.number % CHECK_EVERY == 0 else 0
+        audit, audits = self._audit, self._audits()
+        check = self._checksum() if audits or self.number % CHECK_EVERY == 0 else 0
         saver = self._group.saver
         plan = self._membership.word() if self._membership else 0
         word = saver.word if saver else 0
         here = not self._group.observes
-        vote = np.array([self.number, -self.number, check, -check, word, plan, -plan, here])
+        words = [self.number, -self.number, check, -check, word, plan, -plan, here]
+        if audit:
+            words.append(NOTHING if audit.first is None else audit.first)
+            for worker in audits:
+                words += self._digest_words(worker)
+        vote = np.array(words)
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
         if vote[2] != -vote[3]:
+            if audit:
+                self._contest_sum(check)
             raise RuntimeError(
                 f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
+        if audit:
+            for worker, least, most in zip(audits, vote[9::2], vote[10::2], strict=True):
+                if least != -most and least != NOTHING:
+                    self._contest(worker)
+                    return
+            self._end_audits(audits, int(vote[8]))
         if saver:
             saver.agree(int(vote[4]))
         if self._membership:
@@ -335,6 +443,15 @@ class Step:
         if vote[7]:
             self._group.observing = frozenset()
         self.phase = Phase.AGREED
+
+    def _end_audits(self, audits: Mapping[int, int], first: int) -> None:
+        """No audit has found anything, or it is known what follows: results may be wrong since the
+        step `first`."""
+        group, audit = self._group, self._audit
+        assert audit
+        audit.first = None if first == NOTHING else first
+        if audits and not self.recovery and not group.observes:
+            audit.found_right(audits, group.owners, group.members)
 
     def _checksum(self) -> int:
         check = 0

@@ -206,7 +206,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        return f"steps-{self.steps:012}.json"
+        return manifest_name(self.steps)
 
     @property
     def description(self) -> str:
@@ -226,6 +226,11 @@ class Manifest:
         }
         text = json.dumps(fields, sort_keys=True).encode()
         return json.dumps({"sha256": hashlib.sha256(text).hexdigest()}).encode() + b"\n" + text
+
+
+def manifest_name(steps: int) -> str:
+    """Return the name of the manifest of a checkpoint after `steps` steps."""
+    return f"steps-{steps:012}.json"
 
 
 def read_manifest(storage: Storage, name: str) -> Manifest:
@@ -275,16 +280,18 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
     }
 
 
-def clean(storage: Storage, keep: int, saved: int = 0) -> None:
-    """Remove all but the newest `keep` checkpoints, and chunks that none of these has. Nothing is
-    removed if a manifest cannot be read now.
+def clean(storage: Storage, keep: int, saved: int = 0, needed: Sequence[int] = ()) -> None:
+    """Remove all but the newest `keep` checkpoints and those that are needed, and chunks that none
+    of these has. Nothing is removed if a manifest cannot be read now.
 
     saved   steps of the checkpoint that was just written; 0: none was. Newer ones are of no use:
             the job could not begin with them
+    needed  for each number of steps, the newest checkpoint that is not after more steps is needed
     """
-    names, kept, chunks = manifests(storage), list[str](), set[str]()
+    names, kept, chunks, wanted = manifests(storage), list[str](), set[str](), {*needed}
     for name in names:
-        if len(kept) < keep and not 0 < saved < _steps_of(name):
+        steps = steps_of(name)
+        if (len(kept) < keep or steps <= max(wanted, default=-1)) and not 0 < saved < steps:
             try:
                 manifest = read_manifest(storage, name)
             except DamagedCheckpoint:
@@ -292,6 +299,7 @@ def clean(storage: Storage, keep: int, saved: int = 0) -> None:
             except OSError:
                 return
             kept.append(name)
+            wanted = {each for each in wanted if each < steps}
             chunks.update(file for file, _ in manifest.chunks)
     for name in set(names) - set(kept):
         storage.remove(name)
@@ -301,5 +309,6 @@ def clean(storage: Storage, keep: int, saved: int = 0) -> None:
     storage.remove_unfinished()
 
 
-def _steps_of(name: str) -> int:
+def steps_of(name: str) -> int:
+    """Return the number of steps after which the checkpoint of this manifest was written."""
     return int(name.removeprefix("steps-").removesuffix(".json"))

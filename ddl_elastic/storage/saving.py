@@ -21,7 +21,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -102,8 +102,15 @@ class Saver:
         self._skips = False  # this rank knows no more of the checkpoint that it writes
         self._began = 0.0  # when
         self.damaged = set[str]()  # chunks whose files have other contents: they are written again
+        # For each number of steps, the newest checkpoint that is not after more steps is kept.
+        self.needed: Callable[[], Sequence[int]] = tuple
         self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
         self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
+
+    @property
+    def storage(self) -> Storage:
+        """The place of the checkpoints."""
+        return self._policy.storage
 
     @property
     def begun(self) -> int:
@@ -218,7 +225,7 @@ class Saver:
             for name in storage.names():
                 if name.startswith("part-") and name <= parts[-1]:
                     storage.remove(name)
-            checkpoint.clean(storage, self._policy.keep, saved)
+            checkpoint.clean(storage, self._policy.keep, saved, self.needed())
 
     def _read_parts(self, names: list[str]) -> list[tuple[str, checkpoint.Chunk]]:
         listed = []

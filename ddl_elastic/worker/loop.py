@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ddl_core import Comm
+from ddl_elastic.base.audits import AuditError, find_options
 from ddl_elastic.frameworks.protocol import Array, Framework, Ready, Share, State, Summed, digest
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
@@ -35,6 +36,7 @@ from ddl_elastic.shares.loading import (
 )
 from ddl_elastic.shares.sampler import Sampler, share_seed
 from ddl_elastic.step import admission
+from ddl_elastic.step.audit import Audit
 from ddl_elastic.step.digest import ShareDigest, digest_share
 from ddl_elastic.step.membership import Membership, NotAdmitted
 from ddl_elastic.step.reform import Watch
@@ -43,7 +45,7 @@ from ddl_elastic.step.watchdog import Watchdog
 from ddl_elastic.storage import saving
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint
 from ddl_elastic.storage.saving import Policy, Saver
-from ddl_elastic.worker import change, evaluation
+from ddl_elastic.worker import change, evaluation, rollback
 from ddl_elastic.worker.change import Arrival
 from ddl_elastic.worker.checkpoint_writers import CheckpointWriters
 from ddl_elastic.worker.evaluation import EvaluationHistory, Table
@@ -84,6 +86,9 @@ class Loop:
     policy    of checkpoints: the loop begins with the newest one, if there is one
     beside    whether the program changes nothing between two steps, see saving.Saver
     strict    whether hidden state is an error instead of a warning, see hidden/checks.py
+    audit     the fraction of shares that another rank computes again, see audit.py
+    audit_action  what follows if an audit finds that committed steps may be wrong. "rollback":
+              continue from a checkpoint before them, and stop if there is none; "continue"; "stop"
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -104,6 +109,8 @@ class Loop:
         policy: Policy | None = None,
         beside: bool = False,
         strict: bool = False,
+        audit: float | None = None,
+        audit_action: str | None = None,
     ) -> None:
         self.framework = framework
         self.checks, self._strict = Checks(framework, self._report_hidden), strict
@@ -114,6 +121,9 @@ class Loop:
         watch = Watch(Watchdog(watchdog), membership.request_quorum if membership else None)
         self.group = RankGroup(comm, list(members or range(comm.size)), first, watch)
         self.group.membership = membership
+        rate, action = find_options(audit, audit_action)
+        if rate:
+            self.group.audit = Audit(rate, action, seed, self.reporter.found)
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
         self._observer: Observer | None = None  # while this rank, which is new, catches up
@@ -122,6 +132,7 @@ class Loop:
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
+        self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
         # What all ranks agree on is numbered: the training steps, the evaluations between them, and
         # before all of these the admission, unless the rank is alone and stays so.
@@ -131,7 +142,7 @@ class Loop:
         self._passes = 0  # which earlier calls of `steps` have begun
         self._call = -1  # of `steps`, which is under way
         self._stops = self._first_left = False
-        self._numbers: dict[str, int | None] = {}  # which all ranks have to agree on
+        self._numbers: dict[str, int | str | None] = {}  # which all ranks have to agree on
         self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
         self._checkpoint = ""  # which one that was
         recording = find_recording()
@@ -159,7 +170,7 @@ class Loop:
         number = count_steps(sampler, passes, steps)
         if not self._numbers:  # of the first call
             counts = {"len(data)": sampler.samples, "steps": number}
-            self._numbers = {**counts, **self._constants}
+            self._numbers = {**counts, **self._constants, **self._audits}
         framework = self.framework
         reader = Reader(data, sampler, self.seed, framework.seed, collate or framework.collate)
         self.checks.begin(data, collate, sys._getframe(1))
@@ -171,14 +182,20 @@ class Loop:
         self._resume()
         span = range(self._next, self._planned)
         self._begin_resumed(begin, span)
-        loader = Loader(framework, reader, self._owned, span, loader_workers, self.group.member)
-        self._passes += sampler.passes(number)
-        return self._run(loader, span)
 
-    def _run(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+        def load(steps: range) -> Loader:
+            member = self.group.member
+            return Loader(framework, reader, self._owned, steps, loader_workers, member)
+
+        self._passes += sampler.passes(number)
+        return self._run(load, begin, span)
+
+    def _run(
+        self, load: Callable[[range], Loader], begin: int, span: range
+    ) -> Iterator[ElasticStep]:
         self._call += 1
         try:
-            yield from self._run_call(loader, span)
+            yield from self._run_call(load, begin, span)
         finally:
             self.checks.end()
         # What the program draws before the next call is the same on all ranks, and on those that
@@ -187,7 +204,12 @@ class Loop:
         if self.recorder and self._next >= self.recorder.steps:
             raise SystemExit(0)
 
-    def _run_call(self, loader: Loader, span: range) -> Iterator[ElasticStep]:
+    def _run_call(
+        self, load: Callable[[range], Loader], begin: int, span: range
+    ) -> Iterator[ElasticStep]:
+        loader, audit = load(span), self.group.audit
+        if audit and self._call == 0 and not self.is_new:
+            audit.start = self._next
         if self.has_missed(self._call):
             return
         if not self.is_new:
@@ -211,7 +233,11 @@ class Loop:
                     self._record(step.number)
                 self.reporter.recovered(step.recovery, step.number)
                 self.reporter.committed(step.number, self.framework.loss, self.group.comm.size)
-                if self._writers:
+                if audit and audit.first is not None:
+                    if self._settle(audit, begin):
+                        loader.close()
+                        loader = load(range(self._next, span.stop))
+                elif self._writers:
                     self._writers.boundary(self._next, step.is_behind)
                 if self._stops:
                     break
@@ -243,6 +269,34 @@ class Loop:
             raise RuntimeError(text)
         if self.is_writer:
             _log.warning(text)
+
+    def _settle(self, audit: Audit, begin: int) -> bool:
+        """An audit has found a worker that computes wrongly. Return True if the job goes back to a
+        checkpoint. Raises AuditError if it stops."""
+        group, saver, first = self.group, self.group.saver, audit.first or 0
+        for rank in range(group.comm.size):
+            if rank not in group.whole:
+                group.comm.expel(rank, "it has joined while the results may have been wrong")
+
+        def wait() -> None:
+            for _ in range(2):  # the first vote may let a rank write a manifest
+                if saver:
+                    saver.wait()
+                self._finish()
+
+        try:
+            found, text = rollback.settle(audit, self._next, begin, saver, wait, self.agree)
+        except AuditError as error:
+            self.reporter.stopped(self._next - 1, first, str(error))
+            raise
+        if text:
+            self.log(text)
+        if found:
+            self.framework.load(found.state)
+            self._next = found.step
+            self.reporter.rolled_back(found.step, first, found.text)
+        audit.settled(self._next)
+        return found is not None
 
     def stop(self) -> None:
         """The present step is the last one. All ranks call this in the same step."""
@@ -328,7 +382,10 @@ class Loop:
         the others."""
         if self._policy is None or self.group.saver:
             return
+        audit = self.group.audit
         saver = self.group.saver = Saver(self._policy, self._constants, self._beside)
+        if audit:
+            saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members))
         state, reporter = self.framework.state, self.reporter
         self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
         if self.is_new:
@@ -356,6 +413,11 @@ class Loop:
             self._resumed = None
         elif not self.awaits_admission:
             self.load_resumed()
+
+    def save_initial_state(self) -> None:
+        """Write a checkpoint before the first step of a job with audits: it may go back to it."""
+        if self.group.audit and self._writers and self._number == self._next == 0 == self._call:
+            self._writers.boundary(0, is_behind=False)
 
     def load_resumed(self) -> None:
         """The admission is over, which is about the initial state."""
@@ -509,10 +571,15 @@ class Loop:
 
     def _owned(self, step: int) -> Collection[int]:
         """The logical workers of this rank in a training step, by the present map."""
-        if step == self._next:
-            return self.group.owned
-        owners, own = self._map(self._number + step - self._next), self.group.comm.rank
-        return [worker for worker, rank in enumerate(owners) if rank == own]
+        number, own, audit = (
+            self._number + step - self._next,
+            self.group.comm.rank,
+            self.group.audit,
+        )
+        owners = self.group.owners if step == self._next else tuple(self._map(number))
+        audits = audit.plan(number, owners).items() if audit else ()
+        owned = {worker for worker, rank in enumerate(owners) if rank == own}
+        return owned.union(worker for worker, rank in audits if rank == own)
 
 
 class ElasticStep:
@@ -546,10 +613,13 @@ class ElasticStep:
             yield from self._reference()
             self._admission = loop.admit(self._computed or [])
             loop.load_resumed()
+        loop.save_initial_state()
         if not loop.arrives(self._stop):
             self._pass_by()
             return
         self._begin()
+        if audit := loop.group.audit:
+            audit.step = self.number
         if not loop.replay():
             self._step = loop.new_step(
                 framework,
@@ -561,6 +631,11 @@ class ElasticStep:
                 began = time.monotonic()
                 yield from self._share(worker, partial(self._loader.take, self.number, worker))
                 loop.reporter.computed(time.monotonic() - began)
+                yield from self._share(worker, self._loader.take(self.number, worker))
+                if self._step.is_audit:
+                    loop.reporter.audited()
+                else:
+                    loop.reporter.computed(time.monotonic() - began)
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
         # What an optimizer or a schedule draws is the same on all ranks.
@@ -643,3 +718,11 @@ class ElasticStep:
         if self._loop.recorder:
             self._loop.recorder.computed(self._loop.framework, self._computed)
         self._step.add(self.worker, self._computed)
+        step, framework = self._step, self._loop.framework
+        share = self._computed = compute(step.early(self.worker))
+        if step.needs_digest(self.worker):
+            step.record(self.worker, digest_share(framework.tensors(share)))
+        if step.is_audit:
+            framework.free(share)
+        else:
+            step.add(self.worker, share)

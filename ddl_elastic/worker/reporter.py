@@ -7,6 +7,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from ddl_core import Comm
 from ddl_elastic.base import timeline
 from ddl_elastic.base.messages import Channel
 from ddl_elastic.frameworks.protocol import Framework, digest_parts
+from ddl_elastic.step.audit import AuditFinding
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
@@ -34,6 +37,7 @@ class Reporter:
         self._lines: deque[str] = deque()  # to be shown
         self._dropped = 0  # lines, of those before
         self._shares, self._busy = 0, 0.0
+        self._audited = 0  # shares, which are not among the others
         self.recomputed = 0  # shares of the dead, by all ranks together
 
     def begin(self, steps: int, batch: int, logical: int, watchdog: float) -> None:
@@ -46,6 +50,29 @@ class Reporter:
         """A share."""
         self._shares += 1
         self._busy += seconds
+
+    def audited(self) -> None:
+        """Count a share that was computed for an audit."""
+        self._audited += 1
+
+    def found(self, finding: AuditFinding) -> None:
+        """Send what an audit has found; waits for the coordinator."""
+        if self._channel:
+            with suppress(OSError):
+                self._channel.send("audit", **{**asdict(finding), "members": [*finding.members]})
+        else:
+            _log.error(finding.text)
+
+    def stopped(self, step: int, first: int, text: str) -> None:
+        """Send that the job stops after this step, since results may be wrong."""
+        self.found(AuditFinding(step, -1, [], "", first, True, text))
+
+    def rolled_back(self, step: int, first: int, text: str) -> None:
+        """Send that the job has gone back to this step, since the results may have been wrong since
+        the step `first`."""
+        if self._channel:
+            with suppress(OSError):
+                self._channel.send("rollback", step=step, first=first, text=text)
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
         """What deaths have cost, if there were any."""
@@ -121,4 +148,10 @@ class Reporter:
             self._channel.send("done", steps=steps, loss=framework.loss, **told)
 
     def _progress(self, step: int, loss: float) -> dict[str, Any]:
-        return {"step": step, "loss": loss, "shares": self._shares, "busy": self._busy}
+        return {
+            "step": step,
+            "loss": loss,
+            "shares": self._shares,
+            "busy": self._busy,
+            "audited": self._audited,
+        }

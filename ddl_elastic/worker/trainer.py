@@ -40,6 +40,7 @@ def work(
     watchdog: float,
     traces: Path | None,
     policy: Policy | None,
+    audit: tuple[float, str],
 ) -> None:
     """A worker's whole life. Errors of the program are told to the coordinator.
 
@@ -59,6 +60,8 @@ def work(
             reporter=Reporter(channel, traces),
             policy=policy,
             beside=True,
+            audit=audit[0],
+            audit_action=audit[1],
         )
         train(loop, data)
         while (message := inbox.receive()).kind != "exit":

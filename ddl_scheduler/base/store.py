@@ -110,6 +110,10 @@ CREATE TABLE IF NOT EXISTS archived (
     tenant TEXT NOT NULL REFERENCES tenants, state TEXT NOT NULL, count INTEGER NOT NULL,
     used REAL NOT NULL, PRIMARY KEY (tenant, state)
 );
+CREATE TABLE IF NOT EXISTS suspects (
+    host TEXT PRIMARY KEY, time REAL NOT NULL, job INTEGER NOT NULL, text TEXT NOT NULL,
+    cleared INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS clock (boot TEXT PRIMARY KEY, ahead REAL NOT NULL)
 """
 
@@ -435,6 +439,32 @@ class Store:
             raise StoreError(f"job {job} is {before} and cannot become {state}")
         self._db.execute("UPDATE jobs SET state = ? WHERE id = ?", (state, job))
         self._event(job, now, f"{state}: {why}" if why else state)
+
+    # Hosts that compute wrongly
+
+    def host_mark(self, host: str, when: float, job: int, text: str) -> None:
+        """Mark a host where an audit of the job has found a wrong worker. An earlier finding than
+        the last one changes nothing."""
+        with self._change():
+            self._db.execute(
+                "INSERT INTO suspects VALUES (?, ?, ?, ?, 0) ON CONFLICT (host) DO UPDATE SET"
+                " time = excluded.time, job = excluded.job, text = excluded.text, cleared = 0"
+                " WHERE excluded.time > suspects.time",
+                (host, when, job, text),
+            )
+
+    def host_clear(self, host: str) -> None:
+        """Remove the mark of a host. Raises StoreError."""
+        with self._change():
+            if host not in [each for each, *_ in self.hosts_marked()]:
+                raise StoreError(f"the host {host} has no mark")
+            self._db.execute("UPDATE suspects SET cleared = 1 WHERE host = ?", (host,))
+
+    def hosts_marked(self) -> list[tuple[str, float, int, str]]:
+        """Return each marked host by its name, with the time, the job and the text of the last
+        finding."""
+        marked = "SELECT host, time, job, text FROM suspects WHERE NOT cleared ORDER BY host"
+        return self._db.execute(marked).fetchall()
 
     # Plans
 

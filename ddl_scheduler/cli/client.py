@@ -99,6 +99,10 @@ class Client:
         """Return the slots, jobs and tenants."""
         return self.ask("GET", "/v1/overview")
 
+    def clear(self, host: str) -> None:
+        """Remove the mark of a host where an audit has found a wrong worker."""
+        self.ask("POST", "/v1/suspects/clear", {"host": host})
+
     def logs(self, job: int) -> Iterator[Any]:
         """Yield the present logs of a job, in messages {"log": name, "text": lines}."""
         for name in self.ask("GET", f"/v1/jobs/{job}/logs")["logs"]:

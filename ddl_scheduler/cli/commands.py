@@ -157,6 +157,12 @@ def _fill_logs(parser: argparse.ArgumentParser) -> None:
 
 def _fill_top(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print the state once, and exit")
+    parser.add_argument(
+        "--clear",
+        metavar="HOST",
+        help="remove the mark of a host where an audit has found a wrong worker; needs an admin's"
+        " token",
+    )
 
 
 def _fill_scale(parser: argparse.ArgumentParser) -> None:
@@ -331,6 +337,9 @@ def _logs(client: Client, arguments: argparse.Namespace) -> int:
 
 
 def _top(client: Client, arguments: argparse.Namespace) -> int:
+    if arguments.clear:
+        client.clear(arguments.clear)
+        return 0
     if arguments.json:
         print(json.dumps(client.overview()))
         return 0

@@ -36,7 +36,7 @@ def _shown(overview: Any) -> Group:
     text = f"the service cannot write: {printable_line(problem)}" if problem else ""
     return Group(
         *([Text(text, "bold red")] if problem else []),
-        _slots(overview["slots"]),
+        _slots(overview["slots"], {each["host"] for each in overview["suspects"]}),
         Text(),
         _jobs(overview["jobs"]),
         Text(),
@@ -44,7 +44,7 @@ def _shown(overview: Any) -> Group:
     )
 
 
-def _slots(slots: list[Any]) -> Text:
+def _slots(slots: list[Any], suspects: set[str]) -> Text:
     """Return a line for each host, with a mark for each slot."""
     hosts: dict[str, list[Any]] = {}
     for slot in slots:
@@ -57,7 +57,12 @@ def _slots(slots: list[Any]) -> Text:
             job = slot["job"]
             mark, color = _MARKS.get(slot["state"], ("#", "white"))
             text.append(mark if job is None else "#", color if job is None else _color(job))
+        if host in suspects:
+            text.append("  computes wrongly, as an audit has found", "bold red")
         text.append("\n")
+    for host in sorted(suspects - hosts.keys()):
+        name = printable_line(host)
+        text.append(f"{name}  computes wrongly, as an audit has found\n", "bold red")
     used = sum(slot["state"] not in ("free", "lost") for slot in slots)
     text.append(f"{used} of {len(slots)} slots in use")
     return text

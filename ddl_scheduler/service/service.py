@@ -111,6 +111,7 @@ class Service:
         self._given: dict[int, tuple[str, ...]] = {}  # slots by job, as the store has it
         self._runs: dict[int, Run] = {}
         self._known: dict[int, JobStats] = {}  # by job
+        self._findings: set[tuple[str, float]] = set()  # findings of audits in the store
         # By job: the number of crashes, and the steps at the last one.
         self._crashes: dict[int, tuple[int, int]] = {}
         self._plan = Schedule()
@@ -201,6 +202,8 @@ class Service:
     def _follow(self, now: float) -> None:
         if self._is_due or time.monotonic() >= self._looked + LOOK_EVERY:
             self._look()
+        for job, run in self._runs.items():
+            self._mark_hosts(job, run.report)
         self._end_runs(now)
         self._look_at_agents()
         if time.monotonic() >= self._next_plan:
@@ -293,6 +296,7 @@ class Service:
             if not run.has_ended():
                 continue
             result = run.folder.result()
+            self._mark_hosts(job, result.get("report", {}))
             is_crash = result.get("state") in ("starting", "running", "lost") and not run.asked
             with self._changed:
                 del self._runs[job]
@@ -330,6 +334,18 @@ class Service:
             self._records[job] = replace(record, state=state)
         self._given = self._store.slots()
         _log.info("job %d is %s%s", job, state, f": {why}" if why else "")
+
+    def _mark_hosts(self, job: int, report: Mapping[str, Any]) -> None:
+        """Mark the hosts of workers that an audit has expelled. Plans use them as before: a finding
+        comes from the program of one tenant, which may be wrong about the machine."""
+        for event in report.get("events", ()):
+            if event["kind"] != "audit" or event["stops"]:
+                continue
+            for host in event["hosts"]:
+                if (host, event["time"]) not in self._findings:
+                    self._store.host_mark(host, event["time"], job, event["text"])
+                    self._findings.add((host, event["time"]))
+                    _log.warning("job %d: %s", job, event["text"])
 
     # ---- plans ----
 

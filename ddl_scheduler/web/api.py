@@ -257,6 +257,24 @@ async def slots_list(call: CheckedRequest) -> Response:
     return answer({"slots": slots_view(call.service.slots(), seen)})
 
 
+@operation(
+    "POST",
+    "/v1/suspects/clear",
+    {204: ""},
+    role="admin",
+    body={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["host"],
+        "properties": {"host": {"type": "string", "maxLength": 256}},
+    },
+)
+async def suspect_clear(call: CheckedRequest) -> Response:
+    """Remove the mark of a host where an audit has found a wrong worker."""
+    await _change(call, lambda store: store.host_clear(call.body["host"]))
+    return Response(status_code=204)
+
+
 @operation("GET", "/v1/tenants", {200: "Tenants"})
 async def tenants_list(call: CheckedRequest) -> Response:
     """List quotas and use: of all tenants for an admin, else of the token's tenant."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ddl_scheduler.base.store import JobRecord, JobState, Store
 from ddl_scheduler.web.history import plain, workers
 from ddl_scheduler.web.operations import CheckedRequest, operation
-from ddl_scheduler.web.views import tenants_view
+from ddl_scheduler.web.views import suspects_view, tenants_view
 
 KIND = "text/plain; version=0.0.4"
 
@@ -23,12 +23,13 @@ async def metrics(call: CheckedRequest) -> Response:
     """Return counters and gauges for Prometheus, of the jobs that the token may see."""
     service, sees = call.service, call.caller.sees
 
-    def read(store: Store) -> tuple[list[JobRecord], list[dict[str, object]]]:
-        return store.jobs_page(sees, (JobState.RUNNING,), limit=1000), tenants_view(
-            store, service, sees
-        )
+    def read(
+        store: Store,
+    ) -> tuple[list[JobRecord], list[dict[str, object]], list[dict[str, object]]]:
+        running = store.jobs_page(sees, (JobState.RUNNING,), limit=1000)
+        return running, tenants_view(store, service, sees), suspects_view(store, sees)
 
-    running, tenants = await service.database.call(read)
+    running, tenants, suspects = await service.database.call(read)
     slots = Counter(slot.state for slot in service.slots())
     text = [
         *_metric(
@@ -57,6 +58,12 @@ async def metrics(call: CheckedRequest) -> Response:
             [({"tenant": each["name"]}, each["idle_share"]) for each in tenants],
         ),
     ]
+    text += _metric(
+        "host_suspect",
+        "gauge",
+        "1 for a host where an audit has found a wrong worker.",
+        [({"host": each["host"]}, 1) for each in suspects],
+    )
     reports = [(each, plain(service.live(each.id) or {})) for each in running]
     for name, about in (
         ("loss", "The last loss."),
@@ -69,6 +76,12 @@ async def metrics(call: CheckedRequest) -> Response:
         (_labels(record), report.get("step", report.get("steps"))) for record, report in reports
     ]
     text += _metric("job_steps_total", "counter", "Committed steps.", steps)
+    for name, key, about in (
+        ("audited_shares", "audited", "Shares computed for audits."),
+        ("audit_mismatches", "mismatches", "Findings of audits."),
+    ):
+        samples = [(_labels(record), report.get(key)) for record, report in reports]
+        text += _metric(f"job_{name}_total", "counter", about, samples)
     working = [(_labels(record), workers(report)) for record, report in reports]
     text += _metric("job_workers", "gauge", "Workers that take part in steps.", working)
     return Response("".join(text), media_type=KIND)

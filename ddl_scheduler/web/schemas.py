@@ -96,10 +96,17 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     ),
     "Logs": _object(logs={"type": "array", "items": TEXT}),
     "Log": _object(text=TEXT, next={**COUNT, "description": "value of `offset` for the next part"}),
+    "Suspect": _object(
+        host=TEXT,
+        time={**NUMBER, "description": "of the last finding, in seconds since 1970"},
+        job={**MAYBE_COUNT, "description": "whose audit has found a wrong worker there"},
+        text=MAYBE_TEXT,
+    ),
     "Overview": _object(
         slots=_list("Slot"),
         jobs=_list("Job"),
         tenants=_list("Tenant"),
+        suspects={**_list("Suspect"), "description": "hosts that have computed wrongly"},
         problem={**MAYBE_TEXT, "description": "problem that prevents writing, such as a full disk"},
     ),
     "Anything": {"type": "object"},

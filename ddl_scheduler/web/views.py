@@ -86,11 +86,24 @@ def tenants_view(store: Store, service: AppContext, sees: str | None) -> list[di
     return found
 
 
+def suspects_view(store: Store, sees: str | None) -> list[dict[str, Any]]:
+    """Hosts where audits have found wrong workers; of which job is only told to its tenant."""
+    found = []
+    for host, when, job, text in store.hosts_marked():
+        record = store.job_find(job)
+        is_seen = sees is None or (record is not None and record.tenant == sees)
+        about = {"job": job, "text": text} if is_seen else {"job": None, "text": None}
+        found.append({"host": host, "time": when, **about})
+    return found
+
+
 async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
     """Return the data of the first page."""
     sees = caller.sees
 
-    def read(store: Store) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any]]:
+    def read(
+        store: Store,
+    ) -> tuple[list[JobRecord], Mapping[int, tuple[str, ...]], list[Any], list[Any]]:
         groups = (
             ((JobState.RUNNING,), RUNNING),
             ((JobState.WAITING, JobState.PAUSED), QUEUED),
@@ -101,13 +114,15 @@ async def overview(service: AppContext, caller: Caller) -> dict[str, Any]:
             for states, most in groups
             for record in store.jobs_page(sees, states, limit=most)
         ]
-        return records, store.slots(), tenants_view(store, service, sees)
+        tenants = tenants_view(store, service, sees)
+        return records, store.slots(), tenants, suspects_view(store, sees)
 
-    records, held, tenants = await service.database.call(read)
+    records, held, tenants, suspects = await service.database.call(read)
     seen = {record.id for record in records}
     return {
         "slots": slots_view(service.slots(), seen),
         "jobs": [job_view(each, held.get(each.id, ()), service.live(each.id)) for each in records],
         "tenants": tenants,
+        "suspects": suspects,
         "problem": service.problem() or None,
     }

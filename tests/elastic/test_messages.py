@@ -42,7 +42,7 @@ def test_messages_and_data(pair: tuple[Channel, socket.socket]) -> None:
     told = {"steps": 3, "loss": 0.5, "digest": "ab", "parts": {}}
     assert (first.kind, first.fields) == ("done", told)
     assert reader.receive().data == b"x" * 70000
-    assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5)
+    assert writer.offer("progress", step=2, loss=float("nan"), shares=4, busy=0.5, audited=0)
     assert reader.receive().kind == "progress"
     far.close()
     with pytest.raises(EOFError):
@@ -79,7 +79,7 @@ def test_what_does_not_come(pair: tuple[Channel, socket.socket]) -> None:
 def test_a_reader_that_is_slow_delays_nobody(pair: tuple[Channel, socket.socket]) -> None:
     _, far = pair
     writer = Channel(far)
-    told = {"loss": 0.0, "shares": 0, "busy": 0.0}
+    told = {"loss": 0.0, "shares": 0, "busy": 0.0, "audited": 0}
     sent = sum(writer.offer("progress", step=n, **told) for n in range(100_000))
     assert 0 < sent < 100_000
 

@@ -39,7 +39,7 @@ def plan(number: int, members: list[int]) -> dict[str, Any]:
 
 
 def progress(memory: WorkerRecord, step: int, heard: bool = True) -> None:
-    told(memory, "progress", heard, step=step, loss=0.5, shares=step, busy=0.1)
+    told(memory, "progress", heard, step=step, loss=0.5, shares=step, busy=0.1, audited=0)
 
 
 def test_the_last_message_of_a_kind_counts() -> None:

@@ -120,7 +120,7 @@ def test_what_the_cluster_tells_is_shown(site: Site) -> None:
         assert f'ddl_job_workers{{job="{job}",name="train.py",tenant="a"}} 1' in metrics
         assert f'ddl_job_loss{{job="{job}"' not in metrics  # it is no number
         overview = site.ask("GET", "/v1/overview").json
-        assert {"slots", "jobs", "tenants", "problem"} == set(overview)
+        assert {"slots", "jobs", "tenants", "suspects", "problem"} == set(overview)
         # What a job has reported stays when it has ended.
         _wait(lambda: site.ask("GET", f"/v1/jobs/{job}/report").json["history"])
         site.cluster.reports = {}
@@ -186,6 +186,29 @@ def test_an_admin_gives_and_takes_rights(site: Site) -> None:
     revoked = site.ask("POST", "/v1/tokens/revoke", token.json, role="admin")
     assert revoked.status == 204
     assert site.ask("GET", "/v1/jobs", role="c").status == 401
+
+
+def test_marked_host_is_shown_until_an_admin_clears_it(site: Site) -> None:
+    job, text = site.submit(), "rank 1 on h7 (pid 5) computes wrongly"
+    site.store.host_mark("h7", 10.0, job, text)
+
+    def suspects(role: str) -> Any:
+        return site.ask("GET", "/v1/overview", role=role).json["suspects"]
+
+    marked = {"host": "h7", "time": 10.0, "job": job, "text": text}
+    assert suspects("user") == suspects("admin") == [marked]
+    assert suspects("other") == [{**marked, "job": None, "text": None}]
+    assert 'ddl_host_suspect{host="h7"} 1' in site.ask("GET", "/metrics").text
+    clear, body = "/v1/suspects/clear", {"host": "h7"}
+    assert site.ask("POST", clear, body, role="user").status == 403
+    assert site.ask("POST", clear, body, role="admin").status == 204
+    assert suspects("admin") == []
+    refused = site.ask("POST", clear, body, role="admin")
+    assert refused.status == 409 and "the host h7 has no mark" in refused.text
+    site.store.host_mark("h7", 10.0, job, text)  # the same finding, read again after a restart
+    assert suspects("admin") == []
+    site.store.host_mark("h7", 11.0, job, text)
+    assert suspects("admin") == [{**marked, "time": 11.0}]
 
 
 def test_a_revoked_token_ends_its_streams(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

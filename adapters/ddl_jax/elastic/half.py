@@ -42,6 +42,8 @@ class Half(Flat):
 
         shapes, _ = jax.eval_shape(compute, self.model, example, self._words)
         leaves, form = jax.tree.flatten(shapes)
+        named = jax.tree_util.tree_flatten_with_path(shapes)[0]
+        names = [jax.tree_util.keystr(path[1:]) for path, _ in named]  # without gradients or extra
         has_extra = bool(jax.tree.leaves(shapes[1]))
 
         def update(state: Any, leaves: Any) -> Any:
@@ -50,7 +52,8 @@ class Half(Flat):
 
         self.walked = [grad_fn, update_fn]  # which may have a state besides
         self._compute, self._update = jax.jit(compute), jax.jit(update)
-        self.lay_out([Spec(each.shape, each.dtype) for each in leaves])
+        pairs = zip(names, leaves, strict=True)
+        self.lay_out([Spec(each.shape, each.dtype, name=name) for name, each in pairs])
         pins.tell_device()
 
     def environment(self) -> dict[str, str]:

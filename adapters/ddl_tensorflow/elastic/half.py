@@ -36,7 +36,7 @@ class Half(Flat):
         changed = [each for each in others if not _is_generator(each)]
         self._buffers = Buffers(lambda: _read(changed), lambda values: _write(changed, values))
         averaged = [*self._trained, *changed]
-        self.lay_out([Spec(tuple(each.shape), _dtype(each)) for each in averaged])
+        self.lay_out([Spec(tuple(each.shape), _dtype(each), name=each.name) for each in averaged])
         self.gradients: list[tf.Tensor] = []
         self.random_seed = tf.zeros(2, tf.int32)
 

@@ -59,12 +59,15 @@ function slot(each, names) {
   return make("a", { ...properties, style, href: `/jobs/${each.job}`, textContent: each.job });
 }
 
-function showMap(slots, jobs) {
+function showMap(slots, jobs, suspects) {
+  const wrong = new Map(suspects.map((each) => [each.host, each]));
+  const mark = (host) => wrong.has(host) ? make("div", { className: "warn",
+    title: wrong.get(host).text ?? "", textContent: "computes wrongly, as an audit has found" }) : null;
   const names = new Map(jobs.map((job) => [job.id, job.name]));
   const hosts = new Map();
   for (const each of slots) hosts.set(each.host, [...(hosts.get(each.host) ?? []), each]);
   byId("map").replaceChildren(...[...hosts].map(([host, own]) =>
-    make("div", { className: "host" }, make("small", { textContent: host }),
+    make("div", { className: "host" }, make("small", { textContent: host }), mark(host),
       make("div", { className: "slots" }, ...own.map((each) => slot(each, names))))));
 }
 
@@ -99,7 +102,7 @@ function tenantRow(tenant) {
     make("td", { className: `number${place === 2 || place === 3 ? " wide" : ""}`, textContent: value })));
 }
 
-function showOverview({ slots, jobs, tenants, problem }) {
+function showOverview({ slots, jobs, tenants, suspects, problem }) {
   const count = (state) => slots.filter((each) => each.state === state).length;
   const queued = tenants.reduce((sum, each) => sum + (each.jobs.waiting ?? 0), 0);
   const running = tenants.reduce((sum, each) => sum + (each.jobs.running ?? 0), 0);
@@ -108,7 +111,7 @@ function showOverview({ slots, jobs, tenants, problem }) {
   facts([["slots in use", `${used} of ${usable}`], ["jobs run", running], ["jobs wait", queued],
     count("lost") ? ["slots lost", count("lost"), "failed"] : null,
     problem ? ["nothing can be written", problem, "failed"] : null]);
-  showMap(slots, jobs);
+  showMap(slots, jobs, suspects);
   jobs.sort((one, other) => rank(one) - rank(other) || other.id - one.id);
   byId("jobs").replaceChildren(...jobs.map(jobRow));
   byId("tenants").replaceChildren(...tenants.map(tenantRow));

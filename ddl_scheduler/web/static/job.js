@@ -9,6 +9,8 @@ const clock = (time) => new Date(time * 1000).toLocaleTimeString();
 const MARKS = {
   died: ["x", "--bad", "death"],
   joined: ["triangle-up", "--good", "join"],
+  audit: ["star", "--bad", "finding of an audit"],
+  rollback: ["arrow-left", "--warn", "return to a checkpoint"],
   preempted: ["triangle-down", "--warn", "preemption"],
 };
 
@@ -80,6 +82,8 @@ function showHead({ job: found, live, history }) {
     ["workers", found.slots.length ? history.at(-1)?.workers ?? 0 : 0], ["tier", found.tier], ["step", steps],
     ["loss", number(found.loss ?? live?.loss)], speed ? ["samples a second", number(speed)] : null,
     ["slot-hours", number(found.slot_seconds / 3600)],
+    live?.audited ? ["shares audited", live.audited] : null,
+    live?.mismatches ? ["audits that found an error", live.mismatches, "failed"] : null,
     found.reason ? ["waits because", found.reason, "waiting"] : null,
     found.warning ? ["deadline", found.warning, "warn"] : null,
   ]);

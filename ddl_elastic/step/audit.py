@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audits: some shares are computed a second time on another rank, and the vote compares both.
+
+A share's bits do not depend on the rank that computes it, so a difference shows a machine that
+computes wrongly, or a program with hidden state. The step is not committed before it is known
+which: a third rank computes the share, and the rank that differs alone is expelled. Two ranks
+compute it REPEATS times each, and the one that does not repeat itself is expelled.
+
+A rank that repeats its wrong bits was right at its last audited share, unless that was luck. One
+that does not repeat them is wrong now and then: an audited right share tells nothing of the others,
+so all of its shares that were not audited may be wrong.
+
+`plan` chooses the shares and who computes them again, from numbers that all ranks have. In an
+audited step each rank has one of its shares audited, and audits one: so the fraction of shares that
+are audited is the fraction by which steps become longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum, auto
+from functools import lru_cache
+
+import numpy as np
+
+from ddl_core import Comm
+from ddl_elastic.base.audits import Action
+from ddl_elastic.step.digest import ShareDigest
+
+REPEATS = 3  # computations of a share on each rank, where there is no third rank
+NOTHING = (1 << 63) - 1  # in a vote: the rank has nothing to compare
+
+
+# ---- which shares ----
+
+
+@lru_cache(maxsize=8)
+def plan(rate: float, seed: int, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
+    """Return the logical workers whose shares are audited in a step, with the rank that computes
+    each of them again. Every share is audited with the probability `rate`."""
+    shares = _shares(owners)
+    ranks = sorted(shares)
+    most = max(map(len, shares.values()), default=0)
+    chance, *keys = _draw(seed, number, most)
+    count = int(rate * most + chance / 2**64)
+    if not count:
+        return {}
+    found = dict[int, int]()
+    for place in sorted(range(most), key=keys.__getitem__)[:count]:
+        shift = 1 + keys[place] % max(1, len(ranks) - 1)
+        for index, rank in enumerate(ranks):
+            if place < len(shares[rank]):
+                found[shares[rank][place]] = ranks[(index + shift) % len(ranks)]
+    return found
+
+
+@lru_cache(maxsize=8)
+def _shares(owners: tuple[int, ...]) -> Mapping[int, Sequence[int]]:
+    """Return each rank's logical workers. A rank without shares is not there."""
+    found: dict[int, list[int]] = {}
+    for worker, owner in enumerate(owners):
+        if owner >= 0:
+            found.setdefault(owner, []).append(worker)
+    return found
+
+
+def _draw(seed: int, number: int, places: int) -> list[int]:
+    """Return one random number of 64 bits, and one for each place."""
+    found = list[int]()
+    while len(found) <= places:
+        data = struct.pack("<3q", seed, number, len(found))
+        digest = hashlib.blake2b(data, digest_size=64, person=b"ddl audit").digest()
+        found += struct.unpack("<8Q", digest)
+    return found
+
+
+# ---- who is wrong ----
+
+
+class AuditOutcome(Enum):
+    AGREE = auto()  # nothing differs any more, since a rank has died
+    COMPUTE = auto()  # the ranks compute the share once more
+    EXPEL = auto()  # the ranks compute wrongly
+    BOTH = auto()  # each of two ranks repeats its own bits
+    UNSTEADY = auto()  # the only rank does not repeat its bits
+    PROGRAM = auto()  # no two computations agree
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: AuditOutcome
+    ranks: Sequence[int] = ()
+
+
+def judge(computed: Mapping[int, Sequence[int]], able: Sequence[int]) -> Verdict:
+    """Decide what follows from the digests of one share. Pure.
+
+    computed  by rank: the digests of its computations
+    able      the ranks that can compute the share
+    """
+    holders = {rank: words for rank, words in computed.items() if words}
+    if len({word for words in holders.values() for word in words}) < 2:
+        return Verdict(AuditOutcome.AGREE)
+    if len({*able, *holders}) < 3:
+        return _judge_repeats({rank: computed.get(rank, ()) for rank in {*able, *holders}})
+    others = [rank for rank in able if rank not in holders]
+    if len(holders) < 3:
+        return Verdict(AuditOutcome.COMPUTE, others[: 3 - len(holders)])
+    counts = Counter(words[0] for words in holders.values())
+    common, votes = counts.most_common(1)[0]
+    if 2 * votes <= len(holders):
+        return Verdict(AuditOutcome.PROGRAM, sorted(holders))
+    wrong = [rank for rank, words in holders.items() if {*words} != {common}]
+    if lacking := [rank for rank in wrong if len(holders[rank]) < REPEATS]:
+        return Verdict(AuditOutcome.COMPUTE, lacking)  # whether they repeat themselves
+    return Verdict(AuditOutcome.EXPEL, wrong)
+
+
+def _judge_repeats(computed: Mapping[int, Sequence[int]]) -> Verdict:
+    lacking = [rank for rank, words in computed.items() if len(words) < REPEATS]
+    if lacking:
+        return Verdict(AuditOutcome.COMPUTE, lacking)
+    unsteady = [rank for rank, words in computed.items() if len({*words}) > 1]
+    if len(computed) > 1 and not unsteady:
+        return Verdict(AuditOutcome.BOTH, sorted(computed))
+    if len(computed) > 1 and len(unsteady) == 1:
+        return Verdict(AuditOutcome.EXPEL, unsteady)
+    if len(computed) == 1 and len({*computed[unsteady[0]]}) < REPEATS:
+        return Verdict(AuditOutcome.UNSTEADY, unsteady)
+    return Verdict(AuditOutcome.PROGRAM, sorted(computed))
+
+
+# ---- what ranks report ----
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one rank knows of a share whose computations differ, or of a sum."""
+
+    member: int
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    computed: Sequence[Mapping[str, int]] = ()  # the CRC-32 of each tensor, by computation
+    # By member: the first step since its last audited right share, and the first one that was not
+    # audited as a whole. Of a member without an audit: at "". Empty: unknown.
+    trusted: Mapping[str, int] = field(default_factory=dict)
+    whole: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> list[ShareDigest]:
+        return [ShareDigest(each) for each in self.computed]
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.member} on {self.host} (pid {self.pid})"
+
+
+def gather(comm: Comm, own: Evidence) -> list[Evidence]:
+    """Return the evidence of all ranks. Raises one of reform.LOST."""
+    text = json.dumps(asdict(own)).encode()
+    lengths = np.empty(comm.size, np.int64)
+    comm.allgather(np.array([len(text)]), lengths)
+    room = int(lengths.max())
+    table = np.empty((comm.size, room), np.uint8)
+    comm.allgather(np.frombuffer(text.ljust(room), np.uint8), table.reshape(-1))
+    return [Evidence(**json.loads(row.tobytes())) for row in table]
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """What an audit has found.
+
+    step     the training step, which is not committed yet
+    share    its logical worker; -1: it is in the sum of all shares
+    members  that compute wrongly, or that disagree
+    first    the first step since which the result may be wrong
+    stops    whether the job cannot continue
+    """
+
+    step: int
+    share: int
+    members: Sequence[int]
+    tensor: str
+    first: int
+    stops: bool
+    text: str
+
+
+def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int) -> AuditFinding:
+    """Make the finding of a verdict that ends a contest. Pure."""
+    named = [table[rank] for rank in verdict.ranks]
+    tensor = _find_tensor(verdict, table)
+    names = " and ".join(each.name for each in named)
+    where = f"step {step}, share {share}, tensor {tensor}"
+    hosts = ", ".join(sorted({each.host for each in named}))
+    texts = {
+        AuditOutcome.EXPEL: f"{names} computes wrongly: its bits differ from the other computations"
+        f" of the same share in {where}. It is expelled. Test the memory and the processor of"
+        f" {hosts}",
+        AuditOutcome.BOTH: f"{names} compute different bits in {where}, and each repeats its own,"
+        " so it is unknown which one computes wrongly. Run the job on other hosts, or on three",
+        AuditOutcome.UNSTEADY: f"{names} does not repeat its own bits in {where}, so its machine"
+        f" computes wrongly. Run the job on another host than {hosts}",
+        AuditOutcome.PROGRAM: f"the program has hidden state: no two computations agree in {where}"
+        f" ({names}). Random numbers come from torch, numpy or random, and state belongs into the"
+        " model, the optimizer or also=",
+    }
+    stops = verdict.outcome != AuditOutcome.EXPEL
+    members = [each.member for each in named]
+    first = 0 if verdict.outcome is AuditOutcome.PROGRAM else _first(table, verdict.ranks)
+    return AuditFinding(
+        step, share, members, tensor, min(first, step), stops, texts[verdict.outcome]
+    )
+
+
+def describe_sum(
+    table: Sequence[Evidence], step: int, name: str
+) -> tuple[Sequence[int], AuditFinding]:
+    """Return the ranks whose sum of the step's shares differs from that of most ranks, and the
+    finding. Raises RuntimeError if no sum is that of most ranks. Pure."""
+    checks = [each.computed[0][""] for each in table]
+    common, votes = Counter(checks).most_common(1)[0]
+    if 2 * votes <= len(table):
+        sums = ", ".join(f"{e.name} {c:#x}" for e, c in zip(table, checks, strict=True))
+        raise RuntimeError(f"the ranks differ in {name}, and no sum is that of most ranks: {sums}")
+    ranks = [rank for rank, check in enumerate(checks) if check != common]
+    names = " and ".join(table[rank].name for rank in ranks)
+    hosts = ", ".join(sorted({table[rank].host for rank in ranks}))
+    text = (
+        f"{names} adds up wrongly: its sum of the shares of step {step} differs from that of the"
+        f" others. It is expelled. Test the memory and the processor of {hosts}"
+    )
+    members = [table[rank].member for rank in ranks]
+    return ranks, AuditFinding(step, -1, members, "sum", step, False, text)
+
+
+def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
+    """Return the first tensor in which the computations of the ranks differ from others."""
+    wrong = [each for rank in verdict.ranks for each in table[rank].digests]
+    other = [
+        each for rank, e in enumerate(table) if rank not in verdict.ranks for each in e.digests
+    ]
+    for one in wrong:
+        for two in other or wrong:
+            if name := one.first_difference(two):
+                return name
+    return "unknown"
+
+
+def _first(table: Sequence[Evidence], ranks: Sequence[int]) -> int:
+    """Return the first step since which the ranks may have been wrong."""
+    others = [each for rank, each in enumerate(table) if rank not in ranks and each.trusted]
+    found = list[int]()
+    for rank in ranks:
+        member, is_steady = str(table[rank].member), len({e.word for e in table[rank].digests}) < 2
+        for each in others or [each for each in table if each.trusted]:
+            known = each.trusted if is_steady else each.whole
+            found.append(known.get(member, known[""]))
+    return min(found, default=0)
+
+
+# ---- one rank ----
+
+
+class Audit:
+    """The audits of one rank's job.
+
+    rate    the fraction of shares that are audited
+    action  what follows if committed steps may be wrong
+    start   the first step in which this rank has taken part; None: it has joined others
+    report  called with each finding, on all ranks
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        action: Action,
+        seed: int,
+        report: Callable[[AuditFinding], None] = lambda _: None,
+    ) -> None:
+        self.rate, self.action, self.report = rate, action, report
+        self._seed = seed
+        self.step = 0  # the training step
+        self.start: int | None = None
+        self._trusted: dict[int, int] = {}  # see Evidence
+        self._whole: dict[int, int] = {}
+        self.first: int | None = None  # since which a result may be wrong, until that is settled
+
+    def plan(self, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
+        """See the function of this name."""
+        return plan(self.rate, self._seed, number, owners)
+
+    def trusted(self, members: Iterable[int]) -> int:
+        """Return the first step since the last audited right share of each of the members."""
+        return min((self._trusted.get(each, self.start or 0) for each in members), default=0)
+
+    def found_right(
+        self, audited: Mapping[int, int], owners: tuple[int, ...], members: Sequence[int]
+    ) -> None:
+        """Record that the computations of the audited shares are equal."""
+        for rank, shares in _shares(owners).items():
+            right, member = len(audited.keys() & {*shares}), members[rank]
+            if right:
+                self._trusted[member] = self.step + (right == len(shares))
+            if right == len(shares) and self._whole.get(member, self.start) == self.step:
+                self._whole[member] = self.step + 1
+
+    def evidence(self, member: int, computed: Sequence[ShareDigest]) -> Evidence:
+        """Return what this rank knows of a share."""
+        trusted, whole = (
+            {} if self.start is None else {"": self.start, **{str(m): t for m, t in each.items()}}
+            for each in (self._trusted, self._whole)
+        )
+        return Evidence(
+            member, computed=[dict(e.tensors) for e in computed], trusted=trusted, whole=whole
+        )
+
+    def found(self, finding: AuditFinding) -> None:
+        """Report a finding. What it says of committed steps is settled after this step."""
+        first = finding.first if self.first is None else min(self.first, finding.first)
+        self.first = first
+        self.report(finding)
+
+    def settled(self, step: int) -> None:
+        """The job continues with this step, before which everything is right."""
+        self.first = None
+        for known in (self._trusted, self._whole):
+            known.update({member: min(t, step) for member, t in known.items()})

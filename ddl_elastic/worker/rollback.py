@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows when an audit has found that committed steps may be wrong.
+
+The worker that computes wrongly is expelled by then. Before the first step in which it may have
+been wrong, all states are right, and so are their checkpoints. A job with audits has one of its
+initial state, so that there always is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddl_elastic.base.audits import AuditError
+from ddl_elastic.frameworks.protocol import Array, Share, State
+from ddl_elastic.step.audit import Audit
+from ddl_elastic.storage import checkpoint
+from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Storage
+from ddl_elastic.storage.saving import Saver
+
+# compute(worker) summed over all logical workers, in arrays like the given ones.
+Agree = Callable[[Callable[[int], Share], list[Array], str], list[Array]]
+
+
+NONE = -1  # the steps of a checkpoint that does not exist
+
+
+@dataclass(frozen=True)
+class Return:
+    """The job continues with step `step`, in this state."""
+
+    step: int
+    state: State
+    text: str
+
+
+def settle(
+    audit: Audit,
+    following: int,
+    begin: int,
+    saver: Saver | None,
+    wait: Callable[[], object],
+    agree: Agree,
+) -> tuple[Return | None, str]:
+    """Find out how the job continues, and a line about it. All ranks call it after the same step,
+    and learn the same. Raises AuditError if the job stops.
+
+    following  the step that follows
+    begin      the first step of the present call of Loop.steps, before which a program cannot go
+    wait       returns when no rank writes a checkpoint
+    """
+    assert audit.first is not None
+    # The last step was computed again without the worker.
+    first, last = audit.first, following - 2
+    doubt = f"the results of steps {first} to {last} may be wrong" if first <= last else ""
+    if doubt and audit.action == "continue":
+        return None, f"{doubt}; audit_action=continue, so the job continues with them"
+    wait()
+    storage = saver.storage if saver else None
+
+    def choose(worker: int) -> list[Array]:
+        found = newest_before(storage, first, audit.start) if worker == 0 and storage else NONE
+        return [np.array([float(found if worker == 0 else 0)])]
+
+    (chosen,) = agree(choose, [np.empty(1)], "sum")
+    target = int(chosen[0])
+    if not doubt:
+        return None, ""
+    if audit.action == "stop":
+        there = f"the checkpoint after {target} steps" if target > 0 else "the beginning"
+        raise AuditError(f"{doubt}; audit_action=stop. The job continues from {there} if restarted")
+    if not storage or not (target > begin or target == begin == 0):
+        why = "there is no checkpoint before them"
+        if target > NONE:
+            why = f"the checkpoint after {target} steps is of an earlier call of job.steps"
+        raise AuditError(
+            f"{doubt}, and {why}. Start the job again, or accept them by audit_action=continue"
+        )
+    manifest = checkpoint.read_manifest(storage, checkpoint.manifest_name(target))
+    text = f"{doubt}; the job continues from the checkpoint after {target} steps"
+    return Return(target, checkpoint.read_state(storage, manifest), text), ""
+
+
+def newest_before(storage: Storage, first: int, start: int | None) -> int:
+    """Return the steps of the newest checkpoint that was written while all workers were right, or
+    NONE. Remove newer ones: a part of them may be wrong.
+
+    first  the first step since which a worker may have been wrong
+    start  the step in which the job has begun, from a checkpoint if it is not 0
+    """
+    for name in checkpoint.manifests(storage):
+        steps = checkpoint.steps_of(name)
+        if steps >= first and steps != start:
+            storage.remove(name)
+            continue
+        try:
+            checkpoint.read_state(storage, checkpoint.read_manifest(storage, name))
+        except DamagedCheckpoint:
+            continue
+        return steps
+    return NONE
