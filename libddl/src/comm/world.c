@@ -106,10 +106,9 @@ ddl_status ddl__comm_create_world(ddl_endpoint *endpoint, const char *url, int r
     if (status != DDL_OK)
         return status;
     if (size < 1 || rank < 0 || rank >= size)
-        return ddl__fail(
-            DDL_EINVAL,
-            "rank is %d and size is %d: size must be at least 1, and rank from 0 to size - 1", rank,
-            size);
+        return ddl__fail(DDL_EINVAL,
+                         "rank %d of size %d: size must be at least 1, and rank from 0 to size - 1",
+                         rank, size);
     if (!url && size > 1)
         return ddl__fail(DDL_EINVAL, "url is NULL; must be given because size is %d", size);
 

@@ -217,7 +217,7 @@ static const char *offer_fault(const ddl__lending *lending, const ddl__offer *of
                                bool several, uint64_t released)
 {
     if (several)
-        return "came with others";
+        return "came with several others";
     if (offer->number >= DDL__REGIONS || !offer->serial || !offer->bytes)
         return "has a wrong number";
     if (lending->borrowed && lending->borrowed[offer->number].last > released)

@@ -153,7 +153,7 @@ static void refusals(ddl_comm *comm, void *argument)
     int rank = ddl_comm_rank(comm), size = ddl_comm_size(comm), twice[] = {rank, rank};
     ddl_comm *part = NULL;
     REFUSED(ddl_comm_split(NULL, 0, 0, NULL, &part), DDL_EINVAL, "comm is NULL");
-    REFUSED(ddl_comm_split(comm, 0, 0, NULL, NULL), DDL_EINVAL, "pointer is NULL");
+    REFUSED(ddl_comm_split(comm, 0, 0, NULL, NULL), DDL_EINVAL, "new comm is NULL");
     REFUSED(ddl_comm_subset(comm, NULL, 1, NULL, &part), DDL_EINVAL, "ranks is NULL");
     REFUSED(ddl_comm_subset(comm, &rank, 0, NULL, &part), DDL_EINVAL, "size is 0");
     REFUSED(ddl_comm_subset(comm, &size, 1, NULL, &part), DDL_EINVAL, "ranks[0] is");

@@ -226,9 +226,9 @@ static void refusals(ddl_comm *comm, void *argument)
         OK(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &in, NULL));
         if (ddl_comm_rank(comm) == 0) {
             OK(ddl_group_submit(group, NULL, &work));
-            REFUSED(ddl_group_submit(group, NULL, NULL), DDL_ESTATE, "under way");
+            REFUSED(ddl_group_submit(group, NULL, NULL), DDL_ESTATE, "is pending");
             REFUSED(ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &in, NULL), DDL_ESTATE,
-                    "under way");
+                    "is pending");
             OK(ddl_barrier(twin, NULL, NULL));
             OK(ddl_work_wait(work, -1));
             ddl_work_destroy(work);

@@ -97,8 +97,8 @@ static void say(const pair *p, const ddl__frame *f, size_t bytes)
 static void check_refused(pair *p, const char *what)
 {
     ddl_status status = run(p);
-    CHECK(status == DDL_EINTERNAL && strstr(p->text, "rank 1 sent a frame"), "%s %s: %d \"%s\"",
-          p->link->ops->kind, what, status, p->text);
+    CHECK(status == DDL_EINTERNAL && strstr(p->text, "rank 1 sent an invalid frame"),
+          "%s %s: %d \"%s\"", p->link->ops->kind, what, status, p->text);
     drop_pair(p);
 }
 

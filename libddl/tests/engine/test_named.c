@@ -397,8 +397,8 @@ static void ordered_twice(ddl_comm *comm, void *argument)
         return;
     if (ddl_comm_rank(comm) == 1) {
         ddl_status status = ddl_allreduce(comm, NULL, &x, 1, DDL_F32, DDL_SUM, &options, NULL);
-        CHECK(status == DDL_EINTERNAL && strstr(ddl_last_error(), "or is running"), "%d: %s",
-              status, ddl_last_error());
+        CHECK(status == DDL_EINTERNAL && strstr(ddl_last_error(), "or is already running"),
+              "%d: %s", status, ddl_last_error());
         return;
     }
     usleep(50000); /* until it is announced */
