@@ -142,7 +142,7 @@ def _judge_repeats(computed: Mapping[int, Sequence[int]]) -> Verdict:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one rank knows of a share whose computations differ, or of a sum."""
+    """A rank's record of a share, or of a sum, whose computations differ."""
 
     member: int
     host: str = field(default_factory=socket.gethostname)
@@ -175,7 +175,7 @@ def gather(comm: Comm, own: Evidence) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """What an audit has found.
+    """A finding of an audit.
 
     step     the training step, which is not committed yet
     share    its logical worker; -1: it is in the sum of all shares

@@ -31,7 +31,7 @@ class Difference:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Its place in the records."""
+        """The place of a digest in the records."""
         return (self.step,) if self.share < 0 else (self.step, self.share)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows when an audit has found that committed steps may be wrong.
+"""The actions after an audit has found that committed steps may be wrong.
 
 The worker that computes wrongly is expelled by then. Before the first step in which it may have
 been wrong, all states are right, and so are their checkpoints. A job with audits has one of its

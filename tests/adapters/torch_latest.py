@@ -51,12 +51,12 @@ def start(
 def test_part(store: dist.TCPStore, part: str, backend: str) -> None:
     members = [start(part, store, number, 3, backend) for number in range(3)]
     try:
-        for member in members:
-            out, err = member.communicate(timeout=LIMIT)
-            assert (member.returncode, out) == (0, "done\n"), err
+        ended = [member.communicate(timeout=LIMIT) for member in members]
     finally:
         for member in members:
             member.kill()
+    errors = "\n".join(err for _, err in ended)
+    assert [out for out, _ in ended] == ["done\n"] * len(members), errors
 
 
 def test_kills(store: dist.TCPStore) -> None:

@@ -34,10 +34,10 @@ struct Copy {
 // Everything that the library reads and writes for one operation, kept until the operation has
 // ended.
 struct Buffers {
-    std::vector<at::Tensor> outputs; // the results in the caller's tensors
-    std::vector<at::Tensor> keep;    // other tensors whose memory is in use
-    std::vector<Copy> copies;        // copies to make if all went well
-    std::function<void()> finish;    // called after the copies, if set
+    std::vector<at::Tensor> outputs;           // the results in the caller's tensors
+    std::vector<at::Tensor> keep;              // other tensors whose memory is in use
+    std::vector<Copy> copies;                  // copies to make if all went well
+    std::function<void()> finish;              // called after the copies, if set
     std::vector<std::shared_ptr<int>> senders; // the ranks that sent the received messages
     // The stream of the operation, if its memory is on a GPU. The copies follow in it.
     std::optional<c10::Stream> stream;

@@ -39,7 +39,7 @@ class Member:
         )
         self.backend = c10d._get_default_group()._get_backend(torch.device("cpu"))
 
-    def meet(self, key: str, numbers: list[int] | None = None) -> list[str]:
+    def exchange(self, key: str, numbers: list[int] | None = None) -> list[str]:
         """Exchange handles with these processes, in their order; by default with all."""
         self.store.set(f"{key}/{self.number}", dist._get_reconfigure_handle())
         asked = range(self.size) if numbers is None else numbers
@@ -71,7 +71,7 @@ def lives(member: Member) -> None:
     refused(RuntimeError, "call torch.distributed._reconfigure() first", summed)
     size, number = member.size, member.number
     everybody = size * (size + 1) / 2
-    member.reconfigure(1, member.meet("a"))
+    member.reconfigure(1, member.exchange("a"))
     assert (dist.get_rank(), dist.get_world_size(), summed()) == (number, size, everybody)
     dist.monitored_barrier(timeout=timedelta(seconds=20))
     old = dist.new_group(list(range(size)))
@@ -81,10 +81,10 @@ def lives(member: Member) -> None:
     assert shared is not None
     expected = sum(2.0 * each for each in range(size)) / size
     assert torch.allclose(shared, torch.full_like(shared, expected))
-    member.meet("trained")
+    member.exchange("trained")
 
     if number < size - 1:  # the last one is left out
-        member.reconfigure(2, member.meet("b", list(range(size - 1))))
+        member.reconfigure(2, member.exchange("b", list(range(size - 1))))
         assert (dist.get_world_size(), summed()) == (size - 1, everybody - size)
         text = "reconfigured with uuid 2"
         refused(dist.DistBackendError, text, lambda: dist.all_reduce(torch.ones(1), group=old))
@@ -99,9 +99,9 @@ def lives(member: Member) -> None:
         dist.all_reduce(tensor, group=subgroup)
         assert tensor.item() == size - 1
         dist.monitored_barrier(timeout=timedelta(seconds=20))
-    member.meet("shrunk")
+    member.exchange("shrunk")
 
-    handles = member.meet("c")
+    handles = member.exchange("c")
     member.reconfigure(3, handles[::-1])  # all, with reversed ranks
     assert (dist.get_rank(), summed()) == (size - 1 - number, everybody)
     member.reconfigure(4, set(handles))
@@ -113,11 +113,11 @@ def lives(member: Member) -> None:
 
 def arguments(member: Member) -> None:
     """What is wrong is refused before anything changes; a member that does not come is named."""
-    handles = member.meet("a")
+    handles = member.exchange("a")
     own = handles[member.number]
     member.reconfigure(1, handles)
     total = summed()
-    member.meet("created")
+    member.exchange("created")
     again = (ValueError, "more than once", lambda: member.reconfigure(2, [own, own]))
     foreign = (ValueError, "not a handle of the backend ddl", ["gloo:0:1:localhost:1"])
     others = [handle for handle in handles if handle != own]
@@ -131,9 +131,9 @@ def arguments(member: Member) -> None:
         begun = time.monotonic()
         refused(RuntimeError, "rank 0", lambda: member.reconfigure(5, handles, 1))
         assert 0.5 < time.monotonic() - begun < 15
-    member.meet("missed")
+    member.exchange("missed")
     refused(RuntimeError, "" if member.number == 0 else "uuid 5 has not succeeded", summed)
-    member.meet("noticed")
+    member.exchange("noticed")
     member.reconfigure(6, handles)
     assert summed() == total
     fixed = dist.new_group(list(range(member.size)))
@@ -142,17 +142,18 @@ def arguments(member: Member) -> None:
 
 def failures(member: Member) -> None:
     """Reconfigure after an abort, after a timeout, and away from a call that is pending."""
-    handles = member.meet("a")
+    handles = member.exchange("a")
     member.reconfigure(1, handles)
     total = summed()
+    member.exchange("summed")  # an abort would end the others' sums
     member.backend.abort()
     assert member.backend.get_error() == ErrorType.SUCCESS
     refused(dist.DistBackendError, "abort", summed)
-    member.meet("aborted")
+    member.exchange("aborted")
     member.reconfigure(2, handles)
     assert summed() == total
 
-    member.meet("begun")
+    member.exchange("begun")
     failed = threading.Event()
     member.backend.register_abort_hook(7, failed.set)
     if member.number:
@@ -163,31 +164,31 @@ def failures(member: Member) -> None:
         refused(dist.DistBackendError, "", work.wait)
         member.backend.set_timeout(timedelta(seconds=20))
     member.backend.unregister_abort_hook(7)
-    member.meet("expired")
+    member.exchange("expired")
     member.reconfigure(3, handles)
     assert summed() == total
 
-    member.meet("again")
+    member.exchange("again")
     if member.number == 0:
         pending = dist.all_reduce(torch.ones(1), async_op=True)
         member.reconfigure(4, handles[:1])
         refused(dist.DistBackendError, "reconfigured with uuid 4", pending.wait)
-    member.meet("left")
+    member.exchange("left")
 
 
 def extensions(member: Member) -> None:
     """A timeout that is extended for a while."""
-    member.reconfigure(1, member.meet("a"))
+    member.reconfigure(1, member.exchange("a"))
     member.backend.set_timeout(timedelta(seconds=1))
     c10d._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=60))
     if member.number == 0:
         time.sleep(2)
     dist.barrier()  # longer than a second, but not longer than the extension allows
     dist.barrier()
-    member.meet("extended")
+    member.exchange("extended")
     if member.number:
         refused(dist.DistBackendError, "timeout", dist.barrier)
-    member.meet("ended")
+    member.exchange("ended")
 
 
 def training(member: Member) -> None:
@@ -205,7 +206,7 @@ def training(member: Member) -> None:
             return
         uuid, *numbers = (int(each) for each in order.split(","))
         try:
-            member.reconfigure(uuid, member.meet("handle", numbers), 10)
+            member.reconfigure(uuid, member.exchange("handle", numbers), 10)
             summed()
             member.store.set(f"trains/{current}/{member.number}", repr(time.time()))
             while not member.store.check([f"round/{current + 1}"]):

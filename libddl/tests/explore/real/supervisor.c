@@ -275,7 +275,8 @@ static void compare(run *r, int rank)
 /* A creation succeeds only after that of all: while a member is stopped, it cannot. */
 static bool is_left_out(const run *r, event e)
 {
-    return e.type == CLOSE || e.type == UNREACHED || (e.type == CREATED && !r->members[e.a].has_joined);
+    return e.type == CLOSE || e.type == UNREACHED ||
+           (e.type == CREATED && !r->members[e.a].has_joined);
 }
 
 /* Choose the next event: a fault now and then, mostly while the next comm is created. */
