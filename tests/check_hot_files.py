@@ -28,7 +28,8 @@ LIBRARY = ROOT / "libddl"
 TABLE = ROOT / "docs" / "ARCHITECTURE.md"
 SIZES = {"4 KiB": 4 << 10, "64 MiB": 64 << 20}
 MOST = 10  # files
-JOBS = 4  # of each size
+JOBS = 4  # jobs of each size
+MORE_JOBS = 16  # if files ran that are not in the table, such as those of a sleep on busy cores
 LIMIT = 120  # seconds for a job
 CANNOT = 77
 
@@ -151,6 +152,10 @@ def main(arguments: list[str]) -> None:
         build(Path(name))
         for size, nbytes in SIZES.items():
             met = set.intersection(*(run_job(Path(name), nbytes) for _ in range(JOBS)))
+            for _ in range(MORE_JOBS):
+                if met <= table[size]:
+                    break
+                met &= run_job(Path(name), nbytes)
             print(f"{size}: {len(met)} files: {', '.join(sorted(met))}")
             if len(met) > MOST:
                 wrong.append(f"{size}: a reader meets {len(met)} files, at most {MOST} are wanted")

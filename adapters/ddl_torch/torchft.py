@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torchft.process_group import ProcessGroupWrapper
 
+from ddl_core import gpu
 from ddl_torch import _build, shared_memory
 
 
@@ -31,10 +32,15 @@ class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
         native = _build.module()
         shared_memory.apply(native)
+        if torch.version.cuda is not None:
+            gpu.load_libraries()
         backend = native.join(store, rank, world_size, self._timeout, f"quorum {self._quorum_id}")
         group = dist.ProcessGroup(store, rank, world_size)
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+        devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        for device in devices:
+            kind = dist.ProcessGroup.BackendType.CUSTOM
+            group._register_backend(torch.device(device), kind, backend)
         return group
 
     def getBackendName(self) -> str:

@@ -630,8 +630,6 @@ class ElasticStep:
             for worker in self._step.shares():
                 began = time.monotonic()
                 yield from self._share(worker, partial(self._loader.take, self.number, worker))
-                loop.reporter.computed(time.monotonic() - began)
-                yield from self._share(worker, self._loader.take(self.number, worker))
                 if self._step.is_audit:
                     loop.reporter.audited()
                 else:
@@ -713,13 +711,10 @@ class ElasticStep:
         if self._step is None:  # the share by which ranks are admitted
             self._computed = compute(None)
             return
-        ready = None if self._loop.recorder else self._step.early(self.worker)
-        self._computed = compute(ready)
-        if self._loop.recorder:
-            self._loop.recorder.computed(self._loop.framework, self._computed)
-        self._step.add(self.worker, self._computed)
-        step, framework = self._step, self._loop.framework
-        share = self._computed = compute(step.early(self.worker))
+        step, framework, recorder = self._step, self._loop.framework, self._loop.recorder
+        share = self._computed = compute(None if recorder else step.early(self.worker))
+        if recorder:
+            recorder.computed(framework, share)
         if step.needs_digest(self.worker):
             step.record(self.worker, digest_share(framework.tensors(share)))
         if step.is_audit:

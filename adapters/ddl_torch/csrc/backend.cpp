@@ -178,10 +178,20 @@ void Backend::shutdown()
 void Backend::drop_window()
 {
     std::lock_guard<std::mutex> lock(window_mutex_);
-    if (window_ && window_->work->group().closed())
+    close_window();
+}
+
+// The same, under the lock.
+void Backend::close_window()
+{
+    coalescing_ = false;
+    if (!window_)
+        return;
+    auto work = window_->work; // keeps the group
+    auto use = work->group().use();
+    if (!use)
         window_->calls.release();
     window_.reset();
-    coalescing_ = false;
 }
 
 void Backend::abort()
@@ -189,7 +199,6 @@ void Backend::abort()
     auto group = current_group();
     if (!group)
         return;
-    revoked_ = true;
     group->abort("abort of the process group on rank " + std::to_string(rank_));
 }
 
@@ -201,19 +210,21 @@ void Backend::addEphemeralTimeout(const Milliseconds &extension)
 
 void Backend::registerAbortHook(int64_t id, std::function<void()> hook)
 {
+    auto shared = std::make_shared<const std::function<void()>>(std::move(hook));
     {
         std::lock_guard<std::mutex> lock(hooks_mutex_);
-        abort_hooks_[id] = std::move(hook);
-    }
+        abort_hooks_[id].swap(shared);
+    } // a hook of the same id is dropped without the lock
     if (auto group = current_group())
         watch_failures(*group);
 }
 
 void Backend::unregisterAbortHook(int64_t id)
 {
+    Hooks::node_type removed;
     {
         std::lock_guard<std::mutex> lock(hooks_mutex_);
-        abort_hooks_.erase(id);
+        removed = abort_hooks_.extract(id);
     }
     if (auto group = current_group())
         watch_failures(*group);
@@ -222,13 +233,12 @@ void Backend::unregisterAbortHook(int64_t id)
 // Have the group run the hooks that are registered now, in the order of their ids.
 void Backend::watch_failures(Group &group)
 {
-    std::lock_guard<std::mutex> lock(hooks_mutex_);
-    if (abort_hooks_.empty())
-        return group.on_failure(nullptr);
-    group.on_failure([hooks = abort_hooks_] {
-        for (const auto &[id, hook] : hooks)
-            hook();
-    });
+    std::shared_ptr<const Hooks> hooks;
+    {
+        std::lock_guard<std::mutex> lock(hooks_mutex_);
+        hooks = std::make_shared<const Hooks>(abort_hooks_);
+    }
+    group.on_failure(std::move(hooks));
 }
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 8
@@ -236,8 +246,10 @@ c10d::ErrorType Backend::getError()
 {
     auto group = current_group();
     // An abort that this rank asked for is no error of a group that can be reconfigured.
-    if (!group || (roster_ && revoked_))
+    if (group ? roster_ && group->revoked() : !attempted_)
         return c10d::ErrorType::SUCCESS;
+    if (!group)
+        return c10d::ErrorType::COMM_ERROR; // the last reconfiguration has failed
     auto use = group->use();
     require_open(use, *group, "getError");
     switch (ddl_comm_status(use.comm())) {
@@ -357,6 +369,8 @@ void Backend::require_done(ddl_status status, const char *operation, Group &grou
 Backend::WorkPtr Backend::submit(Operation operation)
 {
     auto group = this->group(operation.name);
+    TORCH_CHECK_WITH(DistBackendError, operation.generation == generation_, "ddl ", operation.name,
+                     ": the process group was reconfigured when this call had begun");
     auto use = group->use();
     require_open(use, *group, operation.name);
     if (coalescing_)
@@ -387,7 +401,7 @@ Backend::WorkPtr Backend::submit(Operation operation)
     ddl_options options = options_of(operation, *group, work->getSequencenumber());
     ddl_group *collected = options.group = calls.get();
     for (const Part &part : operation.parts)
-        check(part(comm, &options, nullptr), operation.name);
+        require_done(part(comm, &options, nullptr), operation.name, *group);
     work->own(std::move(calls));
     start(*work, operation, name, collected);
     if (!operation.async)
@@ -422,15 +436,19 @@ Backend::WorkPtr Backend::collect(Operation &operation)
     std::lock_guard<std::mutex> lock(window_mutex_);
     if (!window_ || window_->owner != std::this_thread::get_id())
         return nullptr;
-    Group &group = window_->work->group();
+    Group &group = window_->work->group(); // an earlier one, after a reconfiguration
+    auto use = group.use();
+    if (!use) {
+        close_window();
+        require_open(use, group, operation.name);
+    }
     ddl_options options = options_of(operation, group, window_->work->getSequencenumber());
     options.group = window_->calls.get();
     for (const Part &part : operation.parts) {
-        ddl_status status = part(group.comm(), &options, nullptr);
+        ddl_status status = part(use.comm(), &options, nullptr);
         if (status != DDL_OK) {
-            coalescing_ = false;
             auto failure = error(status, operation.name);
-            window_.reset();
+            close_window();
             std::rethrow_exception(failure);
         }
     }
@@ -449,10 +467,7 @@ Backend::WorkPtr Backend::collect(Operation &operation)
 
 Backend::WorkPtr Backend::endCoalescing()
 {
-    Operation operation("coalesced", "ddl:coalesced", c10d::OpType::COALESCED);
-    auto group = this->group("endCoalescing");
-    auto use = group->use();
-    require_open(use, *group, "endCoalescing");
+    Operation operation(generation_, "coalesced", "ddl:coalesced", c10d::OpType::COALESCED);
     std::unique_ptr<Window> window;
     {
         std::lock_guard<std::mutex> lock(window_mutex_);
@@ -461,7 +476,12 @@ Backend::WorkPtr Backend::endCoalescing()
     }
     TORCH_CHECK_WITH(DistBackendError, window,
                      "ddl endCoalescing: coalescing has not been started");
-    group->completion().poll();
+    Group &group = window->work->group();
+    auto use = group.use();
+    if (!use)
+        window->calls.release();
+    require_open(use, group, "endCoalescing");
+    group.completion().poll();
     ddl_group *calls = window->calls.get();
     window->work->own(std::move(window->calls));
     start(*window->work, operation, name_of(window->collective), calls);

@@ -169,6 +169,7 @@ class Backend final : public c10d::Backend
     WorkPtr submit(Operation operation);
     WorkPtr collect(Operation &operation);
     void drop_window();
+    void close_window();
     void start(Work &work, const Operation &operation, const std::string &name, ddl_group *calls);
     ddl_options options_of(const Operation &operation, Group &group, uint64_t sequence) const;
     std::string name_of(bool collective);
@@ -184,10 +185,12 @@ class Backend final : public c10d::Backend
     std::shared_ptr<Group> group_;         // null before the first reconfiguration succeeds
     std::string no_group_ = "the process group has no members yet: with enable_reconfigure=True, "
                             "call torch.distributed._reconfigure() first"; // why it is null
-    std::atomic<bool> revoked_{false}; // this rank called abort()
+    // Grows when the members change: before they are taken away, and when the next ones are there.
+    std::atomic<uint64_t> generation_{0};
+    std::atomic<bool> attempted_{false}; // reconfigure() has changed the members, or has tried to
     std::atomic<bool> closed_{false};
     std::mutex hooks_mutex_;
-    std::map<int64_t, std::function<void()>> abort_hooks_;
+    Hooks abort_hooks_;
     c10::intrusive_ptr<Options> options_;
     Streams streams_;
     std::atomic<uint64_t> sequence_{0};

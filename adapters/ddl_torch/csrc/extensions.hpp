@@ -40,10 +40,10 @@ class Extensions
         return sum;
     }
 
-    // The operation has ended.
+    // The operation has ended, or has never started. 0 is no operation.
     void end(uint64_t sequence)
     {
-        if (!any_)
+        if (!any_ || !sequence)
             return;
         std::lock_guard<std::mutex> lock(mutex_);
         std::vector<Extension> left;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group.hpp"
 
+#include <c10/util/Logging.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -211,8 +212,10 @@ std::shared_ptr<Group> Group::join(c10d::Store &store, int rank, int size,
 std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::string &name,
                                      std::chrono::milliseconds timeout)
 {
-    auto held = use();
-    if (!held || owner_ != getpid())
+    std::shared_ptr<Endpoint> endpoint;
+    if (auto held = use(); held && owner_ == getpid())
+        endpoint = endpoint_;
+    if (!endpoint)
         return nullptr;
     std::string list = name;
     Addresses addresses;
@@ -233,10 +236,18 @@ std::shared_ptr<Group> Group::derive(const std::vector<int> &ranks, const std::s
     }
     config.tag = derive_tag(tag_, list + "," + std::to_string(config.epoch));
     try {
-        auto group = create(endpoint_, std::move(addresses), own, config, timeout);
-        std::lock_guard<std::mutex> lock(mutex_);
-        children_.push_back(group);
-        return group;
+        auto group = create(std::move(endpoint), std::move(addresses), own, config, timeout);
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (!closed_) {
+            children_.erase(std::remove_if(children_.begin(), children_.end(),
+                                           [](const auto &each) { return each.expired(); }),
+                            children_.end());
+            children_.push_back(group);
+            return group;
+        }
+        lock.unlock();
+        group->end(closing_reason());
+        return nullptr;
     } catch (...) { // no rank has created it
         std::lock_guard<std::mutex> lock(mutex_);
         derived_[list]--;
@@ -325,6 +336,7 @@ Group::Use::~Use()
 
 void Group::abort(const std::string &reason)
 {
+    revoked_ = true;
     if (auto held = use())
         ddl_comm_abort(comm_, reason.c_str());
 }
@@ -336,42 +348,57 @@ void Group::close()
 
 void Group::end(const std::string &reason)
 {
-    std::vector<std::weak_ptr<Group>> children;
     {
         std::lock_guard<std::mutex> lock(mutex_);
         if (!closed_)
             closing_reason_ = reason;
-        children.swap(children_);
+    }
+    leave(0, reason);
+    std::vector<std::weak_ptr<Group>> children;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        children.swap(children_); // derive() adds none to a closed group
     }
     for (const auto &each : children)
         if (auto child = each.lock())
             child->end(reason);
-    leave(0, reason);
 }
 
-void Group::on_failure(std::function<void()> handler)
+void Group::on_failure(std::shared_ptr<const Hooks> hooks)
 {
-    std::lock_guard<std::mutex> lock(mutex_);
-    failure_handler_ = std::move(handler);
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        hooks_.swap(hooks);
+    } // the old ones are dropped without the lock
 }
 
 bool Group::watches_failures() const
 {
     std::lock_guard<std::mutex> lock(mutex_);
-    return bool(failure_handler_);
+    return hooks_ && !hooks_->empty();
 }
 
+// The hooks run on a thread of the executor, since the caller may hold the GIL, a Use or a lock.
 void Group::failed()
 {
-    std::function<void()> handler;
+    std::shared_ptr<const Hooks> hooks;
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (!closed_ && !failed_)
-            handler = failure_handler_;
+        if (closed_ || failed_)
+            return;
         failed_ = true;
+        hooks = hooks_;
     }
-    if (handler)
-        handler();
+    if (!hooks || hooks->empty())
+        return;
+    Executor::instance().run([hooks] {
+        for (const auto &[id, hook] : *hooks)
+            try {
+                (*hook)();
+            } catch (const std::exception &failure) {
+                LOG(ERROR) << "ddl: abort hook " << id << ": " << failure.what();
+            }
+    });
 }
 
 std::string Group::closing_reason() const

@@ -24,6 +24,10 @@
 namespace ddl_torch
 {
 
+// What c10d calls abort hooks, by their ids. Each may be a function of Python, which takes the GIL
+// to be copied or destroyed; so they are shared.
+using Hooks = std::map<int64_t, std::shared_ptr<const std::function<void()>>>;
+
 // An endpoint. A process has one, which is created for the first group, shared by all groups and
 // destroyed with the last. If several ranks of one group are threads of a process, each needs an
 // endpoint; all but the first of them create their own.
@@ -156,6 +160,11 @@ class Group
 
     // End the comm on all ranks. Does nothing if closed.
     void abort(const std::string &reason);
+    // True if abort() was called on this rank.
+    bool revoked() const
+    {
+        return revoked_;
+    }
 
     // Leave the group; further calls do nothing. The caller must not hold the GIL. Blocks for about
     // a second if pending operations do not end.
@@ -166,7 +175,7 @@ class Group
     void end(const std::string &reason);
 
     // What happens when an operation finds that the comm has failed: once in the group's life.
-    void on_failure(std::function<void()> handler);
+    void on_failure(std::shared_ptr<const Hooks> hooks);
     bool watches_failures() const;
     void failed();
 
@@ -198,7 +207,8 @@ class Group
     std::map<std::string, uint64_t> derived_;    // number of groups, by ranks and name
     std::vector<std::weak_ptr<Group>> children_; // the derived groups
     std::string closing_reason_ = "the process group has been shut down";
-    std::function<void()> failure_handler_;
+    std::shared_ptr<const Hooks> hooks_;
+    std::atomic<bool> revoked_{false};
     bool failed_ = false;
     Extensions extensions_;
     ddl_comm *comm_;

@@ -24,7 +24,7 @@ void receive_part(Operation &operation, const at::Tensor &tensor, int from, int 
 
 Backend::WorkPtr Backend::send(Tensors &tensors, int to, int tag)
 {
-    Operation operation("send", "ddl:send", c10d::OpType::SEND);
+    Operation operation(generation_, "send", "ddl:send", c10d::OpType::SEND);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     require_rank(operation.name, "destination", to, size_);
     operation.inputs = tensors;
@@ -39,7 +39,7 @@ Backend::WorkPtr Backend::send(Tensors &tensors, int to, int tag)
 
 Backend::WorkPtr Backend::recv(Tensors &tensors, int from, int tag)
 {
-    Operation operation("recv", "ddl:recv", c10d::OpType::RECV);
+    Operation operation(generation_, "recv", "ddl:recv", c10d::OpType::RECV);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     require_rank(operation.name, "source", from, size_);
     operation.buffers.outputs = tensors;
@@ -49,7 +49,8 @@ Backend::WorkPtr Backend::recv(Tensors &tensors, int from, int tag)
 
 Backend::WorkPtr Backend::recvAnysource(Tensors &tensors, int tag)
 {
-    Operation operation("recvAnysource", "ddl:recvAnySource", c10d::OpType::RECVANYSOURCE);
+    Operation operation(generation_, "recvAnysource", "ddl:recvAnySource",
+                        c10d::OpType::RECVANYSOURCE);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     operation.buffers.outputs = tensors;
     receive_part(operation, tensor, DDL_ANY_SOURCE, tag);
@@ -58,7 +59,7 @@ Backend::WorkPtr Backend::recvAnysource(Tensors &tensors, int tag)
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &options)
 {
-    Operation operation("barrier", "ddl:barrier", c10d::OpType::BARRIER, options);
+    Operation operation(generation_, "barrier", "ddl:barrier", c10d::OpType::BARRIER, options);
     operation.parts.push_back(
         [](auto comm, auto how, auto work) { return ddl_barrier(comm, how, work); });
     return submit(std::move(operation));

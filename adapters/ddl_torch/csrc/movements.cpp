@@ -57,7 +57,8 @@ void alltoall_part(Operation &operation, const Blocks &output, const Blocks &inp
 
 Backend::WorkPtr Backend::broadcast(Tensors &tensors, const c10d::BroadcastOptions &options)
 {
-    Operation operation("broadcast", "ddl:broadcast", c10d::OpType::BROADCAST, options);
+    Operation operation(generation_, "broadcast", "ddl:broadcast", c10d::OpType::BROADCAST,
+                        options);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
@@ -101,7 +102,8 @@ void Backend::allgather_part(Operation &operation, const Blocks &output,
 Backend::WorkPtr Backend::allgather(std::vector<Tensors> &outputs, Tensors &inputs,
                                     const c10d::AllgatherOptions &options)
 {
-    Operation operation("allgather", "ddl:all_gather", c10d::OpType::ALLGATHER, options);
+    Operation operation(generation_, "allgather", "ddl:all_gather", c10d::OpType::ALLGATHER,
+                        options);
     at::Tensor input = only(operation.name, "inputs", inputs);
     const Tensors &list = only_list(operation.name, "outputs", outputs);
     require_each(operation.name, "outputs", list, input, size_);
@@ -124,8 +126,8 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input,
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::AllgatherOptions &options)
 {
-    Operation operation("allgather", "ddl:_all_gather_base", c10d::OpType::_ALLGATHER_BASE,
-                        options);
+    Operation operation(generation_, "allgather", "ddl:_all_gather_base",
+                        c10d::OpType::_ALLGATHER_BASE, options);
     TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "ddl ", operation.name, ": there are ",
                       inputs.size(), " inputs, but ", outputs.size(), " outputs");
     operation.inputs = inputs;
@@ -145,8 +147,8 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tens
 Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Tensors &inputs,
                                               const c10d::AllgatherOptions &options)
 {
-    Operation operation("allgather_coalesced", "ddl:all_gather", c10d::OpType::ALLGATHER_COALESCED,
-                        options);
+    Operation operation(generation_, "allgather_coalesced", "ddl:all_gather",
+                        c10d::OpType::ALLGATHER_COALESCED, options);
     TORCH_CHECK_VALUE(outputs.size() == size_t(size_), "ddl ", operation.name, ": outputs has ",
                       outputs.size(), " lists, but there are ", size_, " ranks");
     operation.inputs = inputs;
@@ -179,7 +181,7 @@ Backend::WorkPtr Backend::allgather_coalesced(std::vector<Tensors> &outputs, Ten
 Backend::WorkPtr Backend::gather(std::vector<Tensors> &outputs, Tensors &inputs,
                                  const c10d::GatherOptions &options)
 {
-    Operation operation("gather", "ddl:gather", c10d::OpType::GATHER, options);
+    Operation operation(generation_, "gather", "ddl:gather", c10d::OpType::GATHER, options);
     at::Tensor input = only(operation.name, "inputs", inputs);
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
@@ -227,7 +229,7 @@ Backend::WorkPtr Backend::gather_into_tensor(at::Tensor &output, at::Tensor &inp
 Backend::WorkPtr Backend::scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                                   const c10d::ScatterOptions &options)
 {
-    Operation operation("scatter", "ddl:scatter", c10d::OpType::SCATTER, options);
+    Operation operation(generation_, "scatter", "ddl:scatter", c10d::OpType::SCATTER, options);
     at::Tensor output = only(operation.name, "outputs", outputs);
     const int root = int(options.rootRank);
     require_rank(operation.name, "root", options.rootRank, size_);
@@ -263,7 +265,7 @@ Backend::WorkPtr Backend::scatter(Tensors &outputs, std::vector<Tensors> &inputs
 Backend::WorkPtr Backend::alltoall(Tensors &outputs, Tensors &inputs,
                                    const c10d::AllToAllOptions &options)
 {
-    Operation operation("alltoall", "ddl:all_to_all", c10d::OpType::ALLTOALL, options);
+    Operation operation(generation_, "alltoall", "ddl:all_to_all", c10d::OpType::ALLTOALL, options);
     TORCH_CHECK_VALUE(!outputs.empty(), "ddl ", operation.name, ": there are no outputs");
     require_each(operation.name, "outputs", outputs, outputs[0], size_);
     require_each(operation.name, "inputs", inputs, outputs[0], size_);
@@ -282,7 +284,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
                                         std::vector<int64_t> &input_sizes,
                                         const c10d::AllToAllOptions &options)
 {
-    Operation operation("alltoall", "ddl:all_to_all", c10d::OpType::ALLTOALL_BASE, options);
+    Operation operation(generation_, "alltoall", "ddl:all_to_all", c10d::OpType::ALLTOALL_BASE,
+                        options);
     require_dense(operation.name, "output", output);
     require_dense(operation.name, "input", input);
     TORCH_CHECK_TYPE(output.scalar_type() == input.scalar_type(), "ddl ", operation.name,

@@ -20,8 +20,9 @@ using Part = std::function<ddl_status(ddl_comm *, const ddl_options *, ddl_work 
 // The names, tensors and calls that become one Work. Every tensor whose memory a part uses is in
 // `buffers`.
 struct Operation {
-    const char *name;  // for messages
-    const char *title; // for the profiler
+    uint64_t generation; // of the members that the arguments were checked for
+    const char *name;    // for messages
+    const char *title;   // for the profiler
     c10d::OpType type;
     bool async = true; // the caller does not wait at once
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
@@ -31,15 +32,16 @@ struct Operation {
     Buffers buffers;
     std::vector<Part> parts;
 
-    Operation(const char *its_name, const char *its_title, c10d::OpType its_type)
-        : name(its_name), title(its_title), type(its_type)
+    Operation(uint64_t its_generation, const char *its_name, const char *its_title,
+              c10d::OpType its_type)
+        : generation(its_generation), name(its_name), title(its_title), type(its_type)
     {
     }
 
     template <class Options>
-    Operation(const char *its_name, const char *its_title, c10d::OpType its_type,
-              const Options &options)
-        : Operation(its_name, its_title, its_type)
+    Operation(uint64_t its_generation, const char *its_name, const char *its_title,
+              c10d::OpType its_type, const Options &options)
+        : Operation(its_generation, its_name, its_title, its_type)
     {
         async = is_async(options, 0);
         timeout = options.timeout;

@@ -56,17 +56,19 @@ Backend::WorkPtr Backend::reconfigure(const c10d::ReconfigureOptions &options)
     TORCH_CHECK_VALUE(limit.count() > 0, "ddl ", name, ": timeout is ", limit.count(),
                       " ms; must be positive");
     roster_->claim(options.uuid);
-    drop_window();
+    attempted_ = true;
     const std::string uuid = std::to_string(options.uuid);
     std::shared_ptr<Group> last;
     {
         std::lock_guard<std::mutex> lock(group_mutex_);
         last.swap(group_);
+        generation_++;
         no_group_ = "the reconfiguration with uuid " + uuid +
                     " has not succeeded; call torch.distributed._reconfigure() with a fresh uuid";
     }
     if (last)
         last->end("the process group was reconfigured with uuid " + uuid);
+    drop_window();
     const int size = int(members.addresses.size());
     auto next = Group::among(roster_->endpoint(), std::move(members.addresses), members.rank,
                              members.tag, limit, options_->timeout);
@@ -77,8 +79,9 @@ Backend::WorkPtr Backend::reconfigure(const c10d::ReconfigureOptions &options)
         rank_ = members.rank;
         size_ = size;
         sequence_ = 0; // a member that has just come counts from there as well
-        revoked_ = false;
+        generation_++;
     }
+    watch_failures(*next); // with the hooks that were registered meanwhile
     if (options_->global_ranks_in_group.empty())
         Group::set_world(members.rank, next);
     auto work = c10::make_intrusive<Work>(next, rank_, c10d::OpType::UNKNOWN, name, nullptr,

@@ -44,7 +44,8 @@ Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptio
 {
     if (tensors.size() == 1 && tensors[0].is_sparse())
         return allreduce_sparse(tensors, options);
-    Operation operation("allreduce", "ddl:all_reduce", c10d::OpType::ALLREDUCE, options);
+    Operation operation(generation_, "allreduce", "ddl:all_reduce", c10d::OpType::ALLREDUCE,
+                        options);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     const auto [op, prescale] = reduction(operation.name, options.reduceOp);
     operation.prescale = prescale;
@@ -57,8 +58,8 @@ Backend::WorkPtr Backend::allreduce(Tensors &tensors, const c10d::AllreduceOptio
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
                                               const c10d::AllreduceCoalescedOptions &options)
 {
-    Operation operation("allreduce_coalesced", "ddl:all_reduce", c10d::OpType::ALLREDUCE_COALESCED,
-                        options);
+    Operation operation(generation_, "allreduce_coalesced", "ddl:all_reduce",
+                        c10d::OpType::ALLREDUCE_COALESCED, options);
     const auto [op, prescale] = reduction(operation.name, options.reduceOp);
     operation.prescale = prescale;
     operation.inputs = operation.buffers.outputs = tensors;
@@ -72,7 +73,7 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors,
 
 Backend::WorkPtr Backend::reduce(Tensors &tensors, const c10d::ReduceOptions &options)
 {
-    Operation operation("reduce", "ddl:reduce", c10d::OpType::REDUCE, options);
+    Operation operation(generation_, "reduce", "ddl:reduce", c10d::OpType::REDUCE, options);
     at::Tensor tensor = only(operation.name, "tensors", tensors);
     const auto [op, prescale] = reduction(operation.name, options.reduceOp);
     const int root = int(options.rootRank);
@@ -120,8 +121,8 @@ void Backend::reduce_scatter_part(Operation &operation, const at::Tensor &output
 Backend::WorkPtr Backend::reduce_scatter(Tensors &outputs, std::vector<Tensors> &inputs,
                                          const c10d::ReduceScatterOptions &options)
 {
-    Operation operation("reduce_scatter", "ddl:reduce_scatter", c10d::OpType::REDUCE_SCATTER,
-                        options);
+    Operation operation(generation_, "reduce_scatter", "ddl:reduce_scatter",
+                        c10d::OpType::REDUCE_SCATTER, options);
     at::Tensor output = only(operation.name, "outputs", outputs);
     const Tensors &list = only_list(operation.name, "inputs", inputs);
     require_each(operation.name, "inputs", list, output, size_);
@@ -151,7 +152,7 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &i
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::ReduceScatterOptions &options)
 {
-    Operation operation("reduce_scatter", "ddl:_reduce_scatter_base",
+    Operation operation(generation_, "reduce_scatter", "ddl:_reduce_scatter_base",
                         c10d::OpType::_REDUCE_SCATTER_BASE, options);
     const auto [op, prescale] = reduction(operation.name, options.reduceOp);
     TORCH_CHECK_VALUE(inputs.size() == outputs.size(), "ddl ", operation.name, ": there are ",

@@ -26,27 +26,36 @@ std::string hex(const std::string &bytes)
     return text;
 }
 
+std::string checksum(const std::string &body)
+{
+    const uint64_t tag = derive_tag(0, body);
+    std::string bytes;
+    for (int shift = 56; shift >= 0; shift -= 8)
+        bytes += char(tag >> shift & 0xff);
+    return ":" + hex(bytes);
+}
+
 std::string make_handle(const Endpoint &endpoint)
 {
     std::random_device random;
     std::string number;
     for (size_t i = 0; i < kNumberDigits / 2; i++)
         number += char(random() & 0xff);
-    return kScheme + hex(number) + ":" + hex(endpoint.address());
+    const std::string body = kScheme + hex(number) + ":" + hex(endpoint.address());
+    return body + checksum(body);
 }
 
-// The address in a handle; empty if it is no handle of ddl.
+// Return the address in a handle; empty if it is not a handle of ddl, or a damaged one.
 std::vector<uint8_t> address_in(const std::string &handle)
 {
     const std::string scheme = kScheme;
     const size_t start = scheme.size() + kNumberDigits + 1;
     std::vector<uint8_t> address;
-    if (handle.compare(0, scheme.size(), scheme) != 0 || handle.size() <= start ||
-        handle[start - 1] != ':' || (handle.size() - start) % 2)
+    const size_t end = handle.rfind(':');
+    if (handle.compare(0, scheme.size(), scheme) != 0 || end == std::string::npos || end <= start ||
+        handle.substr(end) != checksum(handle.substr(0, end)))
         return address;
-    if (handle.find_first_not_of("0123456789abcdef", start) != std::string::npos)
-        return address;
-    for (size_t i = start; i < handle.size(); i += 2)
+    for (size_t i = start; i < end; i += 2)
         address.push_back(uint8_t(std::stoi(handle.substr(i, 2), nullptr, 16)));
     return address;
 }

@@ -76,7 +76,7 @@ at::Tensor gathered_rows(Operation &operation, const at::Tensor &rows,
 
 Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options)
 {
-    Operation operation("allreduce_sparse", "ddl:sparse_all_reduce",
+    Operation operation(generation_, "allreduce_sparse", "ddl:sparse_all_reduce",
                         c10d::OpType::_ALLREDUCE_SPARSE, options);
     const char *name = operation.name;
     TORCH_CHECK_VALUE(tensors.size() == 1, "ddl ", name, ": tensors has ", tensors.size(),
@@ -93,7 +93,7 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
 
     const Shape mine(own);
     std::vector<Shape> shapes(size_);
-    Operation exchange(name, operation.title, operation.type, options);
+    Operation exchange(operation.generation, name, operation.title, operation.type, options);
     exchange.async = false;
     exchange.parts.push_back([&](auto comm, auto how, auto work) {
         return ddl_allgather(comm, &mine, shapes.data(), sizeof mine, DDL_U8, how, work);

@@ -62,6 +62,7 @@ Work::Work(std::shared_ptr<Group> group, int rank, c10d::OpType type, const char
 
 Work::~Work()
 {
+    group_->extensions().end(sequence_); // it may not have been submitted
     ddl_work_destroy(work_);
 }
 
