@@ -171,7 +171,7 @@ class Coordinator:
         return report | {"hash": self._hash} if self._hash else report
 
     def write_trace(self, path: Path, traces: Path) -> None:
-        """Write the job's timeline to `path`, from the workers' files in `traces`. Raises OSError."""
+        """Write the job's timeline to `path` from the files in `traces`. Raises OSError."""
         timeline.write(path, traces, self._events)
 
     def alive(self) -> list[Worker]:
@@ -203,7 +203,7 @@ class Coordinator:
         return bool(self._stopped)
 
     def compare(self) -> None:
-        """Compare the final states of all workers that are done. Raises JobFailed if they differ."""
+        """Compare the final states of workers that are done. Raises JobFailed if they differ."""
         done = [worker for worker in self.workers if worker.digest]
         for first, other in ((done[0], each) for each in done if each.digest != done[0].digest):
             part = Digest(first.digest, first.parts).first_difference(
@@ -349,7 +349,7 @@ class Coordinator:
     def _connect(self) -> None:
         """Send all live workers the list of members once all are ready. If one exits meanwhile,
         creating the comm fails on the other workers, and they report `ready` again. After the first
-        training run began, only its members are connected here: newcomers join by a plan."""
+        training run began, only its members are connected here: other workers join by a plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
         waiting = [worker for worker in alive if worker.state == WorkerState.READY]

@@ -2,8 +2,8 @@
 """The recovery of a running job by a new coordinator, from the snapshots of the job's agents.
 
 The coordinator waits for the members of the newest group in these snapshots. It makes no plan until
-all of them are found or the time limit expires. Newcomers belong to no group. So if the first
-agents to connect have only newcomers, the coordinator waits for more agents.
+all of them are found or the time limit expires. Workers that are still joining belong to no group.
+If it has found only such workers, the coordinator waits for more agents.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CoordinatorRecovery:
         return time.monotonic() > self._until and not self._has_begun(workers)
 
     def _has_begun(self, workers: Sequence[Worker]) -> bool:
-        """Return True if a worker has been found that is not known to be a newcomer."""
+        """Return True if a worker has been found that is not known to be joining."""
         if self._has_group(workers):
             return True
         return self._others_until < math.inf and not self._has_newcomers
@@ -55,7 +55,7 @@ class CoordinatorRecovery:
         named: list[int] = [*standing["members"], *standing["planned"], member]
         if not all(type(each) is int and 0 <= each < _MOST for each in named):
             raise ValueError(f"members {named}")
-        # Only a newcomer of a running job gets `warm` without being in a group.
+        # Only a worker that joins a running job gets `warm` without being in a group.
         is_newcomer = bool(standing["trainings"]) and not standing["group"]
         self._has_newcomers = self._has_newcomers or is_newcomer
         if standing["group"] > self._group:
@@ -72,7 +72,7 @@ class CoordinatorRecovery:
             return False
         if time.monotonic() > self._others_until:
             return True
-        # Without a known group, wait for all workers: this one may be a newcomer.
+        # Without a known group, wait for all workers: those found may be joining ones.
         has_group = self._has_group(workers)
         awaited = [workers[each] for each in self.members] if has_group else workers
         returning = any(worker.state == WorkerState.RETURNING for worker in workers)

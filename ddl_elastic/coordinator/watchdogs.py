@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FOUNDING = 100.0  # minimum limit in seconds for the initial workers
-FIRST = 10  # a newcomer may take this many times the job's watchdog limit, as it may compile
+FIRST = 10  # a joining worker may take this many times the job's watchdog limit: it may compile
 USUAL = 5  # and this many times the slowest start so far; the larger limit applies
 STEPS = 5  # steps that the job must have committed before a worker is late at the "join" stage
 LOOKS = 1.0  # maximum seconds counted per update: in a longer pause this process was stopped
@@ -33,8 +33,8 @@ class JoinWatchdog:
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
         """Return the workers that hang, each with the seconds that it has been in its stage.
 
-        stages  by newcomer, its next task; "" if it waits for other workers. At "join" it also
-                waits for the end of a step
+        stages  each joining worker's next task, or "" if it waits for other workers. At "join" it
+                also waits for the end of a step
         """
         passed, self._looked = min(now - self._looked, LOOKS), now
         known, self._stages = self._stages, {}

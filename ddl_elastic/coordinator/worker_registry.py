@@ -25,7 +25,7 @@ WAITING = (
     *(WorkerState.STARTING, WorkerState.READY, WorkerState.WARMING, WorkerState.WARMED),
     WorkerState.ADMITTED,
 )
-# The task that a newcomer must do by itself in a state.
+# The task of a joining worker in a state. In other states it waits for other processes.
 STAGES = {WorkerState.STARTING: "start", WorkerState.WARMING: "warm up"}
 FAILURES = 3  # after this many consecutive workers that exited before they joined, start no more
 
@@ -43,7 +43,7 @@ class Worker:
     pid: int = 0
     joined: bool = False  # it belongs to the group
     lacks_state: bool = False  # it has joined, but has not reported a step yet
-    bits: Fingerprint | None = None  # the results of its admission test, if it is a newcomer
+    bits: Fingerprint | None = None  # the results of its admission test, if it joins a running job
     leaves: bool = False  # no later plan may include it
     digest: str = ""  # the digest of its final state
     parts: dict[str, str] = field(default_factory=dict)  # the digests of the state's parts
@@ -131,7 +131,7 @@ class WorkerRegistry:
         self._founders: StartupWatchdog | None = StartupWatchdog()  # None once training began
         self._failures = 0  # consecutive workers that exited before they joined
         self.ends_when_done = False  # the workers call Loop.steps only once
-        self._trainings = 0  # training runs of the program; newcomers can join only the first
+        self._trainings = 0  # training runs so far; new workers can join only in the first
 
     def resize(self, number: int) -> None:
         """Set the target to `number` workers. Raises ValueError if the job may not have them."""
@@ -260,7 +260,7 @@ class WorkerRegistry:
             self._plan, self._is_uneven = 0, bool(self._map)
 
     def _end_lost(self, members: Sequence[int]) -> None:
-        """Stop newcomers that failed in the comm of a plan. Members monitor joined workers."""
+        """Stop joining workers that failed in the comm of a plan. Members monitor joined ones."""
         for worker in self.workers:
             if worker.member in members and not worker.joined and worker.state in WAITING:
                 self._stop(worker, "hung: the others have lost it")
@@ -329,7 +329,7 @@ class WorkerRegistry:
                 self._stop(worker, f"hung: the others have waited {seconds:.0f} s for it to start")
 
     def _end_hanging(self, waiting: Sequence[Worker], step: int) -> None:
-        """Stop newcomers that have been too long in one stage."""
+        """Stop joining workers that have been too long in one stage."""
         stages = {each.member: STAGES.get(each.state, "") for each in waiting}
         planned = self._planned if self._plan else set[int]()
         stages |= dict.fromkeys(planned & stages.keys(), "join")
@@ -338,7 +338,7 @@ class WorkerRegistry:
             self._stop(worker, f"hung: it was to {stages[member]} for {seconds:.0f} s")
 
     def _advance(self, worker: Worker) -> None:
-        """Let a newcomer that is ready warm up, and admit or refuse one that has warmed up."""
+        """Warm up a joining worker that is ready, and admit or refuse one that is warmed up."""
         if worker.state == WorkerState.READY:
             worker.state = WorkerState.WARMING
             self._send([worker], "warm")
@@ -381,7 +381,7 @@ class WorkerRegistry:
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
     ) -> None:
         staying = [each for each in members if not each.leaves]
-        if not staying:  # keep one member until a newcomer has the state
+        if not staying:  # keep the last member until a joining worker has the state
             staying = members if self.target else members[: len(members) > 1]
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
@@ -404,7 +404,7 @@ class WorkerRegistry:
             self._send(newcomers, "plan", **plan, addresses=_addresses(chosen))
 
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
-        """Stop newcomers that have not joined, because the training run is over."""
+        """Stop workers that have not joined, because the training run is over."""
         for worker in waiting:
             worker.state, worker.leaves = WorkerState.DISMISSED, True
             self._stop(worker, "")
