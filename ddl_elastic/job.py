@@ -36,14 +36,12 @@ class Job:
 
     model      a function or class without arguments that makes the model. The framework must be
                imported before `train`
-    data       the samples: an object with a length, whose item `number` is (input, target), or a
-               stream with `seek(position)`, which returns such pairs by `next`
-    loss       a function of the model's outputs and the targets of a share. It returns the mean
-               loss, or (sum, weight)
+    data       the samples: an object with a length and items (input, target), or a stream with
+               `seek(position)`, which returns such pairs by `next`
+    loss       a function of a share's outputs and targets: returns the mean, or (sum, weight)
     collate    a function that makes a batch of a share's samples; None means the framework's own
     optimizer  a function of the model's parameters that makes the optimizer
-    schedule   a function of the optimizer that makes the learning rate schedule, which advances
-               after each step
+    schedule   a function of the optimizer that makes its schedule, which advances after each step
 
     The result depends on these constants:
     batch      the number of samples in a step, of all logical workers together
@@ -128,8 +126,8 @@ class Job:
 
         If a worker dies, the others continue. Raises JobFailed if no worker with the state is left.
 
-        In a worker of `ddl elastic run`, this process trains itself, together with the other
-        workers, and the model is returned in each of them.
+        In a worker of `ddl elastic run`, this process takes part in the training, and the model is
+        returned in each worker.
 
         on_progress  called in this process with `report()` up to ten times a second; not in a
                      worker of `ddl elastic run`

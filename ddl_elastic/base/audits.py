@@ -13,7 +13,7 @@ EXIT_CODE = 65  # the exit code of a job that an audit has stopped
 
 
 class AuditError(RuntimeError):
-    """The error on a rank whose results an audit found wrong, or whose job an audit has stopped."""
+    """The error on ranks with wrong results, or on all ranks if the job cannot continue."""
 
 
 def find_options(rate: float | None, action: str | None) -> tuple[float, Action]:

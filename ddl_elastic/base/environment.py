@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to environment variables and process settings: no other module of this package has it."""
+"""The environment variables and process settings that this package reads and sets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def fix_cublas() -> None:
 
 
 def has_threads(threads: int) -> bool:
-    """Return True if `limit_threads` has set this number of threads."""
+    """Return True if the variables that `limit_threads` sets have this number."""
     return all(os.environ.get(name) == str(threads) for name in _THREADS)
 
 

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inbox of a worker for messages from its job.
-
-Plans go to the worker's membership, answers to the caller of `ask`, and all other messages to the
-caller of `receive`.
-"""
+"""The inbox of a worker. It delivers plans to the membership, answers to the caller of `ask`, and
+all other messages to the caller of `receive`."""
 
 from __future__ import annotations
 
@@ -64,8 +61,7 @@ class Inbox:
         raise self._ended
 
     def ask(self, limit: float, **question: Any) -> Message | None:
-        """Send the coordinator a quorum request. Return its answer, or None after `limit` seconds
-        or if the channel has ended."""
+        """Send a quorum request. Return the answer, or None if none arrives in `limit` seconds."""
         with self.changed:
             self._answer = None
         with suppress(OSError):

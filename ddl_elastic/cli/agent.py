@@ -97,7 +97,6 @@ def agents_engine(
     """Start an engine for remote agents, and wait for `least` free slots. Raises CommandError.
 
     start  starts the agents, which connect to the given port; None if users start them
-    show   called with messages for the user
     """
     environment.allow_connections()
     try:

@@ -302,8 +302,7 @@ def _scale(arguments: argparse.Namespace) -> int:
 
 
 def _size(arguments: argparse.Namespace) -> Size:
-    """Return the job's size: up to the maximum with agents, else at most one worker per core or per
-    --threads cores. Raises CommandError."""
+    """Return the numbers of workers from -n. Without agents, this machine's cores limit them."""
     threads: int = arguments.threads
     try:
         low, high = parse_workers(arguments.workers)

@@ -157,8 +157,7 @@ class Runner:
         return records
 
     def _execute(self, recording: Recording, words: list[str]) -> tuple[int, str]:
-        """Run `ddl elastic` in a forked child, since this process has imported the framework.
-        Return the exit code and the output."""
+        """Run `ddl elastic` in a forked child. Return its exit code and its output."""
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -201,7 +200,7 @@ class Runner:
 
 
 def _end(start: Callable[[list[str]], int], words: list[str]) -> int:
-    """Call `start` with these arguments. Return the exit code of a process that does the same."""
+    """Call `start` with these arguments. Return its exit code, even if it raises an exception."""
     code: object = 1
     try:
         code = start(words)
@@ -292,7 +291,7 @@ class Verification:
         return self._runner.run("with 2 workers from a checkpoint", 2, steps, checkpoints=copy)
 
     def _find_gap(self, alone: RunRecords, other: RunRecords) -> str:
-        """Return why a run does not test what it should test, or ""."""
+        """Return the reason why a run tested less than intended, or ""."""
         if not {n for each in other.workers for n in each.steps} & {*alone.workers[0].steps}:
             return f"the run {other.name} has none of the steps of the first run"
         joined = [each for each in other.workers if each.member >= WORKERS and each.steps]

@@ -35,10 +35,8 @@ HUNG = "hung: the others counted it as dead, and its agent killed it"
 
 
 class JobFailed(RuntimeError):
-    """The error for a job with no worker that can continue, or whose results differ.
-
-    code  the exit code for a program that ends because of this error
-    """
+    """The error for a job with no worker that can continue, or with different results on workers.
+    `code` is the exit code for a program that ends because of this error."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)

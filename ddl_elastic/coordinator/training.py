@@ -18,8 +18,7 @@ SILENT = 60.0  # maximum seconds between two messages of the final state
 
 
 def fetch(coordinator: Coordinator) -> State:
-    """Wait for all live workers to finish, fetch the final state from one of them, and make all
-    exit. Raises JobFailed."""
+    """Return the final state when all live workers are done, and end them. Raises JobFailed."""
     coordinator.registry.ends_when_done = True
     _wait_for_all(coordinator)
     coordinator.compare()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 FOUNDING = 100.0  # minimum limit in seconds for the initial workers
 FIRST = 10  # a joining worker may take this many times the job's watchdog limit: it may compile
-USUAL = 5  # and this many times the slowest start so far; the larger limit applies
+USUAL = 5  # a worker may take this many times the slowest start so far, if that is longer
 STEPS = 5  # steps that the job must have committed before a worker is late at the "join" stage
 LOOKS = 1.0  # maximum seconds counted per update: in a longer pause this process was stopped
 
@@ -31,11 +31,8 @@ class JoinWatchdog:
         return max(FIRST * self.seconds, USUAL * self.usual)
 
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
-        """Return the workers that hang, each with the seconds that it has been in its stage.
-
-        stages  each joining worker's next task, or "" if it waits for other workers. At "join" it
-                also waits for the end of a step
-        """
+        """Return the workers that hang, with their seconds in the present stage. `stages` has each
+        joining worker's task, or "" if it waits. A "join" includes waiting for the step's end."""
         passed, self._looked = min(now - self._looked, LOOKS), now
         known, self._stages = self._stages, {}
         hanging = {}

@@ -42,7 +42,7 @@ class Worker:
     address: str = ""
     pid: int = 0
     joined: bool = False  # it belongs to the group
-    lacks_state: bool = False  # it has joined, but has not reported a step yet
+    lacks_state: bool = False  # it joins a running job, and has not reported a step yet
     bits: Fingerprint | None = None  # the results of its admission test, if it joins a running job
     leaves: bool = False  # no later plan may include it
     digest: str = ""  # the digest of its final state
@@ -71,15 +71,14 @@ class Worker:
 
     @property
     def shown(self) -> str:
-        """The worker's state for a report. It is "observing" if the worker lacks the job's state,
-        because the job cannot continue with such workers alone."""
+        """The worker's state for a report: "observing" while it runs without the job's state."""
         is_observing = self.lacks_state and self.state == WorkerState.RUNNING
         return "observing" if is_observing else self.state
 
 
 @dataclass(frozen=True)
 class Size:
-    """The limits for a job's number of workers, and whether dead workers are replaced."""
+    """The target and limits of a job's number of workers, and whether to replace dead workers."""
 
     target: int
     least: int = 1
@@ -140,8 +139,7 @@ class WorkerRegistry:
         self._tell_idle()
 
     def begun(self, logical: int, watchdog: float = 0.0) -> None:
-        """Record that training has begun with `logical` logical workers. `watchdog` is the limit of
-        the job's watchdog in seconds."""
+        """Record that training has begun, with `logical` shares and a watchdog limit in seconds."""
         self._watchdog.seconds, self._founders = watchdog, None
         is_news, self.logical = logical != self.logical, logical
         if is_news:

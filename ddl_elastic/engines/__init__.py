@@ -89,7 +89,7 @@ class Engine(Protocol):
         means that there is no new output yet, and the iterator ends when the worker has exited."""
 
     def want(self, slots: int) -> None:
-        """Accept a hint: the number of slots that the job could use."""
+        """Receive a hint that the job could use this number of slots."""
 
     def close(self) -> None:
         """Stop all agents and their workers."""

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener for agents, which authenticates new connections.
-
-Both sides prove that they know the token, and never send it. No call here blocks for long.
-"""
+"""The listener for agents. Both sides of a connection prove that they know the token, and never
+send it. No call here blocks for long."""
 
 from __future__ import annotations
 

@@ -97,8 +97,7 @@ class HostAgent:
         return 0 if self._is_over else self._give_up()
 
     def _guard(self, talk: Callable[[], None]) -> None:
-        """Call a function that needs the coordinator. If it fails to communicate, record the loss
-        of the coordinator. Raises JoinRefused if the coordinator sent an invalid message."""
+        """Call a function that needs the coordinator, and handle its loss. Raises JoinRefused."""
         try:
             talk()
         except (OSError, EOFError) as error:
@@ -227,8 +226,7 @@ class HostAgent:
         self._alone_since, self._dial_at = time.monotonic(), 0.0
 
     def _reach(self) -> bool:
-        """Try to reconnect every REDIAL seconds. Return False to give up: all workers of this agent
-        need a coordinator, and none was found for `wait` seconds."""
+        """Try to reconnect, if it is time to. Return False if the wait has been too long."""
         now = time.monotonic()
         if not self._stays:
             return False

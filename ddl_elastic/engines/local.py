@@ -208,8 +208,7 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 def _fork_agent(
     text: str, files: list[int], work: Work, control: socket.socket, witness: Witness
 ) -> list[int]:
-    """Fork an agent and return its process id in a list. If the fork fails, the list is empty, and
-    the engine detects the failure because the agent's descriptors are closed."""
+    """Fork an agent. Return its process id in a list, or an empty list if the fork failed."""
     try:
         child = os.fork()
     except OSError:

@@ -150,8 +150,7 @@ class PoolAgent:
                 self._control.send(kind, **fields)
 
     def _reach(self) -> bool:
-        """Try to reconnect. Return False to give up: there are no runs, and the service has been
-        lost for `wait` seconds."""
+        """Try to reconnect. Return False after `wait` seconds without the service and any runs."""
         if not self._runs and time.monotonic() > self._alone_since + self._wait:
             return False
         time.sleep(REDIAL)

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that runs a user's program, as `python PROGRAM ARGUMENTS` would.
-
-Its process has already imported the framework. It joins the job when the program creates its
-elastic.Job.
-"""
+"""The worker that runs a user's program as `python PROGRAM ARGUMENTS` would, with the framework
+already imported. The program joins the job when it creates its elastic.Job."""
 
 from __future__ import annotations
 
