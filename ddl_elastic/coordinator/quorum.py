@@ -23,7 +23,7 @@ MORE = 2.0  # extra seconds in which the coordinator detects that a host does no
 @dataclass(frozen=True)
 class _QuorumRequest:
     asked: float
-    members: Sequence[int]  # of the divided group, by rank
+    members: Sequence[int]  # the members of the divided group, by rank
     missing: Collection[int]
 
 

@@ -40,7 +40,7 @@ class Program:
     path: str
     arguments: list[str]
     folder: str  # the working directory
-    preload: list[str]  # modules to import before forking; empty: the installed frameworks
+    preload: list[str]  # modules to import before forking; empty: frameworks in the program's text
     variables: dict[str, str] = field(default_factory=dict)  # environment variables to set
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent, the process that owns a slot, starts its worker, and stops it on request."""
+"""The agent process, which owns a slot, starts its worker, and stops the worker on request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
 
 
 def is_ordered(code: int, sent: Collection[int]) -> bool:
-    """Return True if a process exited because of these signals. After SIGTERM any code counts."""
+    """Return True if these signals ended a process. After SIGTERM it may exit with any code."""
     return -code in sent if code < 0 else signal.SIGTERM in sent
 
 

@@ -26,7 +26,7 @@ from ddl_elastic.engines.pool_agent import PoolAgent
 from ddl_launch import frames
 
 ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
-REDIAL_LIMIT = 5.0  # the same when the agent reconnects or connects a slot
+REDIAL_LIMIT = 5.0  # seconds for the answer when the agent reconnects or connects a slot
 RUN_LIMIT = 5.0  # seconds in which to connect to a run of a job
 _RETRY = 0.5  # seconds between two attempts to reach the job
 
