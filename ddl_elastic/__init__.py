@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training: workers come, go and die, and the result keeps its bits.
+"""Elastic training: workers join, leave and die, and the bits of the result do not change.
 
-A job has a fixed number of logical workers. Each rank owns some of them, computes their shares of
-the batch, and the ordered sums of libddl add these up in an order that does not depend on who owns
-what. The package imports no framework.
+A job has a fixed number of logical workers. Each rank owns some of them and computes their shares
+of the batch. The ordered sums of libddl add up the shares in an order that does not depend on which
+rank owns which logical worker. The package imports no framework.
 """
 
 from ddl_elastic.coordinator.coordinator import JobFailed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without a loop of one's own: `Job(...).train()`."""
+"""An elastic job that needs no training loop of yours: `Job(...).train()`."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ from ddl_elastic.worker.trainer import Constants
 
 
 class Job:
-    """Elastic training of one model.
+    """The elastic training of one model.
 
-    model      makes the model: a function or class without arguments. Its module's framework is
+    model      a function or class without arguments that makes the model. The framework must be
                imported before `train`
-    data       the samples: has a length, and gives (input, target) by number; or a stream of them,
-               which has seek(position) and gives them by `next`
-    loss       of the model's outputs and the targets of a share: their mean, or (sum, weight)
-    collate    makes a batch of a share's samples; None: as the framework does
-    optimizer  makes the optimizer, of the model's parameters
-    schedule   makes the learning rate schedule, of the optimizer; it advances after each step
+    data       the samples: an object with a length and items (input, target), or a stream with
+               `seek(position)`, which returns such pairs by `next`
+    loss       a function of a share's outputs and targets: returns the mean, or (sum, weight)
+    collate    a function that makes a batch of a share's samples; None means the framework's own
+    optimizer  a function of the model's parameters that makes the optimizer
+    schedule   a function of the optimizer that makes its schedule, which advances after each step
 
-    Constants, on which the result depends:
-    batch      samples of a step, of all logical workers together
-    logical    logical workers: the shares of a step, at least as many as there will be workers
-    passes     over the data, one by default
-    steps      instead of passes; a stream needs it
-    seed       of the initial model, the samples' order, and all that is random
-    threads    of the framework in each worker
-    buffers    what is committed of the model's buffers, such as batch norm's statistics: "average",
-               of how the shares change them, or "first": as logical worker 0's share leaves them
+    The result depends on these constants:
+    batch      the number of samples in a step, of all logical workers together
+    logical    the number of logical workers and of shares in a step; at least the number of workers
+    passes     the number of passes over the data (default: 1)
+    steps      the number of steps, instead of passes; required for a stream
+    seed       the seed of the initial model, the samples' order, and all other random numbers
+    threads    the number of threads of the framework in each worker
+    buffers    how shares update the model's buffers, such as batch norm's statistics: "average"
+               averages the changes by all shares, "first" keeps those of logical worker 0's share
 
     The result does not depend on these:
-    workers    processes: a number, or "least:most", and then as many as there are cores for
-    replace    whether a worker that died is replaced by a new one, which the others send the state
-    loader_workers  processes that read ahead for each worker; 0: each reads its samples itself
-    watchdog   seconds that the others wait for a worker that hangs, before it is killed: at least
-               5 usual steps, and in the first step 10 times as long; 0: forever
-    checkpoint  a folder for checkpoints, or s3://bucket/prefix, also from which a job that has
-               ended goes on
-    every      steps between two checkpoints; one more is written at the end
-    keep       the newest so many checkpoints
-    audit      fraction of shares that a second worker computes again, such as 0.01, to find
-               machines that compute wrongly; 0: none. None: as `ddl elastic run --audit` says
-    audit_action  what follows if committed steps may be wrong: "rollback" to a checkpoint before
+    workers    the number of processes, or "least:most" for as many as there are cores for
+    replace    True to replace dead workers; the other workers send the state to the new ones
+    loader_workers  the number of processes that read ahead for each worker; 0 reads in the worker
+    watchdog   the seconds after which a worker that hangs is killed: at least the time of 5 usual
+               steps, and 10 times as long in the first step; 0 means never
+    checkpoint  a folder for checkpoints, or s3://bucket/prefix. A job that was interrupted
+               continues from its newest checkpoint
+    every      the number of steps between two checkpoints; one more is written at the end
+    keep       the number of checkpoints to keep
+    audit      the fraction of shares, such as 0.01, that a second worker computes again to find
+               machines with wrong results. None means the value of `ddl elastic run --audit`, or 0
+    audit_action  the action if committed steps may be wrong: "rollback" to a checkpoint before
                them, "continue" with them, or "stop"
-    progress   whether to show a bar and the events on stderr
-    trace      the file for a timeline of the operations, with recoveries marked, for Perfetto
+    progress   True to show a progress bar and the events on stderr
+    trace      a file for a timeline of operations and recoveries, for Perfetto
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class Job:
         self._policy = policy_find(checkpoint, every, keep)
         self._progress, self._trace = progress, trace
         self._job: Coordinator | None = None
-        self._part: dict[str, Any] = {}  # of the report: what a worker knows itself
+        self._part: dict[str, Any] = {}  # the report of a worker of `ddl elastic run`
         self._is_writer = True
 
     def train(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> Any:
-        """Train; returns the trained model. On this machine, in processes forked from this one.
+        """Train in processes forked from this one, and return the trained model.
 
-        When a worker dies, the others go on. Raises JobFailed when none is left that has the state.
+        If a worker dies, the others continue. Raises JobFailed if no worker with the state is left.
 
-        In a worker of `ddl elastic run`, this process trains together with the others, and each of
-        them returns the model.
+        In a worker of `ddl elastic run`, this process takes part in the training, and the model is
+        returned in each worker.
 
-        on_progress: called in this process with `report()`, up to ten times a second; not in a
-        worker
+        on_progress  called in this process with `report()` up to ten times a second; not in a
+                     worker of `ddl elastic run`
         """
         if joining.is_worker():
             return self._take_part()
@@ -140,8 +140,8 @@ class Job:
         traces = timeline.make_folder(self._trace)
 
         def work(spec: AgentSpec, channel: Channel) -> None:
-            # In a thread of its own: a fork leaves the main thread's OpenMP pool without its
-            # threads, and the next parallel region would wait for them.
+            # Use a new thread: after a fork the main thread's OpenMP pool has lost its threads, and
+            # the next parallel region would wait for them.
             leave_when_asked()
             own = (spec, channel, constants, secret, self._make, self._reading)
             more = (self._watchdog, traces, self._policy, self._audit)
@@ -188,30 +188,30 @@ class Job:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process is the one to print and to write files, once `train` has returned.
-        One is: that which has called `train`, or one of the workers of `ddl elastic run`."""
+        """True in the one process that should print and write files after `train`: the process that
+        called `train`, or one of the workers of `ddl elastic run`."""
         return self._is_writer
 
     def resize(self, workers: int) -> None:
-        """Have so many workers from now on, within `workers`. While `train` runs, from any thread;
-        returns at once. Those who join and leave do so between two steps; nobody else restarts.
-        Raises ValueError."""
+        """Change the number of workers within the limits of the `workers` argument. Call this from
+        any thread while `train` runs; it returns at once. Workers join and leave between two steps,
+        and no other worker restarts. Raises ValueError."""
         if self._job is None:
             raise RuntimeError("the job does not train: call resize while train runs")
         self._job.registry.resize(workers)
 
     def report(self) -> dict[str, Any]:
-        """How it goes: `state`, `steps` of `steps_total` that are committed, the last one's `loss`,
-        `samples_per_second` and `seconds_per_step` (of the last 10 s), `workers` by number with
-        their states, process ids and speeds, `events` (deaths and recoveries), `recomputed` shares,
-        `seconds`, and at the end `hash`, of the final state. A worker of `ddl elastic run` knows a
-        part of it, after the end."""
+        """Return the job's `state`; the committed `steps` of `steps_total`; the last step's `loss`;
+        `samples_per_second` and `seconds_per_step` over the last 10 s; `workers` by number, with
+        states, process ids and speeds; `events` such as deaths and recoveries; the number of
+        `recomputed` shares; the `seconds` since the start; and finally the `hash` of the final
+        state. A worker of `ddl elastic run` returns a part of these, after the end."""
         if self._part:
             return dict(self._part)
         return self._job.report() if self._job else {"state": "not started"}
 
     def _make(self) -> Framework:
-        """The model, its optimizer and schedule, as every worker starts with them."""
+        """Make the initial model, optimizer and schedule, which are equal on all workers."""
         for adapter in loaded_adapters():
             adapter.pin(self._constants.threads)
             adapter.seed(model_seed(self._constants.seed))
@@ -231,15 +231,15 @@ class Job:
         return made
 
     def _restore(self, state: State) -> Any:
-        """The model in this process, which is what `train` returns."""
+        """Make a model in this process, and load the final state into it."""
         framework = self._make()
         framework.load(state)
         return framework.model
 
 
 def choose_workers(workers: int | str, logical: int, places: int) -> int:
-    """How many to start: the number that is asked for, or the most that are of use and have a
-    place. Raises ValueError."""
+    """Return the number of workers to start: the largest useful number within the requested range
+    and the number of slots, `places`, but at least the range's minimum. Raises ValueError."""
     low, high = parse_workers(workers)
     if low > logical:
         raise ValueError(f"workers is {workers!r}, more than the {logical} logical workers")
@@ -247,7 +247,7 @@ def choose_workers(workers: int | str, logical: int, places: int) -> int:
 
 
 def parse_workers(workers: int | str) -> tuple[int, int]:
-    """The least and the most that are asked for. Raises ValueError."""
+    """Parse a number of workers or "least:most" into the two limits. Raises ValueError."""
     least, _, most = str(workers).partition(":")
     try:
         low, high = int(least), int(most or least)

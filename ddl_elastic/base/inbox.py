@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker's job tells it: plans go to its membership, answers to those who have asked, and
-all else waits to be received."""
+"""The inbox of a worker. It delivers plans to the membership, answers to the caller of `ask`, and
+all other messages to the caller of `receive`."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ddl_elastic.base.messages import Channel, JobOver, Message
 
 
 class Inbox:
-    """Reads the worker's channel, in a thread of its own.
+    """A reader of the worker's channel, with its own thread.
 
-    changed  notified when something has come
+    changed  a condition that is notified when a message has arrived or the channel has ended
     """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.changed = threading.Condition()
         self._on_plan: Callable[[Message], None] | None = None
-        self._early: Message | None = None  # a plan that came before anybody takes them
+        self._early: Message | None = None  # a plan that arrived before `take_plans`
         self._messages: deque[Message] = deque()
         self._answer: Message | None = None
         self._ended: Exception | None = None
         threading.Thread(target=self._run, name="ddl inbox", daemon=True).start()
 
     def take_plans(self, on_plan: Callable[[Message], None]) -> None:
-        """Have it called with each plan, in the inbox's thread; also with one that has come since
-        the worker was told of the others."""
+        """Set the function that the inbox's thread calls with each plan. If a plan has arrived
+        since the worker was connected to its group, call the function with it at once."""
         with self.changed:
             self._on_plan = on_plan
             early, self._early = self._early, None
@@ -48,11 +48,11 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether `receive` would wait."""
+        """True if `receive` would wait."""
         return not self._messages and self._ended is None
 
     def receive(self) -> Message:
-        """The next message that is no plan. Raises JobOver."""
+        """Wait for the next message that is neither a plan nor an answer. Raises JobOver."""
         with self.changed:
             self.changed.wait_for(lambda: not self.is_empty)
             if self._messages:
@@ -61,7 +61,7 @@ class Inbox:
         raise self._ended
 
     def ask(self, limit: float, **question: Any) -> Message | None:
-        """What the coordinator answers; None if it does not within so many seconds."""
+        """Send a quorum request. Return the answer, or None if none arrives in `limit` seconds."""
         with self.changed:
             self._answer = None
         with suppress(OSError):
@@ -83,7 +83,7 @@ class Inbox:
 
     def _put(self, message: Message) -> None:
         with self.changed:
-            if message.kind == "connect":  # earlier plans are void
+            if message.kind == "connect":  # cancels earlier plans
                 self._early = None
             if message.kind == "answer":
                 self._answer = message

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a job tell each other: checked JSON and raw bytes in ddl_launch's frames.
-Long JSON is compressed, as the addresses of 1000 workers are to 1000 workers.
+"""The messages between the processes of a job: checked JSON, or raw bytes, in ddl_launch's frames.
 
-Nothing that is received is executed or unpickled. A message of an unknown kind, or with fields
-other than those listed here, is refused.
+Long JSON is compressed, such as the addresses that 1000 workers receive. Received data is never
+executed or unpickled. A message is refused if its kind is unknown, or if its fields differ from
+those listed here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ddl_elastic.base.waiting import ready
 from ddl_launch.frames import LARGEST, Frames, frame
 
 _JSON, _LONG, _DATA = b"J", b"Z", b"D"
-_COMPRESSED = 16 << 10  # bytes from which on a message is
-_LONGEST = 16 << 20  # bytes of a message that was compressed
+_COMPRESSED = 16 << 10  # minimum size in bytes of a message that is compressed
+_LONGEST = 16 << 20  # maximum size in bytes of a decompressed message
 
-# By kind: the fields and their types.
+# The fields of each kind of message, with their types.
 FIELDS: dict[str, dict[str, type]] = {
-    # a worker's
+    # from a worker
     "ready": {"address": str, "pid": int},
     "begin": {"steps": int, "batch": int, "logical": int, "watchdog": float},
     "progress": {"step": int, "loss": float, "shares": int, "busy": float, "audited": int},
@@ -39,60 +39,60 @@ FIELDS: dict[str, dict[str, type]] = {
         "stops": bool,
         "text": str,
     },
-    "rollback": {"step": int, "first": int, "text": str},  # to the checkpoint before this step
+    "rollback": {"step": int, "first": int, "text": str},  # back to the checkpoint after `step`
     "line": {"text": str},
     "done": {"steps": int, "loss": float, "digest": str, "parts": dict},
     "failed": {"error": str, "trace": str},
-    "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # then so many bytes
-    "end": {},  # of the state
-    "admitted": {"bits": dict},  # those of the first reference share, see admission.Fingerprint
-    "warmed": {"bits": dict},  # a newcomer's
-    "void": {"plan": int, "failed": list},  # members of it that the others have lost
+    "tensor": {"name": str, "dtype": str, "shape": list, "bytes": int},  # its data follows
+    "end": {},  # all tensors of the state were sent
+    "admitted": {"bits": dict},  # an initial worker's admission.Fingerprint
+    "warmed": {"bits": dict},  # a joining worker's admission.Fingerprint
+    "void": {"plan": int, "failed": list},  # failed: members of the plan's comm that were lost
     "switched": {"plan": int, "step": int, "seconds": float, "members": list, "died": list},
-    "leave": {},  # it was asked to
+    "leave": {},  # the worker was asked to leave
     "left": {},
-    # its side of a divided group is no majority, see quorum.py
+    # a request to continue without a majority of the group, see quorum.py
     "ask": {"members": list, "missing": list},
     # to a worker
     "connect": {"members": list, "addresses": list, "attempt": int},
-    "warm": {},  # others have begun: compute the reference share, then say so
+    "warm": {},  # the job is running: compute the reference share, then send `warmed`
     "refused": {"why": str},
     "plan": {
         "plan": int,
         "members": list,
         "newcomers": list,
-        "addresses": dict,  # by member, those that the worker may not know yet
+        "addresses": dict,  # by member, the addresses that the worker may not know yet
         "speeds": list,
     },
-    "answer": {"why": str},  # it may not go on; "": it may
+    "answer": {"why": str},  # why the worker may not continue; "" means that it may
     "state": {},
     "exit": {},
     # between `ddl elastic scale` and the job
     "scale": {"secret": str, "workers": int},
     "scaled": {"error": str},
-    # between `ddl serve` and what runs one of its jobs
-    "grant": {"number": int, "slots": list},  # all that the job may use from now on
+    # between `ddl serve` and the process that runs one of its jobs
+    "grant": {"number": int, "slots": list},  # all slots that the job may use from now on
     "pause": {},
     "cancel": {},
     "told": {"number": int, "held": list, "report": dict, "measured": list, "logical": int},
-    # of a run to the service: where agents dial in, and under which name; the rest as in "told"
+    # from a run to the service: the run's name, the port for agents, and fields of "told"
     "listens": {"run": str, "port": int, "number": int, "held": list},
-    # between `ddl serve` and agents that have dialed in there; "leave", too
-    "serve": {"run": str, "port": int},  # be an agent of this run
+    # between `ddl serve` and its agents, which also send "leave"
+    "serve": {"run": str, "port": int},  # start an agent for this run
     "drop": {"run": str},
-    "serves": {"runs": list},  # that have processes there
+    "serves": {"runs": list},  # the runs that have processes on the agent's host
     "unserved": {"run": str, "why": str},
-    # between an engine and its agents
+    # between the local engine and its agents
     "stop": {"grace": float},
     "ended": {"code": int, "ordered": bool},
-    # between an engine and agents that have dialed in, about a slot
+    # between the engine for remote agents and these agents
     "start": {"slot": int, "member": int, "threads": int},
     "halt": {"slot": int, "grace": float},
     "gone": {"slot": int, "code": int, "ordered": bool},
-    "log": {"slot": int},  # then bytes that its worker has written
-    "witnessed": {"endpoint": str},  # of libddl, whose process has ended; then to all other agents
-    "over": {},  # the job has ended, and the agents with it
-    # what an agent remembers of a worker, to a coordinator that comes later; see worker_record.py
+    "log": {"slot": int},  # output of the slot's worker follows
+    "witnessed": {"endpoint": str},  # a report of an exited process, forwarded to all other agents
+    "over": {},  # the job has ended; the agents exit
+    # an agent's snapshot of a worker, for a new coordinator; see worker_record.py
     "standing": {
         "state": str,
         "epoch": int,
@@ -114,16 +114,16 @@ class Message:
 
 
 class JobOver(EOFError):
-    """The job has ended, or goes on without this worker, which has not joined it."""
+    """The error after the job has ended, or has dismissed this worker before it joined."""
 
 
 class Silent(EOFError):
-    """The other side does not answer any more. It may be alive, behind a network that is cut."""
+    """The error for a peer that does not answer. It may be alive, but unreachable."""
 
 
 class Channel:
-    """A connection on which messages come and go. Reading raises EOFError when it has ended, and
-    ValueError for what is no message; of such a connection nothing more is to be read."""
+    """A connection that carries messages in both directions. Reading raises EOFError after its end,
+    and ValueError for invalid data. Do not read from it after such an error."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -135,17 +135,17 @@ class Channel:
         return self._connection.fileno()
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Raises OSError if the other side is gone."""
+        """Send a message. Raises OSError if the peer has disconnected."""
         self.send_packed(pack(kind, fields))
 
     def send_packed(self, message: bytes) -> None:
-        """What `pack` has made. Raises OSError if the other side is gone."""
+        """Send a message that `pack` returned. Raises OSError if the peer has disconnected."""
         with self._sending:
             self._connection.sendall(message)
 
     def offer(self, kind: str, **fields: Any) -> bool:
-        """Send it, unless the other side does not keep up. Returns whether it was sent."""
-        has_room = bool(ready([self], 0, writes=True))  # for far more bytes than such a message
+        """Send a message if the socket has room for it, else return False."""
+        has_room = bool(ready([self], 0, writes=True))  # then there is room for a short message
         if has_room:
             self.send(kind, **fields)
         return has_room
@@ -155,8 +155,7 @@ class Channel:
             self._connection.sendall(frame(_DATA, bytes(data[begin : begin + LARGEST])))
 
     def receive(self, limit: float | None = None) -> Message:
-        """The next message; waits for it. Raises TimeoutError if nothing comes for so many
-        seconds."""
+        """Wait for the next message. Raises TimeoutError if no data arrives for `limit` seconds."""
         while not self._received:
             if limit is not None and not ready([self], limit):
                 raise TimeoutError(f"nothing has come for {limit:.0f} s")
@@ -164,7 +163,7 @@ class Channel:
         return self._received.popleft()
 
     def poll(self) -> list[Message]:
-        """The messages that have come. Does not wait if `select` says that there is something."""
+        """Return the messages that have arrived. Does not wait if the connection is readable."""
         received = [*self._received, *self._read()]
         self._received.clear()
         return received
@@ -174,7 +173,7 @@ class Channel:
             data = self._connection.recv(LARGEST)
         except ConnectionError:
             data = b""
-        except OSError as error:  # of the keepalives, or of what lies between
+        except OSError as error:  # keepalives have failed, or the network reports an error
             raise Silent(error.strerror) from None
         if not data:
             raise EOFError("the other side has ended")
@@ -185,7 +184,7 @@ class Channel:
 
 
 def pack(kind: str, fields: dict[str, Any]) -> bytes:
-    """A message as it is sent."""
+    """Return the bytes of a message. Raises ValueError if its fields are invalid."""
     _check(kind, fields)
     text = json.dumps({"kind": kind, **fields}).encode()
     if len(text) < _COMPRESSED:
@@ -223,7 +222,7 @@ def _unpack(kind: bytes, data: bytes) -> Message:
 
 
 def checked(kind: Any, fields: Any) -> Message:
-    """A message that was told by another one. Raises ValueError."""
+    """Return a message that was a field of another message. Raises ValueError if it is invalid."""
     if not isinstance(fields, dict):
         raise ValueError(f"a message {kind!r} with {fields!r}")
     _check(kind, fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States as enumerations whose text is their value, also in messages and reports."""
+"""The states of workers, as enumerations with a text for messages and reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """A state, which equals its text and is sent and printed as it."""
+    """A state that equals its text, and is sent and printed as this text."""
 
     def __str__(self) -> str:
         return str(self.value)
@@ -25,10 +25,10 @@ class WorkerState(State):
     WARMING = "warming"  # it computes the reference share
     WARMED = "warmed"
     ADMITTED = "admitted"  # it may be in the next plan
-    REFUSED = "refused"  # it computes other bits than the others
-    DISMISSED = "dismissed"  # it was stopped before it had joined
+    REFUSED = "refused"  # it computes other bits than the job's workers
+    DISMISSED = "dismissed"  # it was stopped before it joined
     RUNNING = "running"
     DONE = "done"  # it has trained to the end
-    LEFT = "left"  # by a plan
+    LEFT = "left"  # a plan has removed it from the group
     RETURNING = "returning"  # its agent has reconnected, and has not sent its snapshot yet
     ENDED = "ended"  # its process has exited

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's timeline for Chrome's tracing and Perfetto: the operations of all ranks, with the
-recoveries marked.
+"""A job's timeline for Chrome's tracing and Perfetto: the operations of all ranks, and recoveries.
 
-The flight recorder of libddl has the last 1024 operations of a comm. A comm that fails leaves them
-as a file, and so does each worker at the end. A process that is killed leaves none.
+The flight recorder of libddl holds the last 1024 operations of a comm. libddl writes them to a file
+when a comm fails, and each worker does so at its end. A process that is killed writes no file.
 """
 
 from __future__ import annotations
@@ -22,19 +21,20 @@ _JOB = -1  # the process id of the row for events
 
 
 def make_folder(wanted: Path | str | None) -> Path | None:
-    """For the files, if a timeline is wanted."""
+    """Create a temporary folder for the workers' files. Return None if no timeline is wanted."""
     return Path(tempfile.mkdtemp(prefix="ddl-traces-")) if wanted else None
 
 
 def save(folder: Path, comm: Comm, number: int) -> None:
-    """The operations of a comm that has not failed, the process's `number`-th."""
-    # Named as libddl names those of failed ones; the number takes the place of a comm's own.
+    """Write the operations of a comm that has not failed, the process's comm with this number."""
+    # The name has libddl's form for failed comms, with `number` in place of the comm's number.
     name = f"ddl-{(1 << 64) - 1 - number:016x}-rank{comm.rank}.json"
     (folder / name).write_text(json.dumps(comm.trace()))
 
 
 def write(path: Path, folder: Path, events: Sequence[dict[str, Any]]) -> None:
-    """All that is in the folder, which is removed, and the job's events. Raises OSError."""
+    """Write a timeline of all files in a folder and the job's events, and remove the folder. Raises
+    OSError."""
     records = trace.read([each for each in sorted(folder.glob("*.json")) if _is_whole(each)])
     merged = trace.merge(records)
     merged["traceEvents"] += marks(events)
@@ -43,7 +43,7 @@ def write(path: Path, folder: Path, events: Sequence[dict[str, Any]]) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Not of a process that was killed while it wrote it."""
+    """Return False for the file of a process that was killed while it wrote the file."""
     try:
         return bool(trace.read([path]))
     except trace.TraceError:
@@ -51,7 +51,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def marks(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row with the job's events: deaths as moments, recoveries with their length. Pure."""
+    """Yield a row with the job's events. Recoveries have a duration, other events do not. Pure."""
     yield {"name": "process_name", "ph": "M", "pid": _JOB, "tid": 0, "args": {"name": "job"}}
     for event in events:
         at = {"pid": _JOB, "tid": 0, "args": event, "ts": event["time"] * 1e6}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections have something to read. `select.select` refuses descriptors from 1024 on."""
+"""Waiting for connections with poll, because `select.select` refuses descriptors from 1024 on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Waited = TypeVar("Waited", bound=Connection)
 def ready(
     connections: Iterable[Waited], seconds: float | None, writes: bool = False
 ) -> list[Waited]:
-    """Those that can be read, also since they have ended; waits for one, up to so many seconds.
-    None: forever. `writes`: that can be written."""
+    """Wait until a connection is readable or has ended, for up to `seconds` (None: forever). Return
+    all such connections. With `writes`, wait until one is writable instead."""
     poll, found = select.poll(), {}
     for each in connections:
         found[each.fileno()] = each

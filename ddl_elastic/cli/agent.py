@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on several hosts: `ddl elastic agent` offers a machine to one, which listens."""
+"""`ddl elastic agent`, which offers this machine's slots to a job on another host."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def add_agent(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 class StartedAgents(Protocol):
-    """Agents that are started for a job. A context manager, which ends them."""
+    """The agents that were started for a job. A context manager, which ends them."""
 
     def failure(self) -> str:
-        """Of the first agent that has ended with an error; "" if there is none."""
+        """Return an error message for the first agent that failed, or ""."""
 
     def __enter__(self) -> StartedAgents: ...
 
@@ -94,9 +94,9 @@ def agents_engine(
     least: int,
     show: Callable[[str], None],
 ) -> Iterator[DialedEngine]:
-    """The engine of agents that dial in, once so many slots are there. Raises CommandError.
+    """Start an engine for remote agents, and wait for `least` free slots. Raises CommandError.
 
-    start  starts agents, which are to dial in at this port; None: they come by themselves
+    start  starts the agents, which connect to the given port; None if users start them
     """
     environment.allow_connections()
     try:
@@ -121,7 +121,7 @@ def agents_engine(
 
 
 def parse_address(text: str, option: str, host: str = "") -> tuple[str, int]:
-    """Of "HOST:PORT", or "PORT" where there is a default for the host. Raises CommandError."""
+    """Parse "HOST:PORT", or "PORT" if there is a default `host`. Raises CommandError."""
     name, colon, port = text.removeprefix("tcp://").rpartition(":")
     if not (port.isdecimal() and int(port) in _PORTS and (name or not colon) and (name or host)):
         raise CommandError(f"{option} {text}: it is no HOST:PORT, as in head:29400")
@@ -129,7 +129,7 @@ def parse_address(text: str, option: str, host: str = "") -> tuple[str, int]:
 
 
 def read_token(path: Path) -> str:
-    """What `--token-file` names. Raises CommandError."""
+    """Read the token in the file of `--token-file`. Raises CommandError."""
     try:
         return dialing.read_token(path)
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl elastic`: elastic jobs of programs with a loop of their own."""
+"""The command `ddl elastic`, which runs elastic jobs of programs with their own training loop."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ does not count; 2: wrong usage; 65: an audit has stopped the job
 
 
 def add_elastic(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `elastic` to ddl's commands by `add`, which makes their parsers."""
+    """Add `elastic` to the commands of `ddl`. `add` creates the parser of a command."""
     elastic = add("elastic", help="train with workers that may die", allow_abbrev=False)
     commands = elastic.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
@@ -216,7 +216,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _audit_variables(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that give the workers --audit. Raises CommandError."""
+    """Return the environment variables that pass --audit to workers. Raises CommandError."""
     try:
         check_options(arguments.audit, arguments.audit_action)
     except ValueError as error:
@@ -232,7 +232,7 @@ def _stay(
     secret: str,
     traces: Path | None,
 ) -> LocalEngine:
-    """The engine of this machine. The program's modules are imported here."""
+    """Import the program's modules, and return an engine with workers on this machine."""
     try:
         program.preload(
             arguments.preload.split(",") if arguments.preload else None, arguments.program
@@ -256,7 +256,7 @@ def _is_remote(arguments: argparse.Namespace) -> bool:
 def _agents(
     arguments: argparse.Namespace, token: str, size: Size
 ) -> tuple[Callable[[int], StartedAgents] | None, int]:
-    """What starts agents, and how many slots the job waits for."""
+    """Return a function that starts agents, or None, and the number of slots to wait for."""
     cores: int = arguments.threads
     if arguments.ray:
         if size.most > _RAY_SLOTS:
@@ -276,7 +276,7 @@ def _agents(
 def _order(
     arguments: argparse.Namespace, variables: dict[str, str]
 ) -> tuple[Program, str, tuple[str, int]]:
-    """What agents run, the token that they have to know, and where they dial in."""
+    """Return the program for agents, the token, and the address at which agents connect."""
     if arguments.trace:
         raise CommandError("--trace: workers of agents leave no timeline here")
     if arguments.listen and not arguments.token_file:
@@ -302,7 +302,7 @@ def _scale(arguments: argparse.Namespace) -> int:
 
 
 def _size(arguments: argparse.Namespace) -> Size:
-    """Of agents' slots all that are there, up to the most; on this machine one for each core."""
+    """Return the numbers of workers from -n. Without agents, this machine's cores limit them."""
     threads: int = arguments.threads
     try:
         low, high = parse_workers(arguments.workers)

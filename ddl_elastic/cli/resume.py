@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl elastic resume`: another coordinator for a job on hosts, whose own is gone."""
+"""`ddl elastic resume`, which starts a new coordinator for a job on hosts that has lost its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddl_elastic.coordinator.progress import Progress
 from ddl_elastic.engines.dialed import DialedEngine
 from ddl_launch.errors import CommandError
 
-RETURNS = 30.0  # seconds in which an agent has to come back
+RETURNS = 30.0  # seconds in which the first agents must reconnect
 
 _DESCRIPTION = """\
 Take the place of `ddl elastic run`, which was killed, or whose machine has started again. The
@@ -51,9 +51,9 @@ def run_job(
     progress: Progress,
     report: Path | None,
 ) -> int:
-    """Wait for the end of a job, which is known under this name meanwhile: its exit code.
+    """Run a job to its end, with a control socket of this name, and return its exit code.
 
-    file  what another coordinator would have to know; None: there is no other after this one
+    file  the job file for a later coordinator; None if the job cannot be resumed
     """
 
     def resize(workers: int) -> None:
@@ -86,7 +86,7 @@ def run_job(
 
 
 def check(option: str, path: Path, write: Callable[[], object]) -> None:
-    """Raises CommandError."""
+    """Call `write`, and report an OSError as a CommandError that names the option."""
     try:
         write()
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ddl elastic verify`: whether a program's result depends on its workers."""
+"""`ddl elastic verify`, which checks that a program's result does not depend on its workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_verify(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     start: Callable[[list[str]], int],
 ) -> None:
-    """Add `verify` to the commands of `ddl elastic`. `start` runs one of them."""
+    """Add `verify` to the commands of `ddl elastic`. `start` runs a command of `ddl elastic`."""
     verify = commands.add_parser(
         "verify",
         help="check that a program's result does not depend on its workers",
@@ -89,7 +89,7 @@ def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) ->
     if arguments.steps < 4:
         raise CommandError(f"--steps is {arguments.steps}; at least 4 are needed")
     words = [str(path), *arguments.arguments]
-    # No TemporaryDirectory: the exit of each child would remove it.
+    # Not a TemporaryDirectory: the exit of each child would remove it.
     folder = Path(tempfile.mkdtemp(prefix="ddl-verify-"))
     try:
         return Verification(
@@ -100,7 +100,7 @@ def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) ->
 
 
 class RunFailed(Exception):
-    """Error: a run of the program did not end with 0. `records`: what it has recorded."""
+    """The error for a run with an exit code other than 0. `records` holds the run's records."""
 
     def __init__(self, text: str, records: RunRecords) -> None:
         super().__init__(text)
@@ -109,11 +109,11 @@ class RunFailed(Exception):
 
 @dataclass
 class Runner:
-    """Runs the program as workers that record what they compute.
+    """The runner of a program, whose workers record the results of each step.
 
-    start    runs `ddl elastic` with the given words, and returns its exit code
+    start    runs `ddl elastic` with the given arguments, and returns its exit code
     command  the program and its arguments
-    limit    seconds for each run
+    limit    the time limit of each run in seconds
     """
 
     start: Callable[[list[str]], int]
@@ -131,7 +131,7 @@ class Runner:
         checkpoints: Path | None = None,
         every: int = 1000,
     ) -> RunRecords:
-        """Return what the workers have recorded. Raises RunFailed."""
+        """Run the program, and return the workers' records. Raises RunFailed."""
         place, recording = self._place(steps, workers, strikes or {}, str(checkpoints or ""), every)
         began = time.monotonic()
         code, shown = self._execute(recording, self._words(workers))
@@ -157,7 +157,7 @@ class Runner:
         return records
 
     def _execute(self, recording: Recording, words: list[str]) -> tuple[int, str]:
-        """Run it in a child of this process, which has imported the program's framework."""
+        """Run `ddl elastic` in a forked child. Return its exit code and its output."""
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -173,8 +173,8 @@ class Runner:
             return code, output.read()
 
     def start_elsewhere(self, name: str, steps: int, hash_seed: int) -> Callable[[], RunRecords]:
-        """Start one worker with another order of sets, on one core, beside the other runs. Return
-        what waits for its records."""
+        """Start a run with one worker, one core and another hash seed, in parallel with the other
+        runs. Return a function that waits for its records."""
         place, recording = self._place(steps, 1)
         environment_of_run = environment.with_recording(recording.dump(), hash_seed)
         output = (place / "output").open("w+", errors="replace")
@@ -200,7 +200,7 @@ class Runner:
 
 
 def _end(start: Callable[[list[str]], int], words: list[str]) -> int:
-    """Return the exit code of what the words start."""
+    """Call `start` with these arguments. Return its exit code, even if it raises an exception."""
     code: object = 1
     try:
         code = start(words)
@@ -214,7 +214,7 @@ def _end(start: Callable[[list[str]], int], words: list[str]) -> int:
 
 
 def _wait(child: int, limit: float) -> int:
-    """Return the exit code of a child, which is killed with its group at the limit."""
+    """Wait for a child, and return its exit code. At the time limit, kill its process group."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -227,14 +227,14 @@ def _wait(child: int, limit: float) -> int:
 
 
 class Verification:
-    """All runs of one program, and what comes of them."""
+    """The check of one program: its runs, and the comparison of their records."""
 
     def __init__(self, runner: Runner, steps: int, path: Path) -> None:
         self._runner, self._steps, self._program = runner, steps, path
         self._checkpoints = runner.folder / "checkpoints"
 
     def run(self) -> int:
-        """Return the exit code."""
+        """Run and compare all runs, print the result, and return the exit code."""
         program.preload(None, self._program)
         half = self._steps // 2
         self._elsewhere = self._runner.start_elsewhere(
@@ -271,7 +271,7 @@ class Verification:
         return KEEPS
 
     def _others(self, steps: int) -> list[Callable[[], RunRecords]]:
-        """Return what starts each run that is compared with the first one."""
+        """Return functions that perform the runs to compare with the first run."""
         run = self._runner.run
         strikes = {"0": steps // 4, "1": steps // 2}
         return [
@@ -282,7 +282,7 @@ class Verification:
         ]
 
     def _resume(self, steps: int) -> RunRecords:
-        """Continue from the checkpoint in the middle, with two workers."""
+        """Continue with two workers from the checkpoint after half of the steps."""
         copy = self._runner.folder / "resumed"
         shutil.copytree(self._checkpoints, copy)
         for manifest in copy.rglob("steps-*.json"):
@@ -291,7 +291,7 @@ class Verification:
         return self._runner.run("with 2 workers from a checkpoint", 2, steps, checkpoints=copy)
 
     def _find_gap(self, alone: RunRecords, other: RunRecords) -> str:
-        """Return what a run has not tried; "" if it has tried all."""
+        """Return the reason why a run tested less than intended, or ""."""
         if not {n for each in other.workers for n in each.steps} & {*alone.workers[0].steps}:
             return f"the run {other.name} has none of the steps of the first run"
         joined = [each for each in other.workers if each.member >= WORKERS and each.steps]
@@ -340,7 +340,7 @@ class Verification:
 
 
 def set_lines(path: Path) -> list[str]:
-    """Return where a program makes sets, and calls hash()."""
+    """Return the first five lines at which a program creates sets or calls hash()."""
     tree = ast.parse(path.read_text(errors="replace"))
     lines = set()
     for each in ast.walk(tree):
@@ -353,5 +353,5 @@ def set_lines(path: Path) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Print how it goes."""
+    """Print a progress message to stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local control socket of a job: how `ddl elastic scale` asks it for another number of workers.
+"""The local control socket of a job, through which `ddl elastic scale` resizes the job.
 
-It lies in a folder that only this user can enter, beside a file with the job's secret, which a
-request has to bring.
+Only this user can enter the socket's folder. A file in it contains the job's secret, which each
+request must include.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LIMIT = 10.0  # seconds for a request
 
 
 class ControlError(RuntimeError):
-    """There is no such job, or it has refused."""
+    """The error for a job that does not exist, or that refused a request."""
 
 
 class Control:
-    """A context manager.
+    """The server of a job's control socket. A context manager.
 
-    name    of the job, unique on this machine
-    resize  called with a number of workers, in a thread; raises ValueError
+    name    the job's name, unique on this machine
+    resize  called with the new number of workers, in another thread. Raises ValueError to refuse
     """
 
     def __init__(self, name: str, secret: str, resize: Callable[[int], None]) -> None:
@@ -70,7 +70,7 @@ class Control:
         channel.send("scaled", error=error)
 
     def close(self) -> None:
-        # A thread in accept is woken by shutdown, not by close.
+        # shutdown wakes a thread that waits in accept, close does not.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -85,7 +85,7 @@ class Control:
 
 
 def scale(name: str, workers: int) -> None:
-    """Have the job of this name have so many workers. Raises ControlError."""
+    """Resize the job of this name to `workers` workers. Raises ControlError."""
     path, secret_path = _paths(name)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(LIMIT)
@@ -102,7 +102,7 @@ def scale(name: str, workers: int) -> None:
 
 
 def names() -> list[str]:
-    """Of the jobs that run."""
+    """Return the names of the running jobs."""
     folder = environment.runtime_folder()
     return sorted(path.stem for path in folder.glob("*.socket") if _answers(path))
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job's coordinator: starts the workers, tells them of each other, and watches them.
+"""The coordinator of one job: starts the workers, connects them to a group, and monitors them.
 
-No step waits for it. It is in the process that called `Job.train`, or in `ddl elastic run`.
+No training step waits for the coordinator. It runs in the process that called `Job.train`, or in
+`ddl elastic run`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from ddl_elastic.coordinator.worker_registry import Size, Worker, WorkerRegistry
 from ddl_elastic.engines import AgentSpec, Engine, Event, Handle
 from ddl_elastic.frameworks.protocol import Digest
 
-TICK = 0.05  # seconds between two looks at the engine
-PAUSE = 20e-6  # seconds for each worker between two looks at all: of 1000 each look takes some ms
-OUTPUTS = 64  # workers whose output is looked at in a look
-CAUSE_LIMIT = 2.0  # seconds that a recovery waits until the engine tells how the dead one ended
+TICK = 0.05  # maximum seconds between two polls of the engine
+PAUSE = 20e-6  # seconds per worker between two polls: polling 1000 workers takes some ms
+OUTPUTS = 64  # workers whose output is read in one poll
+CAUSE_LIMIT = 2.0  # seconds to wait for a dead worker's exit code before a recovery is logged
 WRONG = "an audit has found that it computes wrongly"
 HUNG = "hung: the others counted it as dead, and its agent killed it"
 
 
 class JobFailed(RuntimeError):
-    """No worker is left that could go on, or the workers' results differ. `code`: the exit code of
-    a program that ends for this."""
+    """The error for a job with no worker that can continue, or with different results on workers.
+    `code` is the exit code for a program that ends because of this error."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -46,20 +47,20 @@ class EventListener:
     """A listener for the events of a job. This one ignores them; see progress.py for another."""
 
     def step(self, report: dict[str, Any]) -> None:
-        """A step is committed."""
+        """Handle the report of the job after a committed step."""
 
     def event(self, text: str) -> None:
-        """Something has happened."""
+        """Handle an event, such as a death or a resize. `text` describes it."""
 
     def output(self, text: str) -> None:
-        """A worker has written a line."""
+        """Handle a line of a worker's output."""
 
 
 class Coordinator:
-    """Runs one job on an engine.
+    """The coordinator of one job, whose workers run on an engine.
 
-    returns  seconds in which the agents of a job that runs already may come back: its coordinator
-             is gone, and this one takes its place. 0: it is a new job
+    returns  0 for a new job. Otherwise this coordinator replaces the lost one of a running job,
+             and `returns` is the number of seconds in which the job's agents may reconnect
     """
 
     def __init__(
@@ -72,23 +73,23 @@ class Coordinator:
     ) -> None:
         self._engine, self._threads, self._listener = engine, threads, listener
         self._state, self._began, self._ended = "running", time.monotonic(), 0.0
-        self._size = {"steps": 0, "batch": 0, "logical": 0}  # of the job, once it is known
+        self._size = {"steps": 0, "batch": 0, "logical": 0}  # zeros until a worker reports them
         self._steps, self._loss, self._hash = 0, float("nan"), ""
         self._rate = Rate()
         self._events: list[dict[str, Any]] = []
-        self._recoveries: list[tuple[float, dict[str, Any]]] = []  # when it came, not shown yet
-        self._dead: set[int] = set()  # members that others have counted as dead
-        self._findings: set[tuple[Any, ...]] = set()  # of audits
-        self._rollbacks: set[str] = set()  # the lines about them
-        self._barred: set[str] = set()  # hosts that have computed wrongly
-        self._stopped = ""  # why an audit has stopped the job
+        self._recoveries: list[tuple[float, dict[str, Any]]] = []  # times and fields, not logged
+        self._dead: set[int] = set()  # members that other members have declared dead
+        self._findings: set[tuple[Any, ...]] = set()  # audit results: step, share, bad members
+        self._rollbacks: set[str] = set()  # texts of the rollbacks that were logged
+        self._barred: set[str] = set()  # hosts on which an audit found wrong results
+        self._stopped = ""  # the reason if an audit has stopped the job
         self.workers: list[Worker] = []
         self._quorum = QuorumArbiter(
             self.workers, 2 * environment.dead(), self._dead, self._answer, self._tell_granted
         )
         self._epoch = 0
-        self._most = 0  # workers that there were at a time
-        self._shown = 0  # the worker whose output comes next
+        self._most = 0  # the largest number of workers that were alive at one time
+        self._shown = 0  # the worker whose output was read last
         self.registry = WorkerRegistry(
             self.workers,
             size if isinstance(size, Size) else Size(size, replace=False),
@@ -103,7 +104,7 @@ class Coordinator:
             pass
 
     def _start(self) -> bool:
-        """One more worker, if there is a place."""
+        """Start a worker in a free slot. Return False if no slot is free."""
         slots = [slot for slot in self._engine.slots() if slot.host not in self._barred]
         free = [slot for slot in slots if slot.state == "free"]
         if free:
@@ -118,7 +119,7 @@ class Coordinator:
         return self._epoch
 
     def run(self, job: Callable[[], Any]) -> Any:
-        """`job`, which waits for the workers; what it returns. Raises JobFailed."""
+        """Call `job`, which waits for the workers, and return its result. Raises JobFailed."""
         try:
             found = job()
             self._state = "done"
@@ -135,11 +136,11 @@ class Coordinator:
 
     @property
     def steps(self) -> int:
-        """That are committed, of the program's present training."""
+        """The number of steps committed in the current training run."""
         return self._steps
 
     def report(self) -> dict[str, Any]:
-        """See Job.report."""
+        """Return the state of the job, with the fields that Job.report describes."""
         recovered = [event for event in self._events if event["kind"] == "recovered"]
         rate, batch, logical = self._rate.per_second, self._size["batch"], self._size["logical"]
         report = {
@@ -168,7 +169,7 @@ class Coordinator:
         return report | {"hash": self._hash} if self._hash else report
 
     def write_trace(self, path: Path, traces: Path) -> None:
-        """The job's timeline. Raises OSError."""
+        """Write the job's timeline to `path` from the files in `traces`. Raises OSError."""
         timeline.write(path, traces, self._events)
 
     def alive(self) -> list[Worker]:
@@ -176,14 +177,14 @@ class Coordinator:
 
     @property
     def is_over(self) -> bool:
-        """Whether all workers have ended. Raises JobFailed if no agent has come back."""
+        """True if all workers have exited. Raises JobFailed if no agent reconnected in time."""
         if self._recovery and self._recovery.is_too_late(self.workers):
             missing = "no worker that trains" if self.alive() else "no agent of the job"
             raise JobFailed(f"{missing} has come back: it has ended, or is out of reach")
         return not self.alive() and not self._recovery
 
     def require(self) -> list[Worker]:
-        """Those who are alive. Raises JobFailed if nobody is."""
+        """Return the live workers. Raises JobFailed if none of them can continue the job."""
         alive = self.alive()
         begun = any(worker.joined for worker in self.workers)
         if not any(worker.joined or not begun for worker in alive):
@@ -196,11 +197,11 @@ class Coordinator:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether an audit has stopped the job."""
+        """True if an audit has stopped the job."""
         return bool(self._stopped)
 
     def compare(self) -> None:
-        """The final states of all who are done. Raises JobFailed if they differ."""
+        """Compare the final states of workers that are done. Raises JobFailed if they differ."""
         done = [worker for worker in self.workers if worker.digest]
         for first, other in ((done[0], each) for each in done if each.digest != done[0].digest):
             part = Digest(first.digest, first.parts).first_difference(
@@ -213,10 +214,10 @@ class Coordinator:
             )
         self._hash = done[0].digest if done else ""
 
-    # ---- from and to the workers ----
+    # ---- messages from and to workers ----
 
     def wait(self) -> None:
-        """For something to happen, but not long."""
+        """Wait a short time for messages and engine events, and handle them."""
         workers = {worker.handle.channel: worker for worker in self.alive()}
         time.sleep(PAUSE * len(workers))
         for channel in ready(workers, TICK):
@@ -242,7 +243,7 @@ class Coordinator:
             messages = channel.poll()
             for message in messages:
                 self._take(worker, message)
-        except EOFError:  # the engine is about to tell how it has ended
+        except EOFError:  # the engine will report the worker's exit
             time.sleep(0.001)
         except ValueError as error:
             self.stop(worker, f"it sent {error}")
@@ -295,8 +296,8 @@ class Coordinator:
             self._listener.step(self.report())
 
     def _recover(self, fields: dict[str, Any]) -> None:
-        """All survivors tell of a recovery, or of deaths at a switch. The processes of those whom
-        they count as dead end now: one that hangs, or is stopped, would stay."""
+        """Record a recovery that survivors report, and kill the processes that they declared dead,
+        which may hang or be stopped. All survivors report it; only the first report counts."""
         if not all(member in range(len(self.workers)) for member in fields["died"]):
             raise ValueError(f"deaths of {fields['died']}")
         died = [member for member in fields["died"] if member not in self._dead]
@@ -310,8 +311,8 @@ class Coordinator:
             self._recoveries.append((time.monotonic(), told))
 
     def _record_finding(self, fields: dict[str, Any]) -> None:
-        """All ranks report what an audit has found. The hosts of the workers that compute wrongly
-        are not used any more."""
+        """Record an audit's result and stop using the hosts of workers with wrong results. All
+        ranks report it; only the first report counts."""
         members = fields["members"]
         if not all(member in range(len(self.workers)) for member in members):
             raise ValueError(f"audited members {members}")
@@ -330,7 +331,7 @@ class Coordinator:
         self._tell("audit", None, **fields, hosts=hosts)
 
     def _roll_back(self, fields: dict[str, Any]) -> None:
-        """All ranks report that they continue from a checkpoint."""
+        """Log that the ranks continue from a checkpoint. Only the first rank's report counts."""
         if fields["text"] not in self._rollbacks:
             self._rollbacks.add(fields["text"])
             self._steps = fields["step"]
@@ -344,15 +345,15 @@ class Coordinator:
         self._tell("granted", None, f"the coordinator lets {on} go on without {without}")
 
     def _connect(self) -> None:
-        """Once all who live are ready, they are told of each other. If one ends meanwhile, the
-        creation fails on the others, and they are ready again. After the first time only those
-        come together who were told then: a newcomer joins them by a plan."""
+        """Send all live workers the list of members once all are ready. If one exits meanwhile,
+        creating the comm fails on the other workers, and they report `ready` again. After the first
+        training run began, only its members are connected here: other workers join by a plan."""
         begun = any(worker.joined for worker in self.workers)
         alive = [worker for worker in self.alive() if worker.joined or not begun]
         waiting = [worker for worker in alive if worker.state == WorkerState.READY]
         if waiting and len(waiting) == len(alive):
             epoch = self._next_epoch()
-            self._steps = 0  # of a program that trains once more
+            self._steps = 0  # the program may begin another training run
             self.registry.connected()
             for worker in waiting:
                 worker.state, worker.joined, worker.digest = WorkerState.RUNNING, True, ""
@@ -365,31 +366,31 @@ class Coordinator:
             )
 
     def last_workers(self) -> list[Worker]:
-        """Return the workers after whose ends no other one continued; those that had not joined,
-        if none had."""
+        """Return the workers that were in the last group when they exited. If no worker ever
+        joined, return the workers that were not asked to leave."""
         last = [each for each in self.workers if each.joined and each.member not in self._dead]
         return last or [each for each in self.workers if not each.leaves]
 
-    # ---- in the place of a coordinator that is gone ----
+    # ---- recovery after the loss of an earlier coordinator ----
 
     def _find(self, handle: Handle) -> None:
-        """A worker of the job is there, and its agent is about to tell its standing."""
+        """Add a worker whose agent has connected. The agent's next message is its snapshot."""
         self._know(handle.member)
         output = self._engine.logs(handle, follow=True)
         self.workers[handle.member] = Worker(handle.member, handle, output, WorkerState.RETURNING)
         if handle.member in self._quorum.given_up:
             self._engine.stop(handle, 0)
-        # It may have been given up, when only its agent's connection was lost.
+        # It may be a worker that was given up although only its agent's connection was lost.
         self._recovery = self._recovery or CoordinatorRecovery(OTHERS)
         self._recovery.begin()
 
     def _know(self, highest: int) -> None:
-        """There is a worker of this number, and of all lower ones."""
+        """Add entries for unknown workers up to the number `highest`."""
         while len(self.workers) <= highest:
             self.workers.append(unknown(len(self.workers)))
 
     def _take_back(self, worker: Worker, standing: dict[str, Any]) -> None:
-        """What an agent remembers of it. Raises ValueError."""
+        """Restore a worker from the snapshot of its agent. Raises ValueError."""
         assert self._recovery
         self._know(self._recovery.take(worker.member, standing))
         self._epoch = max(self._epoch, standing["epoch"], standing["plan"], standing["group"])
@@ -399,19 +400,19 @@ class Coordinator:
         self.registry.take_back(worker, standing["trainings"])
 
     def _rebuild(self, recovery: CoordinatorRecovery) -> None:
-        """All are there that will be: the job goes on."""
+        """Resume coordinating the job with the workers that were found."""
         self._recovery = None
         for member in recovery.members:
             worker = self.workers[member]
             worker.joined = worker.joined or worker.state != WorkerState.ENDED
-            if worker.state in (WorkerState.WARMED, WorkerState.ADMITTED):  # it has joined since
+            if worker.state in (WorkerState.WARMED, WorkerState.ADMITTED):  # has joined meanwhile
                 worker.state = WorkerState.RUNNING
         self.registry.plan_is_under_way(recovery.plan, recovery.planned)
         there = [worker.name for worker in self.alive()]
         self._tell("returned", None, f"the coordinator is back: it has found {', '.join(there)}")
 
     def stop(self, worker: Worker, cause: str) -> None:
-        """Kill it, for this cause."""
+        """Kill a worker and record the cause, if it has none yet."""
         worker.cause = worker.cause or cause
         self._engine.stop(worker.handle, 0)
 
@@ -425,12 +426,12 @@ class Coordinator:
     def send_all(self, workers: Collection[Worker], kind: str, **fields: Any) -> None:
         message = pack(kind, fields)
         for worker in workers:
-            with suppress(OSError):  # the engine is about to tell how it has ended
+            with suppress(OSError):  # the engine will report the worker's exit
                 worker.handle.channel.send_packed(message)
 
     def _end(self, worker: Worker, event: Event) -> None:
         channel = worker.handle.channel
-        with suppress(EOFError, OSError, ValueError):  # what it has told at last
+        with suppress(EOFError, OSError, ValueError):  # handle its last messages
             while ready([channel], 0):
                 for message in channel.poll():
                     self._take(worker, message)
@@ -446,7 +447,7 @@ class Coordinator:
         ):
             told = {"kind": "died", "member": worker.member, "cause": worker.cause}
             self._events.append({**told, "host": worker.handle.slot.host, "time": time.time()})
-            if not worker.joined:  # else a recovery tells
+            if not worker.joined:  # else the survivors report a recovery
                 self._listener.event(f"{worker.process} died ({worker.cause}) before it joined")
         worker.state = WorkerState.ENDED
         self.registry.ended(worker)
@@ -456,10 +457,10 @@ class Coordinator:
         self._events.append(told | ({"member": worker.member} if worker else {}))
         self._listener.event(text)
 
-    # ---- what is shown ----
+    # ---- output and log ----
 
     def _show_recoveries(self, wait: bool = True) -> None:
-        """With how the dead ones ended, which the engine may tell a little later."""
+        """Log recoveries with the causes of death. Wait for the engine to report these causes."""
         waiting = []
         for came, fields in self._recoveries:
             dead = [self.workers[member] for member in fields["died"]]
@@ -476,7 +477,7 @@ class Coordinator:
         self._recoveries = waiting
 
     def _show_missing(self) -> None:
-        """Fewer workers than were asked for, and had a place, have come to the end."""
+        """Log it if fewer workers finished than were requested and had slots."""
         done = sum(bool(worker.digest) for worker in self.workers)
         wanted = min(self.registry.wanted, self._most)
         if self._state == "done" and 0 < done < wanted:
@@ -494,11 +495,11 @@ class Coordinator:
 
 
 def wait_for_end(coordinator: Coordinator) -> None:
-    """Wait until all workers have ended. Raises JobFailed with the exit code if that is not 0."""
+    """Wait until all workers have exited. Raises JobFailed if the job's exit code is not 0."""
     while not coordinator.is_over:
         coordinator.wait()
     coordinator.compare()
-    # One that died while others trained on does not count.
+    # Ignore workers that died while other workers completed the training.
     trained = [worker for worker in coordinator.workers if worker.digest]
     if failed := [worker for worker in trained or coordinator.workers if worker.code]:
         code = failed[0].code or 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ddl elastic resume` has to know of a job whose coordinator is gone.
+"""The job file, from which `ddl elastic resume` replaces the lost coordinator of a job.
 
-It lies in a folder that only this user can enter, as a file of mode 0600, from the start of the job
-to its end; also when the user logs out, or the machine starts again, meanwhile.
+The file has mode 0600 and is in a folder that only this user can enter. It exists from the start to
+the end of the job, even if the user logs out or the machine reboots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddl_elastic.engines import Program
 
 @dataclass(frozen=True)
 class JobFile:
-    """address: where agents dial in."""
+    """The contents of a job file. `address` is the host and port at which agents connect."""
 
     address: tuple[str, int]
     token: str
@@ -31,7 +31,7 @@ class JobFile:
     size: Size
 
     def write(self, name: str) -> None:
-        """Raises OSError."""
+        """Write the file of the job `name` atomically. Raises OSError."""
         path = _path(name)
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ class JobFile:
 
 
 def read(name: str) -> JobFile:
-    """Raises OSError, and ValueError for what is no such file."""
+    """Read the file of the job `name`. Raises OSError, and ValueError for invalid contents."""
     path = _path(name)
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -55,12 +55,12 @@ def read(name: str) -> JobFile:
 
 
 def remove(name: str) -> None:
-    """The job has ended."""
+    """Remove the file of the job `name`, because the job has ended."""
     _path(name).unlink(missing_ok=True)
 
 
 def names() -> list[str]:
-    """Of the jobs that run, or have lost their coordinator."""
+    """Return the names of jobs that are running or have lost their coordinator."""
     return sorted(path.stem for path in environment.state_folder().glob("*.job"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job shows: one bar, a line for each event, and what the workers write."""
+"""The terminal output of a job: a progress bar, a line for each event, and the workers' output."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddl_elastic.coordinator.coordinator import EventListener
 
 
 class Progress(EventListener):
-    """On stderr, with tqdm where that is installed. A context manager.
+    """A listener that shows events and, if tqdm is installed, a bar on stderr. A context manager.
 
-    steps    of the job; 0: the workers tell
-    on_step  called with the report after a step
-    shown    whether there are a bar and events
-    output   gets what the workers write; None: stderr, if they are shown
+    steps    the number of steps of the job; 0 if only the workers know it
+    shown    True to show the bar and the events
+    on_step  called with the job's report after each step
+    output   the stream for the workers' output; None means stderr if `shown`, else no output
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Progress(EventListener):
                 return
 
             class Bar(tqdm):  # type: ignore[misc]
-                monitor_interval = 0  # no thread: the process may fork again
+                monitor_interval = 0  # start no thread, because the process may fork again
 
             self._bar = Bar(total=steps or None, unit="step", file=sys.stderr)
 

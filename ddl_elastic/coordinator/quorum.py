@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes on when a group is divided, and a side of it is no majority: the coordinator is asked.
+"""The arbiter for a group that is divided into sides, none of which has a majority for libddl.
 
-libddl lets a side go on that has more than half of the ranks which may be alive, or half of them
-with the lowest one. A rank does not count if a witness on its host has seen its process end; but a
-host that is lost takes its witnesses with it. The coordinator knows more: an agent may have told of
-the end before, or the agent's connection has ended, and it has not dialed again. With that, the
-same rule holds once more. A host that merely does not answer proves nothing: its workers may be the
-side that goes on.
+libddl lets a side continue if it has more than half of the ranks that may be alive, or exactly half
+including the lowest rank. A rank is known to be dead if a witness on its host reports it. But if
+the host is lost, its witnesses are lost, too. A side without a majority then asks the coordinator,
+which applies the same rule with more knowledge: it also counts a rank as dead if its agent reported
+the exit, or if the agent's connection closed and was not opened again. A host that only does not
+answer proves nothing, because its workers may be the side that continues.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 
 from ddl_elastic.coordinator.worker_registry import Worker
 
-MORE = 2.0  # seconds, until it is known that a host does not answer
+MORE = 2.0  # extra seconds in which the coordinator detects that a host does not answer
 
 
 @dataclass(frozen=True)
 class _QuorumRequest:
     asked: float
-    members: Sequence[int]  # of the divided group, by rank
+    members: Sequence[int]  # the members of the divided group, by rank
     missing: Collection[int]
 
 
 class QuorumArbiter:
-    """Decides which side of a divided group may continue, for the workers of one job.
+    """The arbiter of one job, which decides which side of a divided group may continue.
 
-    silence  seconds after which an agent whose connection has ended counts as ended
-    dead     members that the others have counted as dead
-    answer   called with a worker, and why it may not go on; "": it may
-    grant    called once for each set of missing members, with those who go on without them
+    silence  seconds after which an agent whose connection closed counts as dead
+    dead     members that other members have declared dead
+    answer   called with a worker and the reason why it may not continue; "" means that it may
+    grant    called once for each set of missing members: with the side that continues, and the set
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class QuorumArbiter:
     ) -> None:
         self._workers, self._silence, self._dead = workers, silence, dead
         self._answer, self._grant = answer, grant
-        self._open: dict[int, _QuorumRequest] = {}  # by member
-        self.given_up: set[int] = set()  # members without whom others were let go on
+        self._open: dict[int, _QuorumRequest] = {}  # requests without a decision, by member
+        self.given_up: set[int] = set()  # members without which a side was allowed to continue
 
     def add(self, worker: Worker, fields: Mapping[str, Any], now: float) -> None:
         """Store a worker's request to continue without a majority. Raises ValueError for unknown
@@ -67,7 +67,7 @@ class QuorumArbiter:
                 self._answer(self._workers[member], why)
 
     def _decide(self, member: int, request: _QuorumRequest, now: float) -> str | None:
-        """Return why a member may not continue; "" if it may, None if that is not known yet."""
+        """Return why a member may not continue, "" if it may, or None if that is undecided."""
         if member in self.given_up or member in self._dead:
             return "others go on without it"
         alive = [each for each in request.missing if not self._has_ended(each, now)]

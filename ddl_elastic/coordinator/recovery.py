@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a coordinator finds out about a job that runs already: from what its agents remember.
+"""The recovery of a running job by a new coordinator, from the snapshots of the job's agents.
 
-It waits for the members of the youngest group that it hears of. Until they are there, or the time
-for that is over, it makes no plan. Newcomers know of no group: their agents may be the first ones
-that come, but not the only ones.
+The coordinator waits for the members of the newest group in these snapshots. It makes no plan until
+all of them are found or the time limit expires. Workers that are still joining belong to no group.
+If it has found only such workers, the coordinator waits for more agents.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines import Handle, Slot
 
-OTHERS = 5.0  # seconds for the others, when a first worker is there
-_MOST = 1 << 16  # workers of a job in all its life
+OTHERS = 5.0  # seconds for the other workers after the first one is found
+_MOST = 1 << 16  # maximum number of workers that a job ever starts
 _TOLD = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
 
 
 class CoordinatorRecovery:
-    """What is known so far. `seconds`: for the first worker to be there that is no newcomer."""
+    """The state of a recovery. `seconds` limits the wait for the first worker of a group."""
 
     def __init__(self, seconds: float) -> None:
         self._until, self._others_until = time.monotonic() + seconds, math.inf
         self._has_newcomers = False
         self._group = self.plan = 0
-        self.members: Collection[int] = ()  # of the youngest group
-        self.planned: Collection[int] = ()  # of a plan that may be under way
+        self.members: Collection[int] = ()  # members of the newest group
+        self.planned: Collection[int] = ()  # members of the active plan, if there is one
 
     def is_too_late(self, workers: Sequence[Worker]) -> bool:
-        """Whether nobody has come who could go on."""
+        """Return True if the time is over, and no worker was found that can continue the job."""
         return time.monotonic() > self._until and not self._has_begun(workers)
 
     def _has_begun(self, workers: Sequence[Worker]) -> bool:
-        """Whether somebody is there who is no newcomer, or may be none."""
+        """Return True if a worker has been found that is not known to be joining."""
         if self._has_group(workers):
             return True
         return self._others_until < math.inf and not self._has_newcomers
@@ -47,15 +47,15 @@ class CoordinatorRecovery:
         return bool(self._group) or any(worker.joined for worker in workers)
 
     def begin(self) -> None:
-        """A worker is there."""
+        """Start the time limit for the other workers, because a worker has been found."""
         self._others_until = min(self._others_until, time.monotonic() + OTHERS)
 
     def take(self, member: int, standing: dict[str, Any]) -> int:
-        """Of a member. Returns the highest number of a worker in it. Raises ValueError."""
+        """Record a member's snapshot. Return the highest worker number in it. Raises ValueError."""
         named: list[int] = [*standing["members"], *standing["planned"], member]
         if not all(type(each) is int and 0 <= each < _MOST for each in named):
             raise ValueError(f"members {named}")
-        # It was told to warm up, and so that others have begun.
+        # Only a worker that joins a running job gets `warm` without being in a group.
         is_newcomer = bool(standing["trainings"]) and not standing["group"]
         self._has_newcomers = self._has_newcomers or is_newcomer
         if standing["group"] > self._group:
@@ -67,12 +67,12 @@ class CoordinatorRecovery:
         return max(named)
 
     def is_complete(self, workers: Sequence[Worker]) -> bool:
-        """Whether nobody is to be waited for."""
+        """Return True if the recovery need not wait for any more workers."""
         if not self._has_begun(workers):
             return False
         if time.monotonic() > self._others_until:
             return True
-        # Where nobody tells of a group, this may be a newcomer that was not told anything.
+        # Without a known group, wait for all workers: those found may be joining ones.
         has_group = self._has_group(workers)
         awaited = [workers[each] for each in self.members] if has_group else workers
         returning = any(worker.state == WorkerState.RETURNING for worker in workers)
@@ -80,7 +80,7 @@ class CoordinatorRecovery:
 
 
 def replay(standing: dict[str, Any]) -> Iterator[Message]:
-    """What the worker has told. Raises ValueError."""
+    """Yield the worker's messages that a snapshot contains. Raises ValueError."""
     for each in standing["told"]:
         if not (isinstance(each, list) and len(each) == 2 and each[0] in _TOLD):
             raise ValueError(f"a standing with {each!r}")
@@ -88,21 +88,21 @@ def replay(standing: dict[str, Any]) -> Iterator[Message]:
 
 
 def unknown(member: int) -> Worker:
-    """One whose agent has not come back. It may have ended long ago."""
+    """Return an entry for a worker whose agent has not reconnected. It may have exited earlier."""
     slot = Slot(-1, "an unknown host", "", 0, "lost")
     return Worker(member, Handle(slot, member, _NOBODY), iter(()), WorkerState.ENDED)
 
 
 def is_known(worker: Worker) -> bool:
-    """Whether an agent has told of it."""
+    """Return True if an agent has connected for this worker."""
     return worker.handle.slot.id >= 0
 
 
 class _ClosedChannel(Channel):
-    """Where nobody is."""
+    """The channel of a worker whose agent is unknown. Sending always fails."""
 
     def __init__(self) -> None:
-        """Has no connection."""
+        """Skip the constructor of Channel, because there is no connection."""
 
     def send(self, kind: str, **fields: Any) -> None:
         raise BrokenPipeError("this worker is not there")

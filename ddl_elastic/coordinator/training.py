@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator of `Job.train` waits for: the final state."""
+"""The end of `Job.train`: the coordinator fetches the final state from a worker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddl_elastic.base.states import WorkerState
 from ddl_elastic.coordinator.coordinator import Coordinator
 from ddl_elastic.frameworks.protocol import State, Tensor
 
-LATE = 300.0  # seconds for a worker to be done, once another one is
-SILENT = 60.0  # seconds without a part of the final state
+LATE = 300.0  # seconds for all workers to finish after the first one has
+SILENT = 60.0  # maximum seconds between two messages of the final state
 
 
 def fetch(coordinator: Coordinator) -> State:
-    """The final state, once all workers that live are done. Then they end. Raises JobFailed."""
+    """Return the final state when all live workers are done, and end them. Raises JobFailed."""
     coordinator.registry.ends_when_done = True
     _wait_for_all(coordinator)
     coordinator.compare()
@@ -30,8 +30,8 @@ def fetch(coordinator: Coordinator) -> State:
 
 
 def _wait_for_all(coordinator: Coordinator) -> None:
-    """Nobody observes a worker any more that is done with the last step: one that hangs then is
-    ended when the others have been done for long."""
+    """Wait until all live workers are done. Ranks that are done no longer detect hanging ranks, so
+    stop the workers that are not done LATE seconds after the first one."""
     since = 0.0
     while late := [each for each in coordinator.require() if each.state != WorkerState.DONE]:
         coordinator.wait()
@@ -45,7 +45,7 @@ def _wait_for_all(coordinator: Coordinator) -> None:
 
 
 def _fetch_state(coordinator: Coordinator) -> State:
-    """From any of those who are done: all have the same."""
+    """Fetch the state from one worker. If it fails, try the next, which has the same state."""
     while True:
         worker = coordinator.require()[0]
         coordinator.send(worker, "state")
@@ -62,10 +62,10 @@ def _fetch_state(coordinator: Coordinator) -> State:
 
 
 def receive_state(channel: Channel) -> State:
-    """What worker.send_state sends. Raises ValueError for anything else, and TimeoutError."""
+    """Receive the state that worker.send_state sends. Raises ValueError and TimeoutError."""
     state: State = {}
     message = channel.receive(SILENT)
-    while message.kind == "void":  # a plan that has ended with the job
+    while message.kind == "void":  # a plan that was cancelled by the end of the job
         message = channel.receive(SILENT)
     while message.kind == "tensor":
         data, length = bytearray(), message.fields["bytes"]

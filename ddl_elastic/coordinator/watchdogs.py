@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a worker may take to join a job that runs, or is about to begin. Pure.
+"""Watchdogs for workers that take too long to join a job. Pure.
 
-The others do not wait for it until it is in a comm with them, so no watchdog of theirs sees it. One
-that hangs before would keep its place, and be part of one plan after the other.
+The job's members monitor a worker only from when it is in a comm with them. Without these watchdogs
+a worker that hangs before would keep its slot, and would be in each new plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-FOUNDING = 100.0  # seconds that the first workers wait for the rest of them
-FIRST = 10  # the limit is so many times that of a job's watchdog: a newcomer may compile
-USUAL = 5  # and so many times what the slowest worker has taken so far
-STEPS = 5  # that the others commit meanwhile, if it waits for the end of one
-LOOKS = 1.0  # seconds between two looks: longer, this process was stopped, and that does not count
+FOUNDING = 100.0  # minimum limit in seconds for the initial workers
+FIRST = 10  # a joining worker may take this many times the job's watchdog limit: it may compile
+USUAL = 5  # a worker may take this many times the slowest start so far, if that is longer
+STEPS = 5  # steps that the job must have committed before a worker is late at the "join" stage
+LOOKS = 1.0  # maximum seconds counted per update: in a longer pause this process was stopped
 
 
 class JoinWatchdog:
-    """Of the newcomers of one job."""
+    """The watchdog for workers that join a running job."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # seconds, of the job; 0: there is no limit
-        self.usual = 0.0  # seconds that a worker has taken from its start until it was admitted
+        self.seconds = 0.0  # the limit of the job's own watchdog; 0 means no limit
+        self.usual = 0.0  # the longest time in seconds from a worker's start to its admission
         self._looked = 0.0
-        self._stages: dict[int, tuple[str, float, int]] = {}  # by member, since when it is in it
+        self._stages: dict[int, tuple[str, float, int]] = {}  # stage, seconds, first step
 
     @property
     def limit(self) -> float:
-        """Seconds in one stage."""
+        """The maximum number of seconds in one stage."""
         return max(FIRST * self.seconds, USUAL * self.usual)
 
     def update(self, now: float, step: int, stages: Mapping[int, str]) -> dict[int, float]:
-        """Of those who hang: for how long. `stages`: by newcomer, what it is to do next, or "" if
-        it waits for others; with "join" it waits for the end of a step, too."""
+        """Return the workers that hang, with their seconds in the present stage. `stages` has each
+        joining worker's task, or "" if it waits. A "join" includes waiting for the step's end."""
         passed, self._looked = min(now - self._looked, LOOKS), now
         known, self._stages = self._stages, {}
         hanging = {}
@@ -47,17 +47,16 @@ class JoinWatchdog:
 
 
 class StartupWatchdog:
-    """Of the first workers of one job, which begin together: one that hangs before holds up all. A
-    program may take long until it comes to its job, but the same one does not take much longer on
-    one worker than on others."""
+    """The watchdog for the initial workers of a job, which all wait until the last one is ready. A
+    program may take long to create its job, but takes about equally long on all workers."""
 
     def __init__(self) -> None:
         self._looked = self._waited = self._took = 0.0
         self._ready: Mapping[int, float] = {}
 
     def update(self, now: float, ready: Mapping[int, float]) -> float:
-        """For how long the others have waited for the rest, since the last one came, if that is too
-        long; else 0. `ready`: by worker that waits, when it was started."""
+        """Return how many seconds the ready workers have waited since the last of them became
+        ready, or 0 if that is within the limit. `ready` maps ready workers to their start times."""
         passed, self._looked = min(now - self._looked, LOOKS), now
         if ready.keys() != self._ready.keys():
             self._waited, self._took = 0.0, max((now - each for each in ready.values()), default=0)

@@ -25,9 +25,9 @@ WAITING = (
     *(WorkerState.STARTING, WorkerState.READY, WorkerState.WARMING, WorkerState.WARMED),
     WorkerState.ADMITTED,
 )
-# What a newcomer does in a state, and which others do not do for it.
+# The task of a joining worker in a state. In other states it waits for other processes.
 STAGES = {WorkerState.STARTING: "start", WorkerState.WARMING: "warm up"}
-FAILURES = 3  # workers in a row that may end before they have joined, until no more are started
+FAILURES = 3  # after this many consecutive workers that exited before they joined, start no more
 
 
 @dataclass
@@ -38,25 +38,25 @@ class Worker:
     handle: Handle
     output: Iterator[bytes]
     state: WorkerState = WorkerState.STARTING
-    since: float = field(default_factory=time.monotonic)  # its start
+    since: float = field(default_factory=time.monotonic)  # the time of its start
     address: str = ""
     pid: int = 0
-    joined: bool = False  # it was told of the others
-    lacks_state: bool = False  # a newcomer, until it has told of a step
-    bits: Fingerprint | None = None  # a newcomer's
-    leaves: bool = False  # it is to be in no further plan
-    digest: str = ""  # of its final state, and of its parts
-    parts: dict[str, str] = field(default_factory=dict)
-    code: int | None = None  # of its process
-    cause: str = ""  # of its end
-    hung: str = ""  # why its end was ordered, before it joined
-    evidence: str = ""  # of its end, see engines.Event
-    ended: float = 0.0  # when it was known
-    trace: str = ""  # of the exception that ended it
-    text: bytes = b""  # the beginning of a line that it has written
-    shares: int = 0  # that it has computed, and the seconds that these took
-    busy: float = 0.0
-    audited: int = 0  # shares that it has computed for audits
+    joined: bool = False  # it belongs to the group
+    lacks_state: bool = False  # it joins a running job, and has not reported a step yet
+    bits: Fingerprint | None = None  # the results of its admission test, if it joins a running job
+    leaves: bool = False  # no later plan may include it
+    digest: str = ""  # the digest of its final state
+    parts: dict[str, str] = field(default_factory=dict)  # the digests of the state's parts
+    code: int | None = None  # the exit code of its process
+    cause: str = ""  # the reason for its exit
+    hung: str = ""  # the reason for stopping it before it joined
+    evidence: str = ""  # how its exit was detected, see engines.Event
+    ended: float = 0.0  # the time when its exit was detected
+    trace: str = ""  # the traceback of the exception that ended it
+    text: bytes = b""  # output after its last complete line
+    shares: int = 0  # the number of shares that it has computed
+    busy: float = 0.0  # the seconds that these shares took
+    audited: int = 0  # the number of shares that it has computed for audits
     rate: Rate = field(default_factory=Rate)
     pace: ShareTime = field(default_factory=ShareTime)
 
@@ -66,19 +66,19 @@ class Worker:
 
     @property
     def process(self) -> str:
-        """Its name and process, where that is known."""
+        """The worker's name, with its process id if that is known."""
         return f"{self.name} (pid {self.pid})" if self.pid else self.name
 
     @property
     def shown(self) -> str:
-        """Its state, for a report. The job cannot go on with those alone that observe."""
+        """The worker's state for a report: "observing" while it runs without the job's state."""
         is_observing = self.lacks_state and self.state == WorkerState.RUNNING
         return "observing" if is_observing else self.state
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many workers a job may have, and whether one that died is replaced."""
+    """The target and limits of a job's number of workers, and whether to replace dead workers."""
 
     target: int
     least: int = 1
@@ -86,7 +86,7 @@ class Size:
     replace: bool = True
 
     def check(self, number: int) -> int:
-        """Returns it; raises ValueError."""
+        """Return `number` if the job may have that many workers. Raises ValueError otherwise."""
         if not self.least <= number <= self.most:
             raise ValueError(
                 f"{number} workers are asked for; this job may have {self.least} to {self.most}"
@@ -95,13 +95,13 @@ class Size:
 
 
 class WorkerRegistry:
-    """The workers of a job.
+    """The registry of a job's workers.
 
-    send   a message to these workers
-    start  starts one more worker; returns whether there was a place
-    stop   ends a worker that has not joined; why, if it hangs
-    epoch  the next number for a comm
-    tell   an event of this kind, with a line to show
+    send   sends a message to some workers
+    start  starts a worker. Returns False if no slot is free
+    stop   stops a worker that has not joined; the text is the reason if it hangs, else ""
+    epoch  returns the number for the next comm
+    tell   emits an event with a kind, a worker or None, and a text to log
     """
 
     def __init__(
@@ -118,28 +118,28 @@ class WorkerRegistry:
         self.workers, self.size, self.target = workers, size, size.target
         self._send, self._start, self._stop = send, start, stop
         self._epoch, self._tell = epoch, tell
-        self._plan, self._planned = 0, set[int]()  # the number of the one under way; its members
-        self._switched_to = 0  # the newest plan that a member has told of
-        self._map: Sequence[range] = ()  # by which it changes the shares, if it does; by rank
-        self._is_uneven = False  # it has not come about, so another one is to change them
-        self._first: Fingerprint | None = None  # what the first worker has computed
-        self.logical = 0  # workers of the job, once they are known
-        self.wanted = size.target  # workers, also where those who died are not replaced
-        self._lost: list[Worker] = []  # who are to be replaced
+        self._plan, self._planned = 0, set[int]()  # number and members of the active plan
+        self._switched_to = 0  # the newest plan to which a member reported a switch
+        self._map: Sequence[range] = ()  # the active plan's shares by rank, if it changes them
+        self._is_uneven = False  # the next plan should change the shares
+        self._first: Fingerprint | None = None  # the reference results of the first worker
+        self.logical = 0  # the number of logical workers, 0 until it is known
+        self.wanted = size.target  # the requested number of workers, not reduced by deaths
+        self._lost: list[Worker] = []  # dead workers that are not replaced yet
         self._balance, self._watchdog = Balance(), JoinWatchdog()
-        self._founders: StartupWatchdog | None = StartupWatchdog()  # until they have begun
-        self._failures = 0
-        self.ends_when_done = False  # the workers call Loop.steps once
-        self._trainings = 0  # that the workers have begun; newcomers would begin the first one
+        self._founders: StartupWatchdog | None = StartupWatchdog()  # None once training began
+        self._failures = 0  # consecutive workers that exited before they joined
+        self.ends_when_done = False  # the workers call Loop.steps only once
+        self._trainings = 0  # training runs so far; new workers can join only in the first
 
     def resize(self, number: int) -> None:
-        """Have so many workers. Raises ValueError."""
+        """Set the target to `number` workers. Raises ValueError if the job may not have them."""
         self.target = self.wanted = self.size.check(number)
         self._failures = 0
         self._tell_idle()
 
     def begun(self, logical: int, watchdog: float = 0.0) -> None:
-        """The workers compute the shares of so many logical ones."""
+        """Record that training has begun, with `logical` shares and a watchdog limit in seconds."""
         self._watchdog.seconds, self._founders = watchdog, None
         is_news, self.logical = logical != self.logical, logical
         if is_news:
@@ -151,12 +151,12 @@ class WorkerRegistry:
             self._tell("idle", None, f"{idle}: there are logical={self.logical} shares in a step")
 
     def pause(self) -> None:
-        """Have nobody. The last one writes a checkpoint before it leaves, if the job has them."""
+        """Set the target to 0. If the job has checkpoints, the last worker writes one first."""
         self.target = 0
 
     def connected(self) -> None:
-        """The workers have begun to train, all who are there together."""
-        if self.logical or not self._trainings:  # else one has died before any had begun
+        """Record that all workers were connected to a group to begin a training run."""
+        if self.logical or not self._trainings:  # else a worker died before training began
             self._trainings += 1
         self._plan = self._failures = 0
 
@@ -181,7 +181,7 @@ class WorkerRegistry:
             )
 
     def caught_up(self, worker: Worker) -> None:
-        """Record that a worker commits steps, with the state if it lacked that before."""
+        """Record that a worker commits steps, which implies that it has the job's state."""
         if worker.lacks_state:
             worker.lacks_state, self._failures = False, 0
 
@@ -200,7 +200,7 @@ class WorkerRegistry:
         if not self.size.replace:
             self.target = sum(each.joined for each in self.workers)
 
-    # ---- what workers tell ----
+    # ---- messages from workers ----
 
     def handle_message(self, worker: Worker, kind: str, fields: Mapping[str, Any]) -> bool:
         """Handle a worker's message. Return False if its kind is not one for the registry.
@@ -233,7 +233,7 @@ class WorkerRegistry:
         members, step = fields["members"], fields["step"]
         if not all(member in range(len(self.workers)) for member in members):
             raise ValueError(f"members {members}")
-        if fields["plan"] < self._switched_to:  # a late member tells of an older group
+        if fields["plan"] < self._switched_to:  # a late report of an older group
             return
         self._switched_to, self._is_uneven = fields["plan"], False
         if fields["plan"] == self._plan:
@@ -253,12 +253,12 @@ class WorkerRegistry:
                 self._tell_change("left", worker, fields)
 
     def _end_plan(self) -> None:
-        """Nobody has told yet that the group has switched to it."""
+        """End the active plan without a switch. If it changed the shares, the next plan must."""
         if self._plan:
             self._plan, self._is_uneven = 0, bool(self._map)
 
     def _end_lost(self, members: Sequence[int]) -> None:
-        """Of the comm of a plan. If they have joined, the others notice it as well."""
+        """Stop joining workers that failed in the comm of a plan. Members monitor joined ones."""
         for worker in self.workers:
             if worker.member in members and not worker.joined and worker.state in WAITING:
                 self._stop(worker, "hung: the others have lost it")
@@ -268,7 +268,7 @@ class WorkerRegistry:
         text = f"{worker.name} has {kind} before step {step}; the others waited {seconds:.2f} s"
         self._tell(kind, worker, text, step=step, seconds=seconds)
 
-    # ---- what follows ----
+    # ---- decisions ----
 
     def update(self, step: int) -> None:
         """Start, admit, plan and dismiss workers as needed. The coordinator calls it periodically.
@@ -282,7 +282,7 @@ class WorkerRegistry:
         joined = [each for each in self.workers if each.joined]
         members = [each for each in joined if each.state == WorkerState.RUNNING]
         waiting = [each for each in self.workers if not each.joined and each.state in WAITING]
-        # With a call of Loop.steps.
+        # A member has finished its call of Loop.steps.
         is_done = any(each.state == WorkerState.DONE for each in joined)
         if is_done and not self.ends_when_done:
             return
@@ -302,7 +302,7 @@ class WorkerRegistry:
             self._make_plan(members, newcomers, self._is_uneven)
 
     def _look_at_paces(self, members: Sequence[Worker], step: int) -> bool:
-        """Whether there is to be another map."""
+        """Report slow members. Return True if the next plan should change the shares."""
         if not self.logical or self._plan:
             return False
         now, seconds = time.monotonic(), {each.member: each.pace.seconds for each in members}
@@ -316,7 +316,7 @@ class WorkerRegistry:
         return is_uneven
 
     def _end_late(self, founders: StartupWatchdog) -> None:
-        """Workers that do not come to the beginning of the job, where the others wait for them."""
+        """Stop initial workers that are late, so that the ready workers can begin the job."""
         alive = [worker for worker in self.workers if worker.state != WorkerState.ENDED]
         ready = {
             worker.member: worker.since for worker in alive if worker.state == WorkerState.READY
@@ -327,7 +327,7 @@ class WorkerRegistry:
                 self._stop(worker, f"hung: the others have waited {seconds:.0f} s for it to start")
 
     def _end_hanging(self, waiting: Sequence[Worker], step: int) -> None:
-        """Newcomers that do not get further."""
+        """Stop joining workers that have been too long in one stage."""
         stages = {each.member: STAGES.get(each.state, "") for each in waiting}
         planned = self._planned if self._plan else set[int]()
         stages |= dict.fromkeys(planned & stages.keys(), "join")
@@ -336,14 +336,14 @@ class WorkerRegistry:
             self._stop(worker, f"hung: it was to {stages[member]} for {seconds:.0f} s")
 
     def _advance(self, worker: Worker) -> None:
-        """A newcomer, which has got further."""
+        """Warm up a joining worker that is ready, and admit or refuse one that is warmed up."""
         if worker.state == WorkerState.READY:
             worker.state = WorkerState.WARMING
             self._send([worker], "warm")
         elif worker.state == WorkerState.WARMED and self._first and worker.bits:
             try:
                 why = compare(self._first, worker.bits)
-            except RuntimeError as error:  # its program is another one
+            except RuntimeError as error:  # it runs another program
                 why = str(error)
             worker.state = WorkerState.REFUSED if why else WorkerState.ADMITTED
             if why:
@@ -351,7 +351,7 @@ class WorkerRegistry:
                 self._tell("refused", worker, why)
 
     def _choose(self, members: list[Worker], waiting: list[Worker]) -> None:
-        """Who is started and who leaves, so that there are as many as there should be."""
+        """Start workers or make workers leave, to reach the target number."""
         staying = [each for each in members if not each.leaves]
         surplus = len(staying) + len(waiting) - self.target
         while surplus > 0 and waiting:
@@ -379,11 +379,11 @@ class WorkerRegistry:
         self, members: list[Worker], newcomers: list[Worker], is_uneven: bool = False
     ) -> None:
         staying = [each for each in members if not each.leaves]
-        if not staying:  # the last one does not leave before a newcomer has the state
+        if not staying:  # keep the last member until a joining worker has the state
             staying = members if self.target else members[: len(members) > 1]
         if len(staying) == len(members) and not newcomers and not is_uneven:
             return
-        # Those who lack the state are at most half, so they never go on without the others.
+        # At most half of the members lack the state, so they never continue without the rest.
         newcomers = newcomers[: len(staying)]
         self._plan, chosen = self._epoch(), [*staying, *newcomers]
         self._planned = {each.member for each in [*members, *newcomers]}
@@ -396,13 +396,13 @@ class WorkerRegistry:
             "newcomers": [each.member for each in newcomers],
             "speeds": speeds,
         }
-        # The addresses of 1000 members are long, and members know each other's.
+        # Members know each other's addresses, and those of 1000 members are long.
         self._send(members, "plan", **plan, addresses=_addresses(newcomers))
         if newcomers:
             self._send(newcomers, "plan", **plan, addresses=_addresses(chosen))
 
     def _dismiss(self, waiting: Sequence[Worker]) -> None:
-        """The job is over before they have joined."""
+        """Stop workers that have not joined, because the training run is over."""
         for worker in waiting:
             worker.state, worker.leaves = WorkerState.DISMISSED, True
             self._stop(worker, "")

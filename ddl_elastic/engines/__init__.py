@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes of a job run: what each engine offers, see `Engine`.
+"""Engines, which start and stop the processes of a job. `Engine` is the interface.
 
-`local` starts them on this machine and needs no service and no configuration. `dialed` takes agents
-that dial in from any host.
+`local` starts the processes on this machine, without a service or a configuration. `dialed` uses
+agents that connect from any host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddl_elastic.base.messages import Channel
 
 @dataclass(frozen=True)
 class Slot:
-    """One place for one worker."""
+    """The capacity for one worker on a host."""
 
     id: int
     host: str
@@ -27,21 +27,21 @@ class Slot:
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What an agent is started with."""
+    """The parameters of an agent that is to be started."""
 
-    member: int  # its worker's number in the job
-    threads: int  # of its worker's framework
+    member: int  # the worker's number in the job
+    threads: int  # the number of threads of the worker's framework
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the workers of agents on other hosts run; it is there on all of them."""
+    """The program that workers on other hosts run. The file must exist on all hosts."""
 
     path: str
     arguments: list[str]
-    folder: str  # where it runs
-    preload: list[str]  # modules that are imported before; none: installed frameworks
-    variables: dict[str, str] = field(default_factory=dict)  # of the environment
+    folder: str  # the working directory
+    preload: list[str]  # modules to import before forking; empty: frameworks in the program's text
+    variables: dict[str, str] = field(default_factory=dict)  # environment variables to set
 
 
 @dataclass(frozen=True)
@@ -50,46 +50,46 @@ class Handle:
 
     slot: Slot
     member: int
-    channel: Channel  # to its worker
+    channel: Channel  # the connection to the worker
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something has happened to a slot, or to the agent in it."""
+    """A change of a slot, or of the agent in it."""
 
-    # "worker found": an agent has come back with it, on the handle
+    # "worker found": an agent has reconnected and reports a running worker, see `handle`
     kind: Literal["slot added", "slot lost", "slot draining", "agent ended", "worker found"]
     slot: Slot
     member: int = -1
-    code: int = 0  # of the worker, as subprocess has it: -9 for SIGKILL
-    ordered: bool = False  # `stop` has ended it
-    cause: str = ""  # where the code does not tell it
-    # How it is known: its agent has told; or the agent's connection has ended, or does not answer.
+    code: int = 0  # the worker's exit code, in subprocess's form: -9 for SIGKILL
+    ordered: bool = False  # the worker exited because of `stop`
+    cause: str = ""  # the reason, if the exit code does not show it
+    # How the exit was detected: the agent reported it, its connection closed, or it is silent.
     evidence: Literal["told", "closed", "silent"] = "told"
     handle: Handle | None = None
 
 
 class Engine(Protocol):
-    """Starts agents in slots. An agent starts one worker, watches it, and ends it when told to."""
+    """The interface of an engine. It starts agents in slots. Each agent runs one worker."""
 
     def slots(self) -> list[Slot]:
-        """All there are."""
+        """Return all slots, including used and lost ones."""
 
     def start(self, slot: Slot, spec: AgentSpec) -> Handle:
-        """Start an agent in a free slot. Returns at once."""
+        """Start an agent in a free slot, without waiting for it."""
 
     def stop(self, handle: Handle, grace: float) -> None:
-        """Ask the worker to end (SIGTERM), and kill it after `grace` seconds; 0 kills it now."""
+        """Send the worker SIGTERM, and kill it after `grace` seconds. A grace of 0 kills it now."""
 
     def events(self, timeout: float) -> list[Event]:
-        """What has happened since the last call; waits for something, up to `timeout` seconds."""
+        """Return the events since the last call. Wait up to `timeout` seconds for the first."""
 
     def logs(self, handle: Handle, follow: bool) -> Iterator[bytes]:
-        """What the worker has written, from the start. With `follow` it ends with the worker, and
-        an empty chunk says that there is no more yet. Does not wait."""
+        """Yield the worker's output from its start, without waiting. With `follow`, an empty chunk
+        means that there is no new output yet, and the iterator ends when the worker has exited."""
 
     def want(self, slots: int) -> None:
-        """A hint of how many slots would be of use."""
+        """Receive a hint that the job could use this number of slots."""
 
     def close(self) -> None:
-        """End all agents and their workers."""
+        """Stop all agents and their workers."""

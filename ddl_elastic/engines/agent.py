@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent: owns a slot, starts one worker, watches it, and ends it when told to."""
+"""The agent process, which owns a slot, starts its worker, and stops the worker on request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 from ddl_elastic.base.messages import Channel
 
 _PR_SET_PDEATHSIG = 1
-_PF_EXITING = 4  # of a task's flags, see proc(5)
+_PF_EXITING = 4  # a flag in /proc/PID/stat, see proc(5)
 
 
 def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
-    """Fork the worker, which calls `work`, and stay until it has ended, and its code is told. The
-    worker ends with its agent, and both with the engine."""
+    """Fork a worker that calls `work`, and report its exit code to the engine when it exits. The
+    kernel kills the worker if its agent exits. The agent kills it if the engine disconnects."""
     worker = os.fork()
     if worker == 0:
         end_with_parent()
@@ -30,14 +30,14 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
         _run_worker(work)
     watched = os.pidfd_open(worker)
     timeout: float | None = None
-    sent = set[int]()  # signals, while it lived
+    sent = set[int]()  # signals that the agent sent before the worker began to exit
     while True:
         waits_for: list[Any] = [watched, channel]
         ready, _, _ = select.select(waits_for, [], [], timeout)
         if watched in ready:
             _, status = os.waitpid(worker, 0)
             code = os.waitstatus_to_exitcode(status)
-            with suppress(OSError):  # the engine is closed
+            with suppress(OSError):  # the engine has closed the connection
                 channel.send("ended", code=code, ordered=is_ordered(code, sent))
             os._exit(0)
         grace = _read_grace(channel) if ready else 0.0  # not ready: the grace has passed
@@ -49,13 +49,13 @@ def run(channel: Channel, work: Callable[[], None]) -> NoReturn:
 
 
 def is_ordered(code: int, sent: Collection[int]) -> bool:
-    """Whether these signals have ended the process. At SIGTERM a program may exit with any code."""
+    """Return True if these signals ended a process. After SIGTERM it may exit with any code."""
     return -code in sent if code < 0 else signal.SIGTERM in sent
 
 
 def _is_ending(process: int) -> bool:
-    """Whether a child is about to end, by itself or by another signal. Its connections close before
-    its end can be seen, and at that the others have it stopped."""
+    """Return True if a child is already exiting. Its connections close before waitpid can report
+    the exit. Other workers may notice that first and have the child stopped."""
     state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return state in "ZX" or bool(int(fields[5]) & _PF_EXITING)
 
@@ -75,7 +75,7 @@ def _run_worker(work: Callable[[], None]) -> NoReturn:
 
 
 def _read_grace(channel: Channel) -> float:
-    """Of an order to stop; 0 if the engine is gone."""
+    """Receive a `stop` message and return its grace. Return 0 if the engine has disconnected."""
     try:
         return float(channel.receive().fields["grace"])
     except EOFError:
@@ -83,7 +83,7 @@ def _read_grace(channel: Channel) -> float:
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when the thread that has forked it ends."""
+    """Make the kernel kill this process when the thread that forked it exits."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

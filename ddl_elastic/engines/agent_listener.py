@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where agents dial in: a listener, and connections that have not proven yet that they know the
-token. Both sides prove it; it is never sent. Nothing here blocks for long."""
+"""The listener for agents. Both sides of a connection prove that they know the token, and never
+send it. No call here blocks for long."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 
 from ddl_launch import frames
 
-HELLO_LIMIT = 10.0  # seconds for a connection to prove itself
-_NEWCOMERS = 256  # connections that have not, at a time
+HELLO_LIMIT = 10.0  # seconds for a connection to authenticate
+_NEWCOMERS = 256  # maximum number of unauthenticated connections
 
-# What an agent says of itself.
+# The fields of an agent's greeting.
 AGENT_HELLO = {"agent": str, "host": str, "kind": str, "cores": int, "slots": int, "nonce": str}
-SLOTS = 4096  # of an agent
+SLOTS = 4096  # maximum number of slots of an agent
 
 
 @dataclass(eq=False)
 class _Newcomer:
-    """A connection that has not proven itself."""
+    """A connection that has not authenticated yet."""
 
     connection: socket.socket
     nonce: bytes
@@ -33,12 +33,12 @@ class _Newcomer:
 
 
 class AgentListener:
-    """One listener.
+    """A listening socket and its unauthenticated connections.
 
-    address  host and port; "" for all interfaces, 0 for a free port
-    admit    called with a connection that has proven itself, and its greeting; it calls `answer`.
-             Raises ValueError
-    refused  called with the text of what was wrong
+    address  host and port; host "" means all interfaces, port 0 a free port
+    admit    called with an authenticated connection and its greeting. It calls `answer`, or raises
+             ValueError to refuse the agent
+    refused  called with an error message for each refused connection
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class AgentListener:
 
     @property
     def connections(self) -> list[socket.socket]:
-        """To wait for."""
+        """The sockets to poll. Pass each readable socket to `hear`."""
         has_room = len(self._newcomers) < _NEWCOMERS
         return [*([self._listener] if has_room else []), *self._newcomers]
 
     def hear(self, one: socket.socket) -> bool:
-        """If something has come on one of these. Whether it was one of them."""
+        """Handle a readable socket. Return False if it does not belong to this listener."""
         if one is self._listener:
             self._accept()
         elif one in self._newcomers:
@@ -76,7 +76,7 @@ class AgentListener:
         return True
 
     def look(self) -> None:
-        """From time to time."""
+        """Drop connections that have not authenticated in time. The engine calls it regularly."""
         for newcomer in list(self._newcomers.values()):
             if time.monotonic() > newcomer.until:
                 self._drop(newcomer, "it did not prove that it knows the token")
@@ -84,7 +84,7 @@ class AgentListener:
     def answer(
         self, connection: socket.socket, hello: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> None:
-        """Tell one that was admitted. Raises OSError."""
+        """Send an admitted agent the job's settings. Raises OSError."""
         nonce = bytes.fromhex(hello["nonce"])
         connection.sendall(frames.proven(frames.GO, settings, nonce, self._token))
 
@@ -95,7 +95,7 @@ class AgentListener:
         self._listener.close()
 
     def _accept(self) -> None:
-        """All who wait, as far as there is room; the others wait in the kernel."""
+        """Accept pending connections, up to the limit. The rest stay in the kernel's queue."""
         with contextlib.suppress(OSError):
             while len(self._newcomers) < _NEWCOMERS:
                 self._greet(self._listener.accept()[0])
@@ -121,7 +121,7 @@ class AgentListener:
                 hello = frames.open_proven(kind, payload, newcomer.nonce, self._token)
                 del self._newcomers[newcomer.connection]
                 self._admit(newcomer.connection, hello)
-                return  # it waits for an answer
+                return  # the agent sends nothing more before it has the answer
         except (OSError, ValueError) as error:
             self._drop(newcomer, str(error))
 
@@ -133,7 +133,7 @@ class AgentListener:
 
 
 def check_hello(hello: Any, types: Mapping[str, type]) -> None:
-    """Raises ValueError."""
+    """Check the names, types and ranges of a greeting's fields. Raises ValueError."""
     if not isinstance(hello, dict) or {k: type(v) for k, v in hello.items()} != types:
         raise ValueError(f"a greeting {hello!r}")
     if "slots" in hello and not 1 <= hello["slots"] <= SLOTS:

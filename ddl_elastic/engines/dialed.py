@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of agents that dial in, from any host, whenever they like; see dialing.py.
+"""The engine for remote agents, which connect from any host at any time; see dialing.py.
 
-An agent has one connection of its own, and one for each of its slots, which becomes the channel of
-the slot's next worker. A slot is free while both are there. Both sides of each connection prove
-that they know the token; nothing is encrypted, and the token is never sent. If an agent's host is
-lost, so are its slots.
+An agent opens a control connection, and one connection for each slot. The slot's connection becomes
+the channel of its next worker. A slot is free while it has an unused connection. Both sides of each
+connection prove that they know the token, and never send it. Data is not encrypted. If an agent's
+host is lost, its slots are lost.
 
-Nothing here blocks, and there are no threads: all that has come is taken in by `slots` and
-`events`.
+No call here blocks, and the engine has no threads: `slots` and `events` read the connections.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from ddl_elastic.engines.agent_listener import AGENT_HELLO, AgentListener, check
 from ddl_elastic.engines.logs import follow_log
 from ddl_launch import frames
 
-_BUSY = 0.02  # seconds in which it takes in what comes, at a time
-# What an agent says of one of its slots. `member`: of the worker that is in it; -1: none.
+_BUSY = 0.02  # seconds after which one call stops reading messages
+# The greeting on a slot's connection. member: the worker that runs in the slot, or -1.
 SLOT_HELLO = {"agent": str, "slot": int, "member": int, "nonce": str}
 
 
 def job_secret(token: str, job: str) -> str:
-    """The secret that a job's workers prove to each other."""
+    """Derive the secret with which the workers of a job authenticate to each other."""
     return hmac.new(token.encode(), b"job " + job.encode(), hashlib.sha256).hexdigest()
 
 
@@ -48,8 +47,8 @@ class _Agent:
     name: str
     connection: socket.socket
     channel: Channel
-    places: list[int]  # its slots' ids
-    logged: int = -1  # the id of the slot whose output comes next
+    places: list[int]  # the ids of its slots
+    logged: int = -1  # the slot whose output is in the next message, or -1
 
 
 @dataclass(eq=False)
@@ -58,21 +57,21 @@ class _Place:
 
     slot: Slot
     agent: _Agent
-    number: int  # on its agent
+    number: int  # the slot's number on its agent
     connection: socket.socket | None = None
-    worker: Channel | None = None  # to the last one
+    worker: Channel | None = None  # the channel of the latest worker
     member: int = -1
 
 
 class DialedEngine:
-    """See ddl_elastic.engines.Engine. A context manager.
+    """An Engine whose slots belong to remote agents. A context manager.
 
-    address  where to listen: host and port; "" for all interfaces, 0 for a free port
-    token    what agents have to know
-    program  what their workers run
-    refused  called with the text of what an agent did wrong, or was refused for
-    job      a job that agents may be part of already; "": a new one
-    logs     the folder for what workers write, which stays; None: one of its own
+    address  host and port to listen at; host "" means all interfaces, port 0 a free port
+    token    the token that agents must know
+    program  the program that the workers run
+    refused  called with a message for each agent that is refused or lost, and for lost output
+    job      the id of a running job, whose agents may reconnect; "" starts a new job
+    logs     a folder for the workers' output, which is kept; None uses a temporary folder
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class DialedEngine:
         self._dial_in = AgentListener(address, token, self._admit, refused)
         self._agents: dict[str, _Agent] = {}
         self._places: list[_Place] = []
-        self.failures: list[str] = []  # of agents, which cannot run the program
+        self.failures: list[str] = []  # errors of agents that cannot run the program
         self._events: list[Event] = []
         self._keeps_logs = logs is not None
         self._logs = logs or Path(tempfile.mkdtemp(prefix="ddl-elastic-"))
@@ -99,11 +98,11 @@ class DialedEngine:
 
     @property
     def port(self) -> int:
-        """Where agents dial in."""
+        """The port at which agents connect."""
         return self._dial_in.port
 
     def name(self, slot: Slot) -> str:
-        """The agent's name, and the slot's number there."""
+        """Return "AGENT/NUMBER": the agent's name and the slot's number on that agent."""
         place = self._places[slot.id]
         return f"{place.agent.name}/{place.number}"
 
@@ -143,7 +142,7 @@ class DialedEngine:
         return follow_log(self._log(handle.member), grows)
 
     def want(self, slots: int) -> None:
-        """Agents come by themselves."""
+        """Do nothing: this engine cannot start agents."""
 
     def close(self) -> None:
         for agent in self._agents.values():
@@ -166,14 +165,14 @@ class DialedEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- agents that are there ----
+    # ---- connected agents ----
 
     def _tell(self, place: _Place, kind: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):  # it is about to be lost
+        with contextlib.suppress(OSError):  # the next read reports the loss of the agent
             place.agent.channel.send(kind, **fields)
 
     def _take_in(self, timeout: float) -> None:
-        """Until nothing more has come, but not for long."""
+        """Read messages until none is left, for at most about _BUSY seconds after the first."""
         until = time.monotonic() + _BUSY
         while self._take_some(timeout) and time.monotonic() < until:
             timeout = 0
@@ -189,7 +188,7 @@ class DialedEngine:
             if self._dial_in.hear(one) or one not in agents:
                 continue
             name = agents[one]
-            if name in self._agents and self._agents[name].channel is one:  # not lost since
+            if name in self._agents and self._agents[name].channel is one:  # not lost meanwhile
                 self._hear(name)
         return bool(found)
 
@@ -218,7 +217,7 @@ class DialedEngine:
         elif message.kind == "witnessed":
             for other in self._agents.values():
                 if other is not agent:
-                    with contextlib.suppress(OSError):  # it is about to be lost
+                    with contextlib.suppress(OSError):  # the next read reports its loss
                         other.channel.send("witnessed", **fields)
         elif message.kind == "failed":
             self.failures.append(fields["error"])
@@ -227,7 +226,7 @@ class DialedEngine:
             raise ValueError(f"a message {message.kind!r}")
 
     def _keep(self, member: int, output: bytes) -> None:
-        """A full disk costs output, not the job."""
+        """Append a worker's output to its log. An error loses output, but does not end the job."""
         try:
             with open(self._log(member), "ab") as file:
                 file.write(output)
@@ -242,7 +241,8 @@ class DialedEngine:
         return self._places[agent.places[number]]
 
     def _free(self, place: _Place, code: int, ordered: bool, **how: Any) -> None:
-        """Its worker has ended. The slot is free once its agent has dialed again for it."""
+        """Record that the slot's worker has exited. The slot becomes free when its agent opens a
+        new connection for it."""
         if place.member < 0:
             raise ValueError("the end of a worker that is not there")
         member, place.member = place.member, -1
@@ -270,7 +270,7 @@ class DialedEngine:
             slot = self._places[agent.places[0]].slot
             self._refused(f"the agent on {slot.host} is lost: {why}")
 
-    # ---- those that come ----
+    # ---- new connections ----
 
     def _admit(self, connection: socket.socket, hello: Any) -> None:
         types = AGENT_HELLO if isinstance(hello, dict) and "slots" in hello else SLOT_HELLO
@@ -299,7 +299,7 @@ class DialedEngine:
                 self._events.append(Event("slot added", place.slot))
 
     def _find(self, place: _Place, connection: socket.socket, member: int) -> None:
-        """A worker, which was started before the agent has come back."""
+        """Record a running worker of an agent that has reconnected."""
         place.member, place.worker = member, Channel(connection)
         connection.settimeout(None)
         handle = Handle(place.slot, member, place.worker)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that dials in: offers this machine's slots to a job, from any host; see engines/dialed.
+"""A remote agent, which offers this machine's slots to a job on another host; see dialed.py.
 
-Its workers are those of a local engine. They end with the agent, and the agent with the job, which
-goes on while its coordinator is gone; see host_agent.py.
+A local engine runs its workers. They exit with the agent, and the agent exits with the job. The job
+continues while it has no coordinator; see host_agent.py.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from ddl_elastic.engines.pool_agent import PoolAgent
 from ddl_launch import frames
 
 ANSWER_LIMIT = 30.0  # seconds for the job's answer to a greeting
-REDIAL_LIMIT = 5.0  # the same, of a coordinator that is there or is gone
-RUN_LIMIT = 5.0  # seconds for a run of a job to be reached
+REDIAL_LIMIT = 5.0  # seconds for the answer when the agent reconnects or connects a slot
+RUN_LIMIT = 5.0  # seconds in which to connect to a run of a job
 _RETRY = 0.5  # seconds between two attempts to reach the job
 
 
 def serve(address: tuple[str, int], token: str, slots: int, cores: int, wait: float) -> int:
-    """Dial in and offer so many slots of so many cores each, until the job is over, or for the jobs
-    of `ddl serve`, if that listens there. What is not there is waited for, up to `wait` seconds, at
-    first and later. Returns the exit code: not 0 if the job has failed and nobody else tells so.
-    Raises JoinRefused."""
+    """Connect to a job or to `ddl serve`, offer it slots, and run its workers until it ends. Wait
+    up to `wait` seconds for a connection, at the start and whenever it is lost. Return the exit
+    code: not 0 if the job has failed without a coordinator to report it. Raises JoinRefused."""
     host, kind = socket.gethostname(), f"cpu{cores}"
     about: dict[str, Any] = {"agent": f"{host}-{secrets.token_hex(4)}", "host": host, "kind": kind}
     about |= {"cores": cores, "slots": slots}
@@ -63,7 +62,7 @@ def _serve_job(
     wait: float,
     stays: bool = True,
 ) -> int:
-    """One job, which has answered with these settings."""
+    """Run the workers of one job, which has sent these settings. Return the exit code."""
     control, job = Channel(connection), settings.pop("job")
     cores, slots = about["cores"], about["slots"]
     work = _work_of(Program(**settings), job_secret(token, job), control)
@@ -80,7 +79,7 @@ def _serve_job(
 
 
 def _work_of(order: Program, secret: str, control: Channel) -> Callable[[AgentSpec, Channel], None]:
-    """What a worker does here. Its modules are imported now. Raises JoinRefused."""
+    """Import the program's modules, and return the main function of workers. Raises JoinRefused."""
     path = Path(order.path)
     try:
         environment.give_variables(order.variables)
@@ -107,7 +106,8 @@ def dial(
     wait: float = 0.0,
     limit: float = ANSWER_LIMIT,
 ) -> tuple[socket.socket, dict[str, Any]]:
-    """A connection to the job, and what it has answered. Raises JoinRefused."""
+    """Connect to the job and greet it. Return the connection and the settings that the job sent.
+    Raises JoinRefused."""
     where = f"{address[0]}:{address[1]}"
     connection = _reach(address, where, time.monotonic() + wait, limit)
     own = secrets.token_bytes(32)
@@ -144,7 +144,7 @@ def _reach(address: tuple[str, int], where: str, until: float, limit: float) -> 
 
 
 def _read_frame(connection: socket.socket) -> tuple[bytes, bytes]:
-    """And nothing behind it: messages may follow at once."""
+    """Read exactly one frame, because messages for the caller may follow it at once."""
     kind, length = frames.HEAD.unpack(_read(connection, frames.HEAD.size))
     if length > frames.LARGEST:
         raise ValueError(f"a frame of {length} bytes")
@@ -162,7 +162,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def read_token(path: Path) -> str:
-    """Of a file. Raises OSError, and ValueError if there is none in it."""
+    """Return the token in a file. Raises OSError, and ValueError if the file is empty."""
     token = path.read_text().strip()
     if not token:
         raise ValueError("it is empty")

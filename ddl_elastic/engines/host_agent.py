@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a host: stands between the workers of its slots and their job's coordinator.
+"""The agent of a host, which relays messages between its workers and the job's coordinator.
 
-Workers talk to their agent, and it passes on what they say. So they go on when the coordinator is
-gone: the agent remembers what they tell, and dials again until there is one. It takes its orders
-only from a coordinator that knows the job's token.
+Workers connect only to their agent, so they continue when the coordinator is lost. The agent then
+records their messages, and reconnects when there is a coordinator again. It accepts requests only
+from a coordinator that knows the job's token.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ddl_elastic.engines.worker_record import WorkerRecord
 from ddl_launch import frames
 from ddl_launch.witness import is_report
 
-REDIAL = 0.2  # seconds between two attempts to reach a coordinator that is gone
-CUT = 1.0  # seconds in which all connections to one that is gone end
+REDIAL = 0.2  # seconds between two attempts to reconnect to a coordinator
+CUT = 1.0  # seconds within which all connections to a lost coordinator close
 
-# A connection to the job, whose greeting has these fields. Raises JoinRefused.
+# A function that connects to the job with these fields as greeting. Raises JoinRefused.
 Dial = Callable[[dict[str, Any]], socket.socket]
 
 
 class JoinRefused(RuntimeError):
-    """The job cannot be joined; the message says why."""
+    """The error for a job that the agent cannot join. The message contains the reason."""
 
 
 @dataclass(eq=False)
@@ -42,24 +42,24 @@ class _WorkerPlace:
     handle: Handle
     output: Iterator[bytes]
     record: WorkerRecord
-    link: Channel | None  # for what the coordinator and this worker tell each other
-    unsent: bytes = b""  # that the worker has written
-    is_open: bool = True  # the worker's channel
-    end: dict[str, Any] | None = None  # of the worker: code and ordered
+    link: Channel | None  # carries this worker's messages from and to the coordinator
+    unsent: bytes = b""  # output of the worker that could not be sent yet
+    is_open: bool = True  # the worker's channel is open
+    end: dict[str, Any] | None = None  # `code` and `ordered` of the worker's exit
 
     @property
     def keeps_agent(self) -> bool:
-        """Whether it goes on without a coordinator."""
+        """True if the worker can continue without a coordinator."""
         return self.end is None and not self.record.is_waiting
 
 
 class HostAgent:
-    """Offers the slots of an engine.
+    """The agent that offers the slots of an engine to a job.
 
-    about  the agent's name, and what else it greets with
-    dial   makes a connection to the coordinator, or to the one that comes after it
-    wait   seconds that it waits for another coordinator, when none of its workers trains
-    stays  whether workers go on that train when the coordinator is gone; else all end then
+    about  the fields of the agent's greeting, including its name
+    dial   connects to the job's coordinator, or to its successor
+    wait   seconds to wait for another coordinator while none of its workers trains
+    stays  True if workers continue to train without a coordinator, False if all are stopped then
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class HostAgent:
     ) -> None:
         self._engine, self._about, self._dial, self._wait = engine, about, dial, wait
         self._stays = stays
-        self._connection: socket.socket | None = None  # None: the coordinator is gone
+        self._connection: socket.socket | None = None  # None: not connected to a coordinator
         self._control: Channel | None = None
-        self._offered: dict[int, socket.socket] = {}  # by slot
-        self._places: dict[int, _WorkerPlace] = {}  # by slot
+        self._offered: dict[int, socket.socket] = {}  # connections of free slots, by slot id
+        self._places: dict[int, _WorkerPlace] = {}  # by slot id
         self._look_at = self._cut_at = 0.0
         self._alone_since = self._dial_at = 0.0
         self._is_over = False
 
     def run(self, control: Channel, connection: socket.socket) -> int:
-        """Until the job is over: its exit code here. Raises JoinRefused."""
+        """Serve the job until it is over. Return the agent's exit code. Raises JoinRefused."""
         self._control, self._connection = control, connection
         self._guard(self._offer_free)
         while not self._is_over and (self._control or self._reach()):
@@ -97,7 +97,7 @@ class HostAgent:
         return 0 if self._is_over else self._give_up()
 
     def _guard(self, talk: Callable[[], None]) -> None:
-        """Do what needs the coordinator, which may be gone. Raises JoinRefused."""
+        """Call a function that needs the coordinator, and handle its loss. Raises JoinRefused."""
         try:
             talk()
         except (OSError, EOFError) as error:
@@ -131,18 +131,18 @@ class HostAgent:
                 raise EOFError("its host does not answer")
 
     def _hear_coordinator(self, place: _WorkerPlace, link: Channel) -> None:
-        """What it tells a worker. Raises ValueError."""
+        """Forward the coordinator's messages to a worker. Raises ValueError."""
         try:
             for message in link.poll():
                 place.record.ordered(message)
-                with suppress(OSError):  # the worker is about to end
+                with suppress(OSError):  # the worker has exited
                     place.handle.channel.send(message.kind, **message.fields)
         except EOFError:
             self._cut(place)
 
     def _cut(self, place: _WorkerPlace) -> None:
-        """The agent's own connection is about to tell why: the job is over, or its coordinator is
-        gone."""
+        """Close a worker's link to the coordinator. The control connection will show the reason:
+        the job is over, or its coordinator is lost."""
         if place.link:
             place.link.close()
             place.link, self._cut_at = None, time.monotonic()
@@ -186,7 +186,7 @@ class HostAgent:
         return {"agent": self._about["agent"], "slot": number, "member": member}
 
     def _report(self) -> None:
-        """What workers have written, and who has ended."""
+        """Send the coordinator the workers' new output and exit codes."""
         assert self._control
         for slot, place in list(self._places.items()):
             while chunk := place.unsent or next(place.output, b""):
@@ -209,7 +209,7 @@ class HostAgent:
     def _lose(self, why: str) -> None:
         if self._control is None or self._is_over:
             return
-        with suppress(OSError, EOFError, ValueError):  # it may have said so
+        with suppress(OSError, EOFError, ValueError):  # the last message may be `over`
             if ready([self._control], 0):
                 self._is_over = any(each.kind == "over" for each in self._control.poll())
         if self._places and not self._is_over:
@@ -226,7 +226,7 @@ class HostAgent:
         self._alone_since, self._dial_at = time.monotonic(), 0.0
 
     def _reach(self) -> bool:
-        """Dial, if it is time to. False when it is no use any more."""
+        """Try to reconnect, if it is time to. Return False if the wait has been too long."""
         now = time.monotonic()
         if not self._stays:
             return False
@@ -244,7 +244,7 @@ class HostAgent:
         return True
 
     def _return(self) -> None:
-        """Tell a coordinator what is here."""
+        """Report all workers, and the events that were not delivered, to a new coordinator."""
         for slot, place in self._places.items():
             try:
                 place.link = Channel(self._dial(self._slot(slot, place.record.member)))
@@ -257,7 +257,7 @@ class HostAgent:
                 del place.record.unheard[0]
 
     def _give_up(self) -> int:
-        """Nobody has come back: what the workers have written since, and their exit code."""
+        """Print the workers' unsent output, and return an exit code, since no coordinator came."""
         for place in self._places.values():
             text = place.unsent + b"".join(iter(lambda: next(place.output, b""), b""))  # noqa: B023
             for line in text.decode(errors="replace").splitlines():
@@ -272,7 +272,7 @@ class HostAgent:
             )
             return 1
         ended = [place for place in self._places.values() if place.end]
-        # One that died while others trained on does not count.
+        # Ignore workers that died while other workers completed the training.
         for place in [each for each in ended if each.record.has_trained] or ended:
             if place.end and (code := place.end["code"]):
                 return int(code if code > 0 else 128 - code)
@@ -281,8 +281,8 @@ class HostAgent:
     # ---- the workers ----
 
     def _hear_worker(self, place: _WorkerPlace, found: list[Any] | None) -> None:
-        """What a worker says goes to the coordinator, if there is one. Without `found`: what is
-        left, since the worker has ended."""
+        """Forward a worker's messages to the coordinator, if there is one. If `found` is None, the
+        worker has exited: forward all messages that are left."""
         channel = place.handle.channel
         try:
             while place.is_open and channel in (found or ready([channel], 0)):
@@ -292,7 +292,7 @@ class HostAgent:
                     return
         except EOFError:
             place.is_open = False
-        except ValueError:  # no message: the coordinator could not read it either
+        except ValueError:  # an invalid message
             place.is_open = False
             self._engine.stop(place.handle, 0)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents on given hosts: mpirun or srun starts one on each, and they dial in.
+"""Agents on given hosts, which mpirun or srun starts and which then connect to the job.
 
-A launcher for each host, so that the loss of one ends no other.
+Each host has its own launcher process, so that the loss of one host does not affect the others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ddl_launch.hosts import Host, Layout
 from ddl_launch.launchers import LaunchRequest, find_launcher, start
 from ddl_launch.remote_job import exported_names
 
-END_LIMIT = 5.0  # seconds for the agents to end by themselves, once the job is over
-_SHOWN = 5  # lines of a launcher's output in an error
+END_LIMIT = 5.0  # seconds for the agents to exit after the end of the job
+_SHOWN = 5  # lines of a launcher's output in an error message
 
 
 class HostAgents:
     """The agents of these hosts. A context manager. Raises ddl_launch.errors.LaunchError.
 
-    port   where the job listens
-    cores  of each slot
+    port   the port at which the job listens
+    cores  the number of cores of each slot
     """
 
     def __init__(self, hosts: Sequence[Host], port: int, token: str, cores: int) -> None:
@@ -62,18 +62,18 @@ class HostAgents:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C ends the job, and the job its agents
+                start_new_session=True,  # Ctrl-C reaches only the job, which then ends its agents
             )
 
     def _address(self, host: str) -> str:
-        """Ours, as seen from there."""
+        """Return this machine's address as seen from the host."""
         try:
             return sockets.addresses_to(host)[0]
         except socket.gaierror:
-            return socket.gethostname()  # the launcher may know it
+            return socket.gethostname()  # only the launcher may be able to resolve the host
 
     def failure(self) -> str:
-        """Of the first host whose agent has ended with an error; "" if there is none."""
+        """Return an error message for the first host whose agent failed, or ""."""
         for host, launcher in self._launchers.items():
             if launcher.poll():
                 output = (self._folder / host / "output").read_text(errors="replace")
@@ -82,7 +82,7 @@ class HostAgents:
         return ""
 
     def close(self) -> None:
-        """Wait for the agents to end, but not long."""
+        """Wait up to END_LIMIT seconds for each agent to exit, and then stop it."""
         for launcher in self._launchers.values():
             try:
                 launcher.wait(END_LIMIT)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of one machine: agents are forked, by a process that has everything imported.
+"""The engine for this machine, which forks agents from a process that has imported all modules.
 
-The caller forks the fork server before anything else runs in threads; the server forks an agent
-for each slot that is started, and the agent its worker. So the program's functions and data reach
-the workers as they are, without being sent, and a worker starts within milliseconds.
+The caller forks a fork server before it starts any threads. For each worker the server forks an
+agent, and the agent forks the worker. So workers inherit the program's functions and data without
+serialization, and start within milliseconds.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from ddl_elastic.engines import AgentSpec, Event, Handle, Slot, agent
 from ddl_elastic.engines.logs import follow_log
 from ddl_launch.witness import MOST_BYTES, Witness
 
-# What a worker does, with its spec and its channel to the job.
+# The main function of a worker. Its arguments are the spec and the channel to the job.
 Work = Callable[[AgentSpec, Channel], None]
 
-_SPREAD = b"ended "  # to the fork server; then an endpoint
+_SPREAD = b"ended "  # prefix of an endpoint that the engine sends to the fork server
 
 
 class LocalEngine:
-    """See ddl_elastic.engines.Engine. A context manager."""
+    """An Engine whose workers are processes on this machine. A context manager."""
 
     def __init__(self, work: Work, slots: int, cores: int = 1, logs: Path | None = None) -> None:
-        """Keep the workers' output in the folder `logs`; None makes a temporary one."""
+        """Keep the workers' output in the folder `logs`. None uses a temporary folder."""
         host = socket.gethostname()
         self._slots = [Slot(number, host, f"cpu{cores}", cores) for number in range(slots)]
-        # No TemporaryDirectory: a worker that ends as programs do would remove it.
+        # Not a TemporaryDirectory: a worker that exits normally would remove it.
         self._keeps_logs = logs is not None
         self._logs = str(logs or tempfile.mkdtemp(prefix="ddl-elastic-"))
-        self._agents: dict[int, Channel] = {}  # by slot
-        self._workers: dict[int, Channel] = {}  # by slot
-        self._members: dict[int, int] = {}
+        self._agents: dict[int, Channel] = {}  # by slot id
+        self._workers: dict[int, Channel] = {}  # by slot id
+        self._members: dict[int, int] = {}  # the latest worker's number, by slot id
         self._server, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -70,7 +70,7 @@ class LocalEngine:
         return Handle(used, spec.member, worker)
 
     def launch(self, slot: Slot, spec: AgentSpec, connection: socket.socket) -> Slot:
-        """The same for a worker whose channel is this connection, which is closed here."""
+        """Start a worker whose channel to the job is `connection`. Close it in this process."""
         self._require_free(slot)
         used = self._slots[slot.id] = replace(slot, state="used")
         self._members[slot.id] = spec.member
@@ -86,17 +86,17 @@ class LocalEngine:
             raise ValueError(f"slot {slot.id} is {self._slots[slot.id].state}")
 
     def channels(self) -> list[Channel]:
-        """Those that `events` waits for."""
+        """Return the channels that `events` waits for."""
         return list(self._agents.values())
 
     @property
     def witness(self) -> socket.socket:
-        """On which there is something when `witnessed` has something to tell."""
+        """The socket that is readable when `witnessed` has endpoints to return."""
         return self._server
 
     def witnessed(self) -> list[bytes]:
-        """Return reports of the ends of workers of this engine since the last call: what
-        `Witness` reports of each endpoint of libddl."""
+        """Return reports of libddl endpoints whose processes exited since the last call. `Witness`
+        makes these reports for the workers of this engine."""
         found = []
         with suppress(BlockingIOError, ConnectionError):
             while endpoint := self._server.recv(MOST_BYTES, socket.MSG_DONTWAIT):
@@ -104,12 +104,12 @@ class LocalEngine:
         return found
 
     def spread(self, endpoint: bytes) -> None:
-        """Pass on the report of another engine that a process has ended."""
-        with suppress(OSError):  # the fork server has ended
+        """Forward another engine's report of an exited process to the workers."""
+        with suppress(OSError):  # the fork server has exited
             self._server.send(_SPREAD + endpoint)
 
     def stop(self, handle: Handle, grace: float) -> None:
-        with suppress(KeyError, OSError):  # it has ended already
+        with suppress(KeyError, OSError):  # the agent has already exited
             self._agents[handle.slot.id].send("stop", grace=float(grace))
 
     def events(self, timeout: float) -> list[Event]:
@@ -117,8 +117,8 @@ class LocalEngine:
         return [self._ended(channels[channel]) for channel in ready(channels, timeout)]
 
     def _ended(self, number: int) -> Event:
-        """An agent tells its worker's code as the last thing. If it is gone without, it was killed,
-        and the worker with it."""
+        """Free the slot of an agent that reports its worker's exit code or has disconnected. In
+        the latter case the agent was killed, and its worker with it."""
         channel = self._agents.pop(number)
         try:
             fields = channel.receive().fields
@@ -139,7 +139,7 @@ class LocalEngine:
         return Path(self._logs, f"worker{member}.log")
 
     def want(self, slots: int) -> None:
-        """There are as many slots as there are."""
+        """Do nothing: the number of slots is fixed."""
 
     def close(self) -> None:
         for channel in (*self._agents.values(), *self._workers.values()):
@@ -159,17 +159,17 @@ class LocalEngine:
 
 
 def _serve(control: socket.socket, work: Work) -> NoReturn:
-    """The fork server: until the caller has ended or closed the engine. It also is the workers'
-    witness, since it outlives every agent."""
+    """Run the fork server until the engine is closed. The server is also the workers' witness,
+    because it exits after all agents."""
     try:
         agent.end_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: the caller decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # Not epoll, which a child would share: it closes what it has inherited.
+        # Not epoll: children share it, and would affect it when they close inherited descriptors.
         selector = selectors.PollSelector()
 
         def tell(endpoint: bytes) -> None:
-            with suppress(OSError):  # nobody reads it, or the engine is gone
+            with suppress(OSError):  # the engine does not read its socket, or has closed it
                 control.send(endpoint, socket.MSG_DONTWAIT)
 
         witness = Witness(selector, tell)
@@ -197,7 +197,7 @@ def _serve(control: socket.socket, work: Work) -> NoReturn:
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """What the engine asks for; nothing if it is closed, maybe before it has read all ends."""
+    """Receive a request of the engine and its descriptors. Return empty ones if it is closed."""
     try:
         text, files, _, _ = socket.recv_fds(control, 4096, 2)
         return text, files
@@ -208,7 +208,7 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 def _fork_agent(
     text: str, files: list[int], work: Work, control: socket.socket, witness: Witness
 ) -> list[int]:
-    """Its process; none if there is no room for it, which the engine sees by the closed files."""
+    """Fork an agent. Return its process id in a list, or an empty list if the fork failed."""
     try:
         child = os.fork()
     except OSError:
@@ -233,7 +233,7 @@ def _run_agent(text: str, files: list[int], work: Work, witness: str) -> NoRetur
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        # In a notebook these are objects of its own.
+        # In a notebook, sys.stdout and sys.stderr do not write to descriptors 1 and 2.
         sys.stdout = open(1, "w", buffering=1, closefd=False)
         sys.stderr = open(2, "w", buffering=1, closefd=False)
         environment.prepare_worker(spec.threads, witness)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker has written, from a file that grows."""
+"""A reader for the log file of a running worker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def follow_log(path: Path, more: Callable[[], bool]) -> Iterator[bytes]:
-    """The file's bytes, from the start; an empty chunk where there is no more yet. It ends where
-    `more` says that no more is to come."""
+    """Yield the file's bytes from the start, and an empty chunk while there is no new data. Stop
+    at the end of the file when `more` returns False."""
     try:
         file = open(path, "ab+")
-    except OSError:  # whoever writes it tells so
+    except OSError:  # the writer reports the error
         return
     with file:
         file.seek(0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of a host whose slots are those of `ddl serve`, for as long as that wants them.
+"""The agent of a host whose slots belong to the pool of `ddl serve`.
 
-For each run of a job that the service names it forks a process, which is the job's agent here. All
-that come of it hold a pipe open, so that it is known when the last of them has ended.
+For each run of a job that the service requests, it forks a process that serves as the job's agent.
+This process and its descendants keep a pipe open. The pipe closes when the last of them exits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ddl_elastic.base.messages import Channel
 from ddl_elastic.base.waiting import ready
 from ddl_elastic.engines.host_agent import JoinRefused
 
-REDIAL = 0.5  # seconds between two attempts to reach a service that is gone
-LEAVE_LIMIT = 30.0  # seconds for the workers to leave by plan, once the agent was asked to end
+REDIAL = 0.5  # seconds between two attempts to reconnect to the service
+LEAVE_LIMIT = 30.0  # seconds for the workers to leave their jobs after SIGTERM or SIGINT
 
 
 class _Run:
-    """A run that is served here. A connection that can be read once its processes have ended."""
+    """A run of a job on this host. Its file is readable when all its processes have exited."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._end, write = os.pipe()
@@ -44,7 +44,7 @@ class _Run:
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> int:
-        """It has ended; the exit code."""
+        """Wait for the run's agent to exit, and return its exit code."""
         os.close(self._end)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
@@ -53,7 +53,7 @@ def _child(work: Callable[[], int]) -> None:
     from ddl_elastic.engines import agent
 
     agent.end_with_parent()
-    for number in (signal.SIGTERM, signal.SIGINT):  # the agent decides
+    for number in (signal.SIGTERM, signal.SIGINT):  # the pool agent handles them
         signal.signal(number, signal.SIG_IGN)
     code = 1
     try:
@@ -66,11 +66,11 @@ def _child(work: Callable[[], int]) -> None:
 
 
 class PoolAgent:
-    """Serves runs.
+    """The agent that serves the runs of a service.
 
-    dial   makes a connection to the service. Raises JoinRefused
-    serve  is the agent of a run at this port until its end: the exit code
-    wait   seconds that a service which is gone is waited for, when nothing is served
+    dial   connects to the service. Raises JoinRefused
+    serve  serves the run with this name and port until it ends, and returns the exit code
+    wait   seconds to wait for a lost service while there are no runs
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class PoolAgent:
         self._control: Channel | None = None
         self._runs: dict[str, _Run] = {}
         self._alone_since = 0.0
-        self._asked = False  # to end
+        self._asked = False  # SIGTERM or SIGINT has arrived
         self._kill_at = float("inf")
 
     def run(self, control: Channel) -> int:
-        """To the end: the exit code."""
+        """Serve until the service is lost or the agent is asked to end. Return the exit code."""
         self._control = control
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
@@ -105,7 +105,7 @@ class PoolAgent:
         return 1
 
     def _ask(self, *_: object) -> None:
-        self._asked = True  # this may be in the midst of a message
+        self._asked = True  # send no message here: the signal may have interrupted a send
 
     def _look_whether_asked(self) -> None:
         if self._asked and self._kill_at == float("inf"):
@@ -128,7 +128,7 @@ class PoolAgent:
             others = [self._control, *self._runs.values()]
 
             def work() -> int:
-                for each in others:  # else the end of another run would not be seen
+                for each in others:  # else this process would keep another run's pipe open
                     if each:
                         os.close(each.fileno())
                 return self._serve(run, port)
@@ -146,11 +146,11 @@ class PoolAgent:
 
     def _tell(self, kind: str, **fields: Any) -> None:
         if self._control:
-            with suppress(OSError):  # about to be noticed
+            with suppress(OSError):  # the next read detects the loss of the service
                 self._control.send(kind, **fields)
 
     def _reach(self) -> bool:
-        """Dial again. False when it is no use any more."""
+        """Try to reconnect. Return False after `wait` seconds without the service and any runs."""
         if not self._runs and time.monotonic() > self._alone_since + self._wait:
             return False
         time.sleep(REDIAL)

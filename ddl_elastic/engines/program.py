@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of one's own as a worker: it runs as `python PROGRAM ARGUMENTS` would, in a process
-that has imported its framework already. It joins the job when it makes its elastic.Job."""
+"""The worker that runs a user's program as `python PROGRAM ARGUMENTS` would, with the framework
+already imported. The program joins the job when it creates its elastic.Job."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ddl_elastic.frameworks.protocol import ADAPTERS, loaded_adapters
 
 
 class NoJob(RuntimeError):
-    """The program ended without having made an elastic job."""
+    """The error for a program that ended without creating an elastic job."""
 
 
 def preload(modules: Sequence[str] | None, path: Path) -> None:
-    """Import these, and all that training with them needs; None: the frameworks, if installed, that
-    the program names."""
+    """Import these modules and all that training with them needs. None stands for the frameworks
+    that the program names; those that are not installed are skipped."""
     for name in named(path.read_text(errors="replace")) if modules is None else modules:
         with suppress(*[ImportError] if modules is None else []):
             importlib.import_module(name)
@@ -38,8 +38,8 @@ def preload(modules: Sequence[str] | None, path: Path) -> None:
 
 
 def named(text: str) -> list[str]:
-    """The frameworks that a program names; PyTorch if there are none. One that sets variables of
-    its environment may mean others than PyTorch, which read some when they are imported."""
+    """Return the frameworks that a program's text names, or PyTorch. If the program may set
+    environment variables, return only PyTorch: the others read variables when imported."""
     found = [name for name in ADAPTERS if re.search(rf"\b(ddl_)?{name}\b", text)]
     return [name for name in found if name == "torch" or "environ" not in text] or ["torch"]
 
@@ -52,7 +52,7 @@ def work(
     secret: str,
     traces: Path | None,
 ) -> None:
-    """A worker's whole life. Raises SystemExit, as the program does."""
+    """Run the program as a worker, from start to exit. Raises SystemExit with its exit code."""
     environment.collect_traces(traces)
     environment.give_agent(channel.fileno(), spec.member, secret)
     sys.argv = [str(path), *words]
@@ -63,9 +63,9 @@ def work(
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as end:
         code = end.code
-        # An elastic program may do so before it makes its job, for example for --help.
+        # An elastic program may exit before it creates its job, for example after --help.
         ended_early = "elastic" in path.read_text(errors="replace")
-    except JobOver:  # nothing is left to do
+    except JobOver:  # the job ended without this worker, which is not an error
         pass
     except BaseException as error:
         code = 1
@@ -87,7 +87,7 @@ def work(
 
 
 def _require_job(path: Path) -> None:
-    """Raise NoJob if the program has not joined the job: then each worker has run it alone."""
+    """Raise NoJob if the program has not joined the job, so that each worker ran it alone."""
     if not environment.is_agent_taken():
         raise NoJob(
             f"{path} made no elastic job, so each worker ran it alone; make an elastic.Job in it,"
@@ -103,9 +103,9 @@ def _fail(channel: Channel, error: BaseException) -> None:
 
 
 def _show(error: BaseException) -> None:
-    """As Python does, without the frames of what runs the program."""
+    """Print an error and its traceback, without the frames of this file and runpy."""
     if isinstance(error, (Minority, NoJob, AuditError)):
-        print(error, file=sys.stderr)  # no line of the program is at fault
+        print(error, file=sys.stderr)  # no traceback: no line of the program is the cause
         return
     found = error.__traceback__
     while found and found.tb_frame.f_code.co_filename in (

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agents on a Ray cluster: an actor for each slot starts one, and it dials in.
+"""Agents on a Ray cluster: an actor for each slot starts an agent, which connects to the job.
 
-An actor whose node is lost is restarted by Ray on another one, as soon as there is room, and so is
-one that has waited for a node to be added. The worker is the agent's child: Ray is not in the
-process that trains, and says nothing about who is alive there.
+If an actor's node is lost, Ray restarts the actor on another node as soon as one has room. The
+worker is a child of the agent. So the training process does not contain Ray, and Ray does not
+decide which workers are alive.
 
-The actors outlive the job's coordinator, as agents do, and end with their agents.
+The actors continue when the job's coordinator exits, and end with their agents.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ddl_elastic.base import environment
 from ddl_launch import sockets
 from ddl_launch.errors import FAILED, NOT_FOUND, LaunchError
 
-END_LIMIT = 1.0  # seconds
-_SAID_LIMIT = 10.0  # seconds in which a coordinator that lives has heard why an agent has ended
-REACH_LIMIT = 10.0
+END_LIMIT = 1.0  # seconds for the actors to report their results at the end of the job
+_SAID_LIMIT = 10.0  # seconds for the coordinator to fetch an agent's exit code from its actor
+REACH_LIMIT = 10.0  # seconds in which to connect to the cluster
 
-_EXEC = Path(sockets.__file__).with_name("exec_rank.py")  # has an agent end with its actor
+_EXEC = Path(sockets.__file__).with_name("exec_rank.py")  # makes an agent exit with its actor
 
 
 class RayAgents:
-    """As many actors as a job may have workers. A context manager; ends them.
+    """The actors of a job, one for each slot. A context manager, which ends them.
 
-    cluster  as `ray.init` takes it: "auto" or host:port
-    port     where the job listens
-    cores    of each slot
+    cluster  the address for `ray.init`: "auto" or host:port
+    port     the port at which the job listens
+    cores    the number of cores of each slot
     """
 
     def __init__(self, cluster: str, slots: int, port: int, token: str, cores: int) -> None:
@@ -49,18 +49,18 @@ class RayAgents:
             raise LaunchError(NOT_FOUND, f"--ray: {error}; pip install 'libddl[ray]'") from None
         except (OSError, ValueError) as error:
             raise LaunchError(FAILED, f"--ray {cluster}: {error}") from None
-        # What Ray tells of nodes that are lost is no result of the program's workers.
+        # Ray prints messages on lost nodes to stdout, which is for the workers' output.
         self._stdout = redirect_stdout(sys.stderr)
         self._stdout.__enter__()
         where = f"{self._ray.util.get_node_ip_address()}:{port}"
-        # A lost actor is made anew on another node, where its agent dials in again.
+        # Ray restarts a lost actor on another node, where a new agent connects.
         options = {"num_cpus": cores, "max_restarts": -1, "max_task_retries": -1}
         actor = self._ray.remote(**options, lifetime="detached")(_Slot)
         self._actors = [actor.remote(where, token, cores) for _ in range(slots)]
         self._ends = [each.wait.remote() for each in self._actors]
 
     def failure(self) -> str:
-        """Of the first agent that has ended with an error; "" if there is none."""
+        """Return an error message for the first agent that failed, or ""."""
         for end in self._ray.wait(self._ends, num_returns=len(self._ends), timeout=0)[0]:
             host, code, said = self._ray.get(end)
             if code:
@@ -68,7 +68,7 @@ class RayAgents:
         return ""
 
     def close(self) -> None:
-        """Agents have ended with the job, and their actors are about to tell."""
+        """Give the actors time to report their agents' exit, and end them."""
         self._ray.wait(self._ends, num_returns=len(self._ends), timeout=END_LIMIT)
         for actor in self._actors:
             self._ray.kill(actor)
@@ -83,14 +83,14 @@ class RayAgents:
 
 
 def _reach(cluster: str) -> None:
-    """Ray itself tries forever, without a word. Raises OSError and ValueError."""
+    """Check that the cluster is reachable: Ray retries forever. Raises OSError and ValueError."""
     host, colon, port = cluster.rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), REACH_LIMIT).close()
 
 
 class _Slot:
-    """What an actor does: an agent of one slot, to its end."""
+    """The actor that runs an agent with one slot until the agent exits."""
 
     def __init__(self, where: str, token: str, cores: int) -> None:
         self._end: tuple[str, int, str] = ("", 0, "")
@@ -98,7 +98,7 @@ class _Slot:
         self._agent.start()
 
     def wait(self) -> tuple[str, int, str]:
-        """The host, the agent's exit code and its last message."""
+        """Wait for the agent. Return the host, the agent's exit code and the end of its stderr."""
         self._agent.join()
         return self._end
 
@@ -119,7 +119,7 @@ class _Slot:
 
 
 def _end_actor() -> None:
-    """Of this process, for good. Its coordinator does so, if it lives."""
+    """Kill this process's actor without a restart, if its coordinator has not killed it first."""
     time.sleep(_SAID_LIMIT)
     ray: Any = importlib.import_module("ray")
     ray.kill(ray.get_runtime_context().current_actor)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent remembers of its worker, for a coordinator that comes later. Pure.
+"""The record that an agent keeps of its worker, for a later coordinator. Pure.
 
-A coordinator knows of a worker what that has told, and what it has told the worker itself. So the
-agent, through which both go, keeps the last message of each kind that still means something.
+A coordinator derives a worker's state from the messages that it receives and sends. The agent
+forwards both, and keeps the last message of each kind that a new coordinator needs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from ddl_elastic.base.messages import Message
 from ddl_elastic.base.states import WorkerState
 
-# What a worker tells, of which the last one counts.
+# Messages of a worker of which only the last one of each kind is needed.
 _KEPT = ("ready", "begin", "admitted", "warmed", "progress", "done", "failed", "leave", "left")
-# What happens once, and is not lost: it is shown, or has to be answered.
+# Messages of a worker that must all be delivered, because they are displayed or need a reply.
 _EVENTS = ("recovered", "audit", "rollback", "line", "ask")
-# The state that a worker is in after a message from it, or to it.
+# The worker's state after it has sent or received a message of this kind.
 _STATES = {
     "ready": WorkerState.READY,
     "warm": WorkerState.WARMING,
@@ -29,18 +29,18 @@ _STATES = {
 
 
 class WorkerRecord:
-    """Of one worker, by the number that it has in the job."""
+    """The record of one worker, whose number in the job is `member`."""
 
     def __init__(self, member: int) -> None:
         self.member, self.state = member, WorkerState.STARTING
-        self.unheard: list[Message] = []  # events that came while no coordinator was there
+        self.unheard: list[Message] = []  # _EVENTS that were not delivered to a coordinator
         self._kept: dict[str, dict[str, Any]] = {}
         self._epoch = self._trainings = 0
-        self._group: tuple[int, list[int]] = (0, [])  # its number, and its members
-        self._plan: tuple[int, list[int]] = (0, [])  # one that may be under way; 0: none
+        self._group: tuple[int, list[int]] = (0, [])  # the group's number and members
+        self._plan: tuple[int, list[int]] = (0, [])  # the active plan's; number 0 means none
 
     def ordered(self, message: Message) -> None:
-        """The coordinator has sent the worker this."""
+        """Record a message from the coordinator to the worker."""
         kind, fields = message.kind, message.fields
         self.state = _STATES.get(kind, self.state)
         if kind == "connect":
@@ -54,7 +54,7 @@ class WorkerRecord:
             self._plan = (fields["plan"], fields["members"])
 
     def told(self, message: Message, heard: bool) -> None:
-        """The worker has sent this. `heard`: to a coordinator."""
+        """Record a message from the worker. `heard` is True if a coordinator has received it."""
         kind, fields = message.kind, message.fields
         self.state = _STATES.get(kind, self.state)
         if kind == "begin" and self.state == WorkerState.DONE:  # the next call of Loop.steps
@@ -72,7 +72,7 @@ class WorkerRecord:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the worker can do nothing without a coordinator."""
+        """True if the worker cannot continue without a coordinator."""
         return self.state not in (WorkerState.RUNNING, WorkerState.DONE, WorkerState.LEFT)
 
     @property
@@ -81,7 +81,7 @@ class WorkerRecord:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was told of the others."""
+        """True if the worker has been connected to a group."""
         return bool(self._group[0])
 
     def snapshot(self) -> dict[str, Any]:
