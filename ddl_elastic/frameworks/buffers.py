@@ -34,7 +34,7 @@ class Buffers:
         return [*map(_change, self._read(), self._committed)]
 
     def commit(self, changes: Sequence[Values]) -> None:
-        """Commit the average of all shares' changes."""
+        """Add the average of all shares' changes to the committed values."""
         committed = self._read() if self._committed is None else self._committed
         self._write([*map(np.add, committed, changes)])
         self._committed = None

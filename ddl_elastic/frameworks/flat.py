@@ -156,8 +156,8 @@ def stack(samples: Sequence[Any]) -> Any:
 
 
 def check_trained(before: Mapping[int, str], now: Mapping[int, str]) -> None:
-    """Raise RuntimeError if the trained variables have changed since the start of the job, on which
-    the arrays of shares depend. Both arguments map the id of a variable to its name."""
+    """Raise RuntimeError if the trained variables have changed since the job's start, which fixed
+    the arrays of shares. Both arguments map the id of a variable to its name."""
     if before.keys() != now.keys():
         frozen = sorted(name for key, name in before.items() if key not in now)
         added = sorted(name for key, name in now.items() if key not in before)

@@ -2,7 +2,7 @@
 """The interface between ddl_elastic and the adapters of frameworks, such as ddl_torch.elastic.
 
 A share is the work of one logical worker in one step. It starts from the committed state, with
-generators seeded for it. Its result are flat arrays: gradients, changes of buffers such as batch
+generators seeded for it. Its result is flat arrays: gradients, changes of buffers such as batch
 norm's, and numbers such as the loss. Only the averages over all logical workers are applied. So
 the new state depends only on the step, not on the ranks.
 """
@@ -115,8 +115,8 @@ class Batches(Protocol):
 class Summed(Protocol):
     """Arrays that a step computes from the arrays of all logical workers.
 
-    A subclass may have a method `add`, which replaces partial.add_arrays. It serves shares whose
-    arrays are computed only on access.
+    An implementation may have a method `add`, which replaces partial.add_arrays. It serves shares
+    whose arrays are computed only on access.
     """
 
     def result(self) -> Share:
@@ -183,7 +183,7 @@ class Framework(Summed, Protocol):
         such as buffers, are copies; the others may share memory with the model."""
 
     def load(self, state: State) -> None:
-        """Set all of these. Raises ValueError if the state does not fit this model."""
+        """Set the model and optimizer to a state. Raises ValueError if it does not fit them."""
 
 
 class AdapterModule(Protocol):

@@ -10,7 +10,7 @@ import threading
 
 from ddl_elastic.base import environment
 
-_BACK = 5  # increase of the `nice` value of such threads
+_BACK = 5  # increase of a background thread's `nice` value
 
 _log = logging.getLogger("ddl_elastic")
 

@@ -53,7 +53,7 @@ class Checks:
         self._reported: set[str] = set()
 
     def begin(self, data: Any, collate: Any, frame: FrameType | None) -> None:
-        """Begin a call of `steps` with this data. `frame` or its callers have the variables."""
+        """Begin a call of `steps`. `frame` and its callers hold the program's variables."""
         self._data, self._frame = [data, collate], frame
         self._steps, self._next, self._before = 0, FIRST, {}
         if not self._threads:

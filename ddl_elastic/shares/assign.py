@@ -92,7 +92,7 @@ def assign(
 
 
 def _in_order(hosts: list[str], previous: list[int | None]) -> list[list[int]]:
-    """Return the ranks by host. Hosts and ranks have the order of their previous workers."""
+    """Return the ranks by host. Previous owners come first, in the order of their workers."""
     first = {rank: worker for worker, rank in reversed(list(enumerate(previous)))}
     groups: dict[str, list[int]] = {}
     for rank in sorted(range(len(hosts)), key=lambda rank: (first.get(rank, len(previous)), rank)):
@@ -101,7 +101,7 @@ def _in_order(hosts: list[str], previous: list[int | None]) -> list[list[int]]:
 
 
 def _shortest_time(workers: int, speeds: Sequence[float]) -> float:
-    """Return the minimum time in which these ranks compute all workers' shares."""
+    """Return the minimum time of these ranks for all shares; infinite without ranks."""
     ends = [(1 / speed, 1, speed) for speed in speeds]  # the time of each rank's next share
     heapq.heapify(ends)
     time = 0.0 if ends else math.inf

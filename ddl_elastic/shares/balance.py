@@ -56,9 +56,9 @@ class Balance:
         self._speeds: dict[int, float] = {}  # current ones; empty means equal
         self._looked = self._changed = -math.inf
         self._uneven: int | None = None  # the first step of the imbalance
-        self._slow: dict[int, float] = {}  # slow members, with the time since when
+        self._slow: dict[int, float] = {}  # slow members, and since when
         self._told: set[int] = set()
-        self._idle: dict[int, float] = {}  # members without shares, with the time since when
+        self._idle: dict[int, float] = {}  # members without shares, and since when
         self._waits: dict[int, float] = {}  # seconds to wait before the member is tried again
         self.tried: dict[int, float] = {}  # members and their assumed seconds
 

@@ -35,7 +35,7 @@ from ddl_elastic.base.audits import Action
 from ddl_elastic.step.digest import ShareDigest
 
 REPEATS = 3  # computations of a share on each rank if there is no third rank
-NOTHING = (1 << 63) - 1  # digest in a vote of a rank that has nothing to compare
+NOTHING = (1 << 63) - 1  # in a vote: the digest of a rank that has nothing to compare
 
 
 # ---- which shares ----
@@ -86,8 +86,8 @@ def _draw(seed: int, number: int, places: int) -> list[int]:
 
 class AuditOutcome(Enum):
     AGREE = auto()  # the computations agree, for example because a rank has died
-    COMPUTE = auto()  # the ranks compute the share once more
-    EXPEL = auto()  # the ranks compute wrongly
+    COMPUTE = auto()  # `ranks` must compute the share once more
+    EXPEL = auto()  # `ranks` compute wrongly
     BOTH = auto()  # each of two ranks reproduces its own bits
     UNSTEADY = auto()  # the only rank does not reproduce its bits
     PROGRAM = auto()  # no two computations agree
@@ -298,7 +298,7 @@ class Audit:
         return plan(self.rate, self._seed, number, owners)
 
     def trusted(self, members: Iterable[int]) -> int:
-        """Return the first step that is not covered by an audit of every one of the members."""
+        """Return the first step that is not yet confirmed by audits of all the members."""
         return min((self._trusted.get(each, self.start or 0) for each in members), default=0)
 
     def found_right(

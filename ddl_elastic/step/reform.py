@@ -149,7 +149,7 @@ def survivors(
         members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
-            is_first = following.rank == 0 and comm.rank > 0  # only then it can tell
+            is_first = following.rank == 0 and comm.rank > 0  # this rank replaces rank 0
             first_left = own.first_left or (is_first and 0 not in comm.failed())
             own = replace(own, follows=True, first_left=first_left)
         with suppress(Mismatch):

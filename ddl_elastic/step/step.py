@@ -89,11 +89,11 @@ class RankGroup:
     speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty means equal speeds
     # Members without shares: they do not have the state yet, or are about to catch up.
     observing: frozenset[int] = frozenset()
-    observes: bool = False  # this rank's program is not at the same step as the others
+    observes: bool = False  # True while this rank's program is behind the other ranks
     sender: Sender = field(default_factory=Sender)
     sends_at: int | None = None  # the number of the step before which the state is sent
     is_awaited: bool = False  # the other ranks wait until this rank's program takes part
-    writer_is_done: bool = False  # the writer has finished and has left
+    writer_is_done: bool = False  # the rank that wrote files has finished and left
     audit: Audit | None = None  # None if no share is audited
 
     def __post_init__(self) -> None:
@@ -194,7 +194,7 @@ class Step:
         self.recovery: Recovery | None = None
         self._noticed = 0.0  # time of the first failure
         self.behind = False  # another rank has already committed this step
-        self.first_left = False  # rank 0 committed this step and left, which a death has hidden
+        self.first_left = False  # recovery has shown that rank 0 committed this and left
         self._group = group
         add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
         self._partial = PartialSums(group.workers, summed.free, add_to)

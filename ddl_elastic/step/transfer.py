@@ -66,10 +66,8 @@ class Sender:
         state: State,
         where: dict[str, Any],
     ) -> None:
-        """Copy this rank's part of the state, and start to send it.
-
-        `whole` are the sending ranks, `lacking` the receiving ones; `where` is the job's position.
-        """
+        """Copy this rank's part of the state, and start to send it from the ranks `whole` to the
+        ranks `lacking`. `where` is the job's position."""
         self.wait()
         own = whole.index(comm.rank)
         header = _header(state, where) if own == 0 else None

@@ -71,7 +71,7 @@ class Storage(Protocol):
         and the number of bytes."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's contents. Raises FileNotFoundError, or OSError if it may exist."""
+        """Read a file. Raises FileNotFoundError, or another OSError if the file may exist."""
 
     def names(self) -> list[str]: ...
 

@@ -20,7 +20,7 @@ LATE = 30.0  # seconds of writing until the first report; the next one follows a
 
 
 class CheckpointWriters:
-    """The use of a rank's Saver.
+    """The schedule by which a rank uses its Saver.
 
     state   returns the state, between two steps
     finish  lets all ranks vote; returns True if a rank with shares has passed True

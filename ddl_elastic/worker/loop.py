@@ -76,7 +76,7 @@ class Loop:
 
     comm      the comm of all ranks; the loop replaces it after a death, and closes it at the end
     batch     samples of a step, of all logical workers together
-    logical   number of logical workers, at least the maximum number of useful ranks
+    logical   number of logical workers; more ranks than this are of no use
     seed      the seed of the samples' order and of all generators
     owners    returns the ranks of the workers in each step; evaluations count as steps
     members   member numbers by rank, which stay the same when others die; None means the ranks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of `Job.train`: joins the others, trains, and sends the final state."""
+"""A worker of `Job.train`. It joins the other workers, trains, and sends the final state."""
 
 from __future__ import annotations
 
