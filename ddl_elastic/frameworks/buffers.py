@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables that shares change, such as batch norm's statistics, where they are read and written as
-NumPy arrays. Each share starts from the committed values; the average of all changes is committed.
+"""Variables that shares change, such as batch norm's statistics, read and written as NumPy arrays.
+Each share starts from the committed values. The average of all changes is committed.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from ddl_elastic.frameworks.flat import Values
 
 
 class Buffers:
-    """Those that `read` gives and `write` sets."""
+    """The variables that `read` returns and `write` sets."""
 
     def __init__(
         self, read: Callable[[], list[Values]], write: Callable[[Sequence[Values]], None]
     ) -> None:
         self._read, self._write = read, write
-        self._committed: list[Values] | None = None  # while a share may have changed them
+        self._committed: list[Values] | None = None  # None outside of steps
 
     def begin(self) -> None:
-        """A share starts."""
+        """Start a share: reset the variables to the committed values."""
         if self._committed is None:
             self._committed = self._read()
         else:
             self._write(self._committed)
 
     def changes(self) -> list[Values]:
-        """What the share did."""
+        """Return the changes of the variables in this share."""
         assert self._committed is not None
         return [*map(_change, self._read(), self._committed)]
 
     def commit(self, changes: Sequence[Values]) -> None:
-        """What came of all shares."""
+        """Add the average of all shares' changes to the committed values."""
         committed = self._read() if self._committed is None else self._committed
         self._write([*map(np.add, committed, changes)])
         self._committed = None
 
     def forget(self) -> None:
-        """The variables were set to other committed values."""
+        """Drop the committed values, because the variables have been set to other ones."""
         self._committed = None
 
 
 def _change(value: Values, committed: Values) -> Values:
-    """Exactly zero where nothing changed, also for an infinity."""
+    """Return the change, which is exactly zero for equal values, including infinities."""
     with np.errstate(invalid="ignore"):
         change: Values = np.where(value == committed, np.zeros_like(value), value - committed)
     return change

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the halves of frameworks share that give their tensors as NumPy arrays.
+"""The common part of the adapters that represent tensors as NumPy arrays.
 
-The tensors of a share stand one after the other in few flat arrays, one for each type that they are
-added in. All of a share is there at once, so its sums start when it is complete.
+The tensors of a share are stored one after the other in a few flat arrays, one for each type of
+addition. The arrays of a share are complete at the same time, so its sums start only then.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ddl_elastic.frameworks.protocol import Array, Batches, Key, State, Tensor
 
 Values = npt.NDArray[Any]  # of any shape
 
-# What tensors are added in: half types are rounded once, at the end.
+# The type in which tensors are added. Half types are rounded only once, at the end.
 _WIDE = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 def seed(seed: int) -> None:
-    """Seed the generators of NumPy and of Python. 64 bits."""
+    """Seed the generators of NumPy and of Python with a 64-bit seed."""
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
 
@@ -36,8 +36,8 @@ class Spec:
     """One of the tensors of a share."""
 
     shape: tuple[int, ...]
-    dtype: Any  # as NumPy has it
-    op: str = "average"  # of all logical workers, or "sum"
+    dtype: Any  # a NumPy dtype
+    op: str = "average"  # over all logical workers: "average" or "sum"
     name: str = ""
 
     @property
@@ -46,7 +46,7 @@ class Spec:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Those of one kind are in one array."""
+        """The type and operation of the flat array that holds the tensor."""
         name = np.dtype(self.dtype).name
         is_integer = name.startswith(("int", "uint"))
         if name not in _WIDE and not is_integer:
@@ -55,10 +55,10 @@ class Spec:
 
 
 class FlatShare(list[Array]):
-    """What a share has computed, or the result of a step.
+    """The arrays of a share, or of the result of a step.
 
-    parts    by tensor: its values, in its shape
-    numbers  the loss, and its weight
+    parts    the values of each tensor, in its shape
+    numbers  the loss and its weight
     """
 
     def __init__(self, specs: Sequence[Spec]) -> None:
@@ -83,19 +83,19 @@ def _cut(arrays: Mapping[tuple[str, str], Array], specs: Iterable[Spec]) -> Iter
 
 
 class Flat:
-    """See ddl_elastic.frameworks.protocol.Framework. To be derived from."""
+    """The base class of adapters, see ddl_elastic.frameworks.protocol.Framework."""
 
     loss = float("nan")
-    weight = 1.0  # of all shares of the step: their mean
+    weight = 1.0  # mean weight of the step's shares
 
     def lay_out(self, specs: Sequence[Spec]) -> None:
-        """The tensors of a share."""
+        """Set the tensors of which each share consists."""
         self._specs = list(specs)
-        self._free: list[FlatShare] = []  # to be used again
+        self._free: list[FlatShare] = []  # shares for reuse
         self._result = FlatShare(self._specs)
 
     def take(self, tensors: Iterable[Values], loss: Any, weight: Any = 1.0) -> FlatShare:
-        """What a share has computed."""
+        """Return a share with copies of these tensors and numbers."""
         share = self._free.pop() if self._free else FlatShare(self._specs)
         for part, tensor in zip(share.parts, tensors, strict=True):
             part[...] = tensor
@@ -103,14 +103,14 @@ class Flat:
         return share
 
     def results(self) -> list[Values]:
-        """The tensors of the result, in their own types, and nobody else's memory. Gradients are to
-        be divided by `weight`."""
+        """Return the result's tensors in their own types, as copies. The caller must divide
+        gradients by `weight`."""
         self.weight = protocol.check_total(float(self._result.numbers[1]))
         self.loss = float(self._result.numbers[0]) / self.weight
         pairs = zip(self._result.parts, self._specs, strict=True)
         return [part.astype(spec.dtype) for part, spec in pairs]
 
-    # ---- of Framework ----
+    # ---- methods of Framework ----
 
     def result(self) -> FlatShare:
         return self._result
@@ -145,8 +145,8 @@ class Flat:
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """The samples as a batch of NumPy arrays: numbers and arrays, or tuples, lists or dictionaries
-    of them."""
+    """Return the samples as a batch of NumPy arrays. A sample is a number, an array, or a tuple,
+    list or dictionary of samples."""
     first = samples[0]
     if isinstance(first, Mapping):
         return {name: stack([each[name] for each in samples]) for name in first}
@@ -156,8 +156,8 @@ def stack(samples: Sequence[Any]) -> Any:
 
 
 def check_trained(before: Mapping[int, str], now: Mapping[int, str]) -> None:
-    """Raises RuntimeError if other variables are trained than before; both map the id of a variable
-    to its name. The arrays of shares, and workers that join, have those of the job's start."""
+    """Raise RuntimeError if the trained variables have changed since the job's start, which fixed
+    the arrays of shares. Both arguments map the id of a variable to its name."""
     if before.keys() != now.keys():
         frozen = sorted(name for key, name in before.items() if key not in now)
         added = sorted(name for key, name in now.items() if key not in before)
@@ -172,7 +172,7 @@ def check_trained(before: Mapping[int, str], now: Mapping[int, str]) -> None:
 
 
 def pack(values: Mapping[str, Any]) -> State:
-    """A state of arrays by name."""
+    """Return a state with these arrays."""
     return {name: _pack(np.asarray(value, order="C")) for name, value in values.items()}
 
 
@@ -181,7 +181,7 @@ def _pack(value: Values) -> Tensor:
 
 
 def unpack(state: State, specs: Mapping[str, Any]) -> dict[str, Values]:
-    """The arrays of a state. Raises ValueError if it has not these names, shapes and dtypes."""
+    """Return the arrays of a state. Raises ValueError unless names, shapes and dtypes fit."""
     if state.keys() != specs.keys():
         names = sorted(state.keys() ^ specs.keys())
         raise ValueError(f"the state is not this model's: only one of them has {', '.join(names)}")

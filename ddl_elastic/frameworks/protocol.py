@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddl_elastic needs of a framework. Each has its half: ddl_torch.elastic, ...
+"""The interface between ddl_elastic and the adapters of frameworks, such as ddl_torch.elastic.
 
-A share is the work of one logical worker in one step. It starts from the committed state with
-generators seeded for it. What it computed are flat arrays: the gradients, what it changed in
-buffers such as batch norm's, and numbers such as the loss. Only their averages over all logical
-workers are applied. So everything is a function of the step.
+A share is the work of one logical worker in one step. It starts from the committed state, with
+generators seeded for it. Its result is flat arrays: gradients, changes of buffers such as batch
+norm's, and numbers such as the loss. Only the averages over all logical workers are applied. So
+the new state depends only on the step, not on the ranks.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from typing import Any, Protocol, cast
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]  # contiguous, of one dimension
-Key = tuple[int, int]  # a share: its step and its logical worker
-Share = Sequence[Array]  # in the order in which they are complete
+Key = tuple[int, int]  # identifies a share: (step, logical worker)
+Share = Sequence[Array]  # in the order in which the arrays are completed
 Ready = Callable[
     [Share, int], None
-]  # told that so many arrays of a share are complete, not yet all
+]  # called with a share and the number of its arrays that are complete
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the state, on its way between processes."""
+    """A tensor of the state in a form that can be sent between processes."""
 
     dtype: str  # the framework's name for it
     shape: tuple[int, ...]
-    data: Array  # its bytes
+    data: Array  # the tensor's bytes
 
 
 State = dict[str, Tensor]
-# The names in a state of what decides the next step but is no value that training computes, such as
-# whether a parameter is trained. Only one rank may have changed it for an evaluation when states
-# are compared, so digests are without it.
+# The prefix of state entries that affect the next step but are not computed by training, such as
+# whether a parameter is trained. Digests omit them, because a rank may have changed them for an
+# evaluation.
 MODE = "mode."
 
 
 def is_mode(name: str) -> bool:
-    """Return whether digests are without this part of a state."""
+    """Return True if digests omit this entry of a state."""
     return name.startswith(MODE)
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Of a state: the SHA-256 of all names and values, and the beginnings of what it was after each
-    of the first parts. It tells which is the first part that differs from another state's."""
+    """The digest of a state: the SHA-256 of all names and values, and for each of the first parts
+    the beginning of the hash up to it. The parts show where two states begin to differ."""
 
     whole: str
     parts: dict[str, str]
 
     def first_difference(self, other: Digest) -> str:
-        """Says which part it is; empty if it is not known."""
+        """Return a text that names the first part that differs, or "" if it is unknown."""
         names = sorted({*self.parts, *other.parts})
         part = next((n for n in names if self.parts.get(n) != other.parts.get(n)), "")
         shown = {"group": "the optimizer's settings", "slot": "the optimizer's state"}
         return f"the first part that differs is {shown.get(part, part)}" if part else ""
 
 
-_PARTS, _PART_NAME, _PART_DIGEST = 16, 40, 16  # at most: parts, and characters of them
+_PARTS, _PART_NAME, _PART_DIGEST = 16, 40, 16  # at most; lengths in characters
 
 
 def digest_parts(state: State) -> Digest:
@@ -82,127 +82,126 @@ def digest_parts(state: State) -> Digest:
 
 
 def _part(name: str) -> str:
-    """Of the state, that a tensor belongs to: "model", "also.schedule", ..."""
+    """Return the part of the state that has a tensor, such as "model" or "also.schedule"."""
     kind, _, rest = name.partition(".")
     return f"{kind}.{rest.split('.')[0]}" if kind == "also" else kind
 
 
 def digest(state: State) -> str:
-    """The SHA-256 of all names and values."""
+    """Return the SHA-256 of all names and values."""
     return digest_parts(state).whole
 
 
 def check_weight(weight: float) -> float:
-    """Of one share's loss. Returns it; raises ValueError."""
+    """Return the weight of a share's loss. Raises ValueError if it is negative or not finite."""
     if not 0 <= weight < math.inf:
         raise ValueError(f"weight is {weight}; it must be 0 or more, and finite")
     return weight
 
 
 def check_total(weight: float) -> float:
-    """Of all shares of a step together. Returns it; raises ValueError."""
+    """Return the total weight of a step's shares. Raises ValueError if it is 0."""
     if weight <= 0:
         raise ValueError("all shares of a step have weight 0, so their losses have no mean")
     return weight
 
 
 class Batches(Protocol):
-    """Reads the batch of a share, as ddl_elastic.shares.loading.Reader does."""
+    """A mapping from a share's key to its batch, such as ddl_elastic.shares.loading.Reader."""
 
     def __getitem__(self, key: Key, /) -> Any: ...
 
 
 class Summed(Protocol):
-    """What is agreed on in a step: arrays that are made of those of all logical workers.
+    """Arrays that a step computes from the arrays of all logical workers.
 
-    It may have a method `add` as well, which is then called instead of partial.add_arrays: for
-    shares whose arrays are made only when somebody takes them.
+    An implementation may have a method `add`, which replaces partial.add_arrays. It serves shares
+    whose arrays are computed only on access.
     """
 
     def result(self) -> Share:
-        """A step starts: arrays as a share has them, which will hold its result. They stay the
-        framework's, which may return the same ones for each step."""
+        """Return the arrays for the result of the step that starts, in the layout of a share. The
+        framework owns them, and may return the same ones for each step."""
 
     def ops(self) -> Sequence[str]:
-        """How each of these arrays is made from those of all shares: "average" or "sum"."""
+        """Return for each of these arrays how shares are combined: "average" or "sum"."""
 
     def free(self, share: Share) -> None:
-        """Nobody uses a share's arrays any more: another share may have them."""
+        """Release a share's arrays, which another share may then use."""
 
 
 class Framework(Summed, Protocol):
-    """One model and its optimizer, in the hands of one framework."""
+    """A model and its optimizer in one framework."""
 
     model: Any
-    loss: float  # the last applied step's, averaged over its shares
+    loss: float  # of the last applied step, averaged over its shares
 
     def seed(self, seed: int) -> None:
-        """Seed all generators of the framework, of NumPy and of Python. 64 bits."""
+        """Seed all generators of the framework, of NumPy and of Python with a 64-bit seed."""
 
     def collate(self, samples: Sequence[Any]) -> Any:
-        """The samples of a share as a batch."""
+        """Return the samples of a share as a batch."""
 
     def reading(self) -> AbstractContextManager[None]:
-        """Around the reading of samples in this process: as loader processes have it."""
+        """Return a context in which this process reads samples like a loader process."""
 
     def prefetch(self, batches: Batches, keys: Iterable[Key], processes: int) -> Iterator[Any]:
-        """batches[key] for each of the keys, in their order, read ahead by so many processes. They
-        ask for the next key when they have room. They end with this process, and when the iterator
-        is dropped."""
+        """Yield batches[key] for each key in order, read ahead by `processes` processes. A process
+        takes the next key when it has room. The processes exit with this process, or when the
+        iterator is dropped."""
 
     def begin(self, worker: int) -> None:
-        """The share of a logical worker starts: there are no gradients, and buffers have their
-        committed values."""
+        """Start the share of a logical worker: clear the gradients and restore the committed values
+        of the buffers."""
 
     def backward(self, loss: Any, ready: Ready | None = None, weight: Any = 1.0) -> Share:
-        """Compute the gradients of a share's loss. Returns what the share computed. May call
-        `ready` meanwhile. `apply` divides the sums of all losses and gradients by that of the
-        weights."""
+        """Compute and return the share of a loss. May call `ready` meanwhile. `apply` later divides
+        the sums of the losses and gradients by the sum of the weights."""
 
     def tensors(self, share: Share) -> Iterable[tuple[str, Array]]:
-        """Return what a share has computed, by name, as contiguous arrays of any shape: before the
-        share is added to others."""
+        """Return the arrays of a share by name, contiguous and of any shape. Must be called before
+        the share is added to other shares."""
 
     def apply(self) -> None:
-        """The arrays of `result` hold it: set the gradients and advance the buffers."""
+        """Set the gradients and update the buffers from the arrays of `result`."""
 
     def run(self, batch: Any, ready: Ready | None = None) -> Share:
-        """Compute a share where the user has no loop: model, loss, backward."""
+        """Compute a share in a job without a custom loop: model, loss, backward."""
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Around an evaluation: no gradients are computed, and the model is in its mode for it."""
+        """Return a context for evaluation: no gradients, and the model in evaluation mode."""
 
     def environment(self) -> dict[str, str]:
-        """What the bits of a share may depend on besides the program, the likeliest first: versions
-        of libraries, the kind of the processor, the number of threads."""
+        """Return settings on which the bits of a share may depend, the likeliest first: versions of
+        libraries, type of the processor, number of threads."""
 
     def update(self) -> None:
-        """Step the optimizer and the schedule where the user has no loop."""
+        """Step the optimizer and the schedule in a job without a custom loop."""
 
     def state(self) -> State:
-        """Parameters, buffers and the optimizer's state, by name. What a share changes, as buffers
-        are, is copied; the rest may be the memory itself, which `update` or the program changes."""
+        """Return the parameters, buffers and optimizer state by name. Values that a share changes,
+        such as buffers, are copies; the others may share memory with the model."""
 
     def load(self, state: State) -> None:
-        """Set all of these. Raises ValueError for a state that is not this model's."""
+        """Set the model and optimizer to a state. Raises ValueError if it does not fit them."""
 
 
 class AdapterModule(Protocol):
-    """The elastic module of a framework's adapter. Its class `Half` makes Frameworks."""
+    """The elastic module of a framework's adapter. Its class `Half` implements Framework."""
 
     Half: Any
 
     def preload(self) -> None:
-        """Import all that training needs, before workers are forked. Starts no thread."""
+        """Import all modules for training, before workers are forked. Must not start a thread."""
 
     def pin(self, threads: int) -> None:
-        """Fix what would change the bits of a share: threads, choices of algorithms."""
+        """Fix the settings that change the bits of a share: threads, choice of algorithms."""
 
     def seed(self, seed: int) -> None:
-        """As Framework.seed."""
+        """Seed all generators, see Framework.seed."""
 
 
-# The top-level package that a model's class, or a class it derives from, is defined in.
+# The key is the top-level package that defines the model's class or one of its base classes.
 ADAPTERS = {
     "keras": "ddl_keras.elastic",
     "tensorflow": "ddl_tensorflow.elastic",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads beside a job's steps, and those of frameworks that start them with their first
-computation. Bits depend on the number of these, and a process that has them cannot be forked."""
+"""Threads that run in parallel with training, and the computing threads of frameworks. The number
+of computing threads changes the bits, and a process that has started them cannot be forked."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import threading
 
 from ddl_elastic.base import environment
 
-_BACK = 5  # by which a thread is less urgent than the process, as `nice` counts
+_BACK = 5  # increase of a background thread's `nice` value
 
 _log = logging.getLogger("ddl_elastic")
 
 
 def stand_back() -> None:
-    """Where the steps need all cores, they get more of them than this thread from now on."""
+    """Lower the priority of this thread, so that the steps get more of the cores."""
     own = threading.get_native_id()
     os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _BACK)
 
 
 def pin(framework: str, has_started: bool, threads: int, variable: str) -> None:
-    """Let the framework start so many, or warn that it is too late. `variable`: of its environment,
-    which says how many."""
+    """Set the number of threads of a framework, or log a warning if it has started already.
+    `variable` is the environment variable that sets this number."""
     if has_started and not environment.has_threads(threads):
         _log.warning(
             "%s has started before its number of threads was set to %d, so it has one for each"
@@ -36,8 +36,8 @@ def pin(framework: str, has_started: bool, threads: int, variable: str) -> None:
 
 
 def refuse_fork(framework: str, has_started: bool, given: str) -> None:
-    """Raises RuntimeError if children of this process could not use the framework. `given`: how the
-    program is to give what it trains, so that nothing is computed before."""
+    """Raise RuntimeError if children of this process could not use the framework. `given` is the
+    form in which the program should pass its model, so that nothing is computed before the fork."""
     if has_started:
         raise RuntimeError(
             f"{framework} has computed something in this process already, and cannot be forked"

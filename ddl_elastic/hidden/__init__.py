@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of a program that is no part of the job's state, so that joining workers do not get it."""
+"""Hidden state: state of a program outside of the job's state, which joining workers do not get."""

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of each job while it runs: whether the program has state that joining workers lack.
+"""Checks of each running job for hidden state, which joining workers would not get.
 
-Before the first step each worker computes the reference share twice. The second time it has other
-bits only if the program keeps something from the first time.
+Before the first step each worker computes the reference share twice. The bits differ only if the
+program keeps state from the first time.
 
-What may be state, and changes from step to step, is reported:
-- tensors and numbers that are attributes of the model's modules, but no buffers;
+During training, changes of these values from step to step are reported:
+- tensors and numbers that are attributes of the model's modules, but not buffers;
 - generators in the data set, in the model, and in variables of the program;
-- objects in such variables that have a state_dict, and copies of the parameters, that are not in
+- objects with a state_dict, and copies of the parameters, in such variables, unless they are in
   `also`;
 - states of callbacks;
-- the number of threads, if the program changes it.
-They are compared after steps 2, 4, 8 and so on, so that it costs nothing in the mean.
+- the number of threads.
+The comparisons follow steps 2, 4, 8 and so on, so their mean cost is negligible.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ddl_elastic.hidden.source import is_made_again, locate
 from ddl_elastic.hidden.walk import Item, Root, Walk, program_roots
 
 FIRST = 2  # steps until the first comparison
-MOST = 3  # attributes that are named at once
-THREADS = "number of threads"  # as Framework.environment names it
+MOST = 3  # maximum number of attributes in a message
+THREADS = "number of threads"  # the key in Framework.environment
 
 _DRAW = (
     "Draw from torch, numpy.random or random, which are seeded for each sample, share and step; or"
@@ -39,7 +39,7 @@ class Checks:
     """The checks of one job.
 
     framework  see ddl_elastic.frameworks.protocol.Framework
-    report     is called with a sentence about each finding
+    report     called with a sentence about each finding
     """
 
     def __init__(self, framework: Any, report: Callable[[str], object]) -> None:
@@ -53,18 +53,18 @@ class Checks:
         self._reported: set[str] = set()
 
     def begin(self, data: Any, collate: Any, frame: FrameType | None) -> None:
-        """Begin a call of `steps` with this data, in this frame or in one that has called it."""
+        """Begin a call of `steps`. `frame` and its callers hold the program's variables."""
         self._data, self._frame = [data, collate], frame
         self._steps, self._next, self._before = 0, FIRST, {}
         if not self._threads:
             self._threads = self._count_threads()
 
     def end(self) -> None:
-        """Release the variables of a call that is over."""
+        """Release the variables at the end of a call of `steps`."""
         self._data, self._frame, self._before = [], None, {}
 
     def roots(self) -> tuple[Iterable[Root], Iterable[Any]]:
-        """Return where hidden state is looked for, and the parts of the job's state."""
+        """Return the roots of the search for hidden state, and the parts of the job's state."""
         data, *collate = self._data or [None]
         found = [Root("data", type(data).__name__, data)]
         found += [Root("data", "collate", each) for each in collate if callable(each)]
@@ -75,9 +75,9 @@ class Checks:
         return found, getattr(self._framework, "held", list)()
 
     def committed(self) -> None:
-        """Compare, if it is due after this step."""
+        """Count a committed step, and compare the values if it is time."""
         self._steps += 1
-        if self._steps == 1:  # what the first step makes is there
+        if self._steps == 1:  # the objects that the first step creates exist now
             self._before = self._find(self._is_suspect)
         elif self._steps == self._next:
             self._next *= 2
@@ -88,12 +88,12 @@ class Checks:
             self._check_threads()
 
     def marks(self) -> dict[str, tuple[Item, str]]:
-        """Return the present marks of the data set's and the model's attributes."""
+        """Return the current marks of the data set's and the model's attributes."""
         return self._find(lambda item: item.room in ("data", "model"))
 
     def differs(self, before: Mapping[str, tuple[Item, str]]) -> None:
-        """Report that the reference share has other bits when it is computed again. `before`: what
-        `marks` returned between the two computations."""
+        """Report that the second computation of the reference share has other bits. `before` holds
+        the marks from between the two computations."""
         now = self.marks()
         changed = [
             item for name, (item, mark) in now.items() if before.get(name, ("", mark))[1] != mark
@@ -118,7 +118,7 @@ class Checks:
         return found
 
     def _is_suspect(self, item: Item) -> bool:
-        """Return True if a change of this is likely to change the result."""
+        """Return True if a change of the item probably changes the result."""
         if item.kind in ("generator", "stateful"):
             return True
         if item.room == "model":
@@ -143,7 +143,7 @@ class Checks:
 
     @property
     def threads(self) -> tuple[str, str]:
-        """The number of threads now, and when the job began; "" if it is not known."""
+        """The number of threads now and at the start of the job; "" if unknown."""
         return self._count_threads(), self._threads
 
     def _count_threads(self) -> str:
@@ -164,7 +164,7 @@ def _name(value: Any) -> str:
 
 
 def _is_state(item: Item) -> bool:
-    """Return True if an attribute of a model is a likely state."""
+    """Return True if a model's attribute is probably state."""
     value = item.value
     if item.kind == "number":
         return not isinstance(value, bool) and not item.field.startswith("_")
@@ -175,7 +175,7 @@ def _is_state(item: Item) -> bool:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return True for a tensor that a later step may use: it is no part of a step's graph."""
+    """Return True for a tensor outside of a step's graph, which a later step may use."""
     return is_tensor(value) and getattr(value, "grad_fn", None) is None
 
 
@@ -203,7 +203,7 @@ def _describe(item: Item) -> str:
 
 
 def advise(room: str, kind: str, field: str) -> str:
-    """Return what to do about hidden state."""
+    """Return advice on how to remove hidden state."""
     if kind == "generator":
         return _DRAW
     if room == "model" and kind == "number":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Marks: short digests of values, by which a change is noticed without a copy of the value."""
+"""Marks: short digests of values, which show changes without a copy of the value."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-LARGE = 16 << 20  # bytes of a tensor from which on only its address and version are compared
-MOST = 1000  # elements of a container that are compared
-DEPTH = 6  # of containers in each other
+LARGE = 16 << 20  # bytes; of larger tensors only the address and version are compared
+MOST = 1000  # maximum number of elements of a container that are compared
+DEPTH = 6  # maximum depth of nested containers
 
 CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 
 def mark(value: Any) -> str:
-    """Return a digest of a value: of numbers, texts, tensors, generators, and containers of them.
-    Other objects count by their class."""
+    """Return a digest of a value: a number, text, tensor, generator or a container of these. Other
+    objects are represented by their class."""
     found = hashlib.blake2b(digest_size=8)
     _add(found, value, 0)
     return found.hexdigest()
@@ -47,7 +47,7 @@ def is_generator(value: Any) -> bool:
 
 
 def is_position(value: Any) -> bool:
-    """Return True for an iterator that counts, and for a file."""
+    """Return True for a file, or an iterator of itertools."""
     return type(value).__module__ == "itertools" or hasattr(value, "fileno")
 
 
@@ -75,7 +75,7 @@ def _add_container(found: Any, value: Any, depth: int) -> None:
     elif isinstance(value, Mapping):
         parts = [part for item in list(value.items())[-MOST:] for part in item]
     else:
-        parts = list(value)[-MOST:]  # what was added last
+        parts = list(value)[-MOST:]  # the newest elements
     for each in parts:
         _add(found, each, depth + 1)
 
@@ -108,7 +108,7 @@ def _as_array(value: Any) -> Any:
             value = value.detach()
             value = value.float() if str(value.dtype) == "torch.bfloat16" else value
         return np.atleast_1d(np.asarray(value))
-    except Exception:  # of a framework's own kind, as a traced array or a key of JAX
+    except Exception:  # a special kind, such as a traced array or a key of JAX
         return None
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of the workers of `ddl elastic verify`: digests of all that they compute.
 
-Each worker has a file of lines of JSON. A line is one of:
-    share   of a logical worker in a step: its batch, its gradients, and the hidden state before it
-    step    the loss, the state and the hidden state behind it
-    seeds   the generators of Python, NumPy and PyTorch as a call of `steps` found them
-    clock   a call of the clock, or of another source of what differs from run to run
+Each worker writes a file of JSON lines. The kinds of lines are:
+    share   a logical worker's share in a step: its batch, gradients, and the hidden state before it
+    step    the loss, the state and the hidden state after the step
+    seeds   the generators of Python, NumPy and PyTorch at the start of a call of `steps`
+    clock   a call of the clock, or of another source that differs from run to run
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ddl_elastic.hidden.source import is_made_again, locate
 from ddl_elastic.hidden.walk import Item, Root, Walk, is_user_code
 from ddl_elastic.step.digest import digest_share
 
-JOIN_LIMIT = 30.0  # seconds for which a step waits for a joining worker
-PAUSE = 0.05  # seconds of a step in which a worker catches up
+JOIN_LIMIT = 30.0  # seconds that a step waits for a joining worker
+PAUSE = 0.05  # seconds that a step is delayed while a worker catches up
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One run of `ddl elastic verify`.
+    """The settings of one run of `ddl elastic verify`.
 
-    folder       of the workers' files
-    steps        after which the program ends
-    strikes      by member: the step after which it is killed
-    workers      that train, so that killed ones are waited for
-    checkpoints  the folder of checkpoints; "": none
-    every        steps between two of them
+    folder       the folder of the workers' files
+    steps        the number of steps after which the program exits
+    strikes      the step after which each member is killed
+    workers      the number of workers; the run waits for replacements of killed ones
+    checkpoints  the folder of checkpoints, or ""
+    every        steps between two checkpoints
     """
 
     folder: str
@@ -55,20 +55,20 @@ class Recording:
     every: int = 1000
 
     def dump(self) -> str:
-        """Return it as a text, for the workers' environment."""
+        """Return the settings as a text for the workers' environment."""
         return json.dumps(asdict(self))
 
 
 def find_recording() -> Recording | None:
-    """Return what this worker is to record; None if it is no worker of `ddl elastic verify`."""
+    """Return this worker's recording, or None outside of `ddl elastic verify`."""
     text = environment.recording()
     return Recording(**json.loads(text)) if text else None
 
 
 class Recorder:
-    """Writes the file of one worker.
+    """The writer of one worker's file.
 
-    roots  where the program's hidden state is looked for
+    roots  the roots of the search for the program's hidden state
     known  the parts of the job's state
     """
 
@@ -77,7 +77,7 @@ class Recorder:
         self.steps = recording.steps
         path = Path(recording.folder, f"{member}.jsonl")
         self._file = path.open("a", encoding="utf-8")
-        self._marks: dict[str, str] = {}  # of hidden state, that are written already
+        self._marks: dict[str, str] = {}  # hidden state that is written already
         self._places: set[str] = set()
         self._roots: Callable[[], tuple[Iterable[Root], Iterable[Any]]] = lambda: ((), ())
         self._share: dict[str, Any] = {}
@@ -85,13 +85,13 @@ class Recorder:
             _clock.write_to(self._write)
 
     def look_at(self, roots: Callable[[], tuple[Iterable[Root], Iterable[Any]]]) -> None:
-        """Record this hidden state from now on. `roots` returns where it is, and the parts of the
-        job's state."""
+        """Record hidden state from now on. `roots` returns the roots of the search, and the parts
+        of the job's state."""
         self._roots = roots
         self._write({"seeds": mark_global_generators()})
 
     def begin_share(self, step: int, worker: int) -> None:
-        """Record that a share is about to be read and computed."""
+        """Record the start of a share, with the hidden state before it."""
         self._share = {"share": [step, worker], **self._hidden()}
         if _clock:
             _clock.is_in_share = True
@@ -101,7 +101,7 @@ class Recorder:
         self._share["batch"] = mark_batch(batch)
 
     def computed(self, framework: Framework, share: Share) -> None:
-        """Record what the share has computed."""
+        """Record the tensors of the computed share."""
         if _clock:
             _clock.is_in_share = False
         digest = digest_share(framework.tensors(share))
@@ -109,15 +109,14 @@ class Recorder:
         self._write(self._share)
 
     def committed(self, step: int, framework: Framework, threads: Sequence[str]) -> None:
-        """Record the state behind a step. `threads`: their number now, and when
-        the job began."""
+        """Record the state after a step, and the number of threads, now and at the job's start."""
         state = {name: _crc(each.data) for name, each in framework.state().items()}
         loss = float(framework.loss).hex()
         line = {"step": step, "loss": loss, "state": state, "threads": [*threads]}
         self._write({**line, **self._hidden()})
 
     def strike(self, step: int, group: Any) -> None:
-        """End this process, if it is this worker's turn; wait for the one that takes its place."""
+        """Kill this process if it is its turn, or wait for the replacement of a killed worker."""
         turn = self.recording.strikes.get(str(group.member))
         is_whole = group.comm.size == self.recording.workers and not group.observing
         if turn is not None and step >= turn and is_whole:
@@ -131,7 +130,7 @@ class Recorder:
             _wait(lambda: group.membership.has_plan)
 
     def _hidden(self) -> dict[str, Any]:
-        """Return the hidden state that has changed since it was written last."""
+        """Return the hidden state that has changed since the last record."""
         roots, known = self._roots()
         found: dict[str, Item] = {}
         for item in Walk(known).items(roots):
@@ -158,7 +157,7 @@ class Recorder:
 
 
 def describe(item: Item) -> dict[str, str]:
-    """Return what is said about an item: its kind, its class, its owner's class, and its line."""
+    """Return the description of an item: its kind, class, owner's class and line."""
     owner = item.owner
     return {
         "kind": item.kind,
@@ -170,14 +169,14 @@ def describe(item: Item) -> dict[str, str]:
 
 
 def mark_batch(batch: Any) -> str:
-    """Return a digest of a batch, which may have objects of the program's own classes."""
+    """Return a digest of a batch, which may be an object of a class of the program."""
     if isinstance(batch, Mapping | Sequence) or hasattr(batch, "shape"):
         return mark(batch)
     return mark(dict(getattr(batch, "__dict__", {})))
 
 
 def mark_global_generators() -> dict[str, str]:
-    """Return digests of the generators of Python, NumPy and PyTorch that programs seed."""
+    """Return digests of the global generators of Python, NumPy and PyTorch."""
     found = {"random": random._inst, "numpy.random": np.random.mtrand._rand}
     if torch := sys.modules.get("torch"):
         found["torch"] = torch.default_generator
@@ -194,17 +193,17 @@ def _wait(until: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-# ---- sources of what differs from run to run ----
+# ---- sources that differ from run to run ----
 
 
 @dataclass
 class _Clock:
-    """The calls of the program that read the clock, or something else that no run has again."""
+    """The program's calls that read the clock or another source that differs from run to run."""
 
     write: Callable[[Mapping[str, Any]], None] | None = None
     is_in_share: bool = False
     seen: set[tuple[str, str, bool]] = field(default_factory=set)
-    early: list[dict[str, Any]] = field(default_factory=list)  # before there was a recorder
+    early: list[dict[str, Any]] = field(default_factory=list)  # calls before the recorder existed
 
     def note(self, name: str) -> None:
         frame = sys._getframe(2)
@@ -223,7 +222,7 @@ class _Clock:
                 self.early.append(line)
 
     def write_to(self, write: Callable[[Mapping[str, Any]], None]) -> None:
-        """Write all calls, including those before."""
+        """Write all calls, including the earlier ones."""
         self.write = write
         for line in self.early:
             write(line)
@@ -231,7 +230,7 @@ class _Clock:
 
 
 _clock: _Clock | None = None
-_BY_LIBRARIES = "os.urandom"  # programs call it through others
+_BY_LIBRARIES = "os.urandom"  # called by libraries for the program
 _CALLS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (time, "time", ("time", "time_ns", "monotonic", "monotonic_ns")),
     (time, "time", ("perf_counter", "perf_counter_ns", "process_time")),
@@ -241,8 +240,8 @@ _CALLS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
 
 
 def watch_clock() -> None:
-    """Note from now on where the program reads the clock, the process's number, and the system's
-    random numbers."""
+    """Start to record where the program reads the clock, the process number or the system's random
+    numbers."""
     global _clock
     if _clock:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the line of a program that changes an attribute or a variable."""
+"""The search for the line of a program that changes an attribute or a variable."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ddl_elastic.hidden.walk import Item
 
 
 def locate(item: Item) -> str:
-    """Return FILE:LINE of the statement that changes an item, or the one that makes it; "" if the
-    program has none."""
+    """Return FILE:LINE of the statement that changes an item, else of the one that creates it, else
+    ""."""
     file, scope = _scope(item.owner)
     file = file or getattr(sys.modules.get("__main__"), "__file__", "") or ""
     tree = _parse(file) if file else None
@@ -34,8 +34,8 @@ def locate(item: Item) -> str:
 
 
 def is_made_again(item: Item) -> bool:
-    """Return True for a variable that each iteration of a loop assigns before it reads it, so that
-    nothing of it is kept."""
+    """Return True for a variable that each iteration of a loop assigns before it reads it. Such a
+    variable keeps no state."""
     if not isinstance(item.owner, CodeType | ModuleType):
         return False
     file, scope = _scope(item.owner)
@@ -66,7 +66,7 @@ def _loop_variables(file: str, scope: tuple[str, int]) -> frozenset[str]:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope without those of the functions and classes in it."""
+    """Yield the nodes of a scope, but not those of its functions and classes."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child
@@ -86,7 +86,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _scope(owner: Any) -> tuple[str, tuple[str, int]]:
-    """Return the file of an owner, and the name and first line of its code in it."""
+    """Return the file of an owner, and the name and first line of its code there."""
     if isinstance(owner, CodeType):
         return owner.co_filename, (owner.co_name, owner.co_firstlineno)
     if isinstance(owner, ModuleType):
@@ -123,7 +123,7 @@ def _decorated(node: Any) -> list[int]:
 
 
 def _changes(node: ast.AST, field: str, attribute: bool) -> Iterator[tuple[int, bool]]:
-    """Yield the lines that change the field, and whether each only makes it, as in __init__."""
+    """Yield the lines that set the field, each with True if it only creates it, as in __init__."""
     inits = [
         each
         for each in ast.walk(node)

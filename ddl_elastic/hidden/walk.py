@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what a program holds besides the job's state: attributes and variables that may change."""
+"""The search for a program's attributes and variables outside of the job's state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from ddl_elastic.hidden.marks import CONTAINERS, is_generator, is_position, is_tensor, mark
 
-DEPTH = 6  # objects in each other
-ELEMENTS = 64  # of a container in which objects are looked for
-ITEMS = 4000  # at most
-LARGE = 10_000  # elements of a container that is taken as a whole
+DEPTH = 6  # maximum depth of nested objects
+ELEMENTS = 64  # elements of a container that are searched for objects
+ITEMS = 4000  # maximum number of items
+LARGE = 10_000  # elements from which a container is not filtered
 
-# Packages whose objects are not a program's state, or are looked at in another way.
+# Packages whose objects are not a program's state, or are inspected in another way.
 _SKIPPED = {
     *("asyncio", "concurrent", "jax", "jaxlib", "keras", "logging", "matplotlib"),
     *(
@@ -43,9 +43,9 @@ _LIBRARIES = tuple(
 class Item:
     """An attribute of an object, or a variable of a function or a module.
 
-    room   where it was found: data, model, program, callbacks
+    room   the place where it was found: data, model, program, callbacks
     kind   generator, tensor, number, text, container, position, stateful
-    owner  the object that has the attribute, or the code of the function that has the variable
+    owner  the object of the attribute, or the code of the function, or the module
     field  the name of the attribute or variable
     """
 
@@ -58,25 +58,25 @@ class Item:
 
     @property
     def mark(self) -> str:
-        """A digest of the present value; "" if it cannot be read."""
+        """A digest of the current value, or "" if the value cannot be read."""
         try:
             return mark(self.value.state_dict() if self.kind == "stateful" else self.value)
-        except Exception:  # of the program's object
+        except Exception:  # raised by the program's object
             return ""
 
 
 @dataclass
 class Root:
-    """The start of a walk: an object, or a function's or module's variables."""
+    """The start of a walk: an object, or the variables of a function or module."""
 
     room: str
     name: str
     value: Any
-    owner: Any = None  # of variables
+    owner: Any = None  # of variables: the function's code or the module
 
 
 def is_user_code(frame: FrameType) -> bool:
-    """Return True for a frame of the program, which is no library's."""
+    """Return True for a frame of the program, not of a library."""
     package = str(frame.f_globals.get("__name__", "")).split(".")[0]
     file = frame.f_code.co_filename
     return not (
@@ -88,7 +88,7 @@ def is_user_code(frame: FrameType) -> bool:
 
 
 def program_roots(frame: FrameType | None) -> Iterator[Root]:
-    """Yield the variables of the program's functions that are active, the innermost first, and of
+    """Yield the variables of the program's active functions, the innermost first, and then those of
     its main module."""
     while frame:
         if is_user_code(frame):
@@ -102,9 +102,9 @@ def program_roots(frame: FrameType | None) -> Iterator[Root]:
 
 
 class Walk:
-    """One pass over all that is reachable from some roots.
+    """One pass over all items that are reachable from some roots.
 
-    known  the parts of the job's state, which are passed over
+    known  the parts of the job's state, which are skipped
     """
 
     def __init__(self, known: Iterable[Any]) -> None:
@@ -114,7 +114,7 @@ class Walk:
         self._count = 0
 
     def items(self, roots: Iterable[Root]) -> Iterator[Item]:
-        """Yield what is found, each once."""
+        """Yield the items, each once."""
         for root in roots:
             if root.owner is not None and isinstance(root.value, Mapping):
                 for name, value in root.value.items():
@@ -131,7 +131,7 @@ class Walk:
     def _field(
         self, root: Root, owner: Any, field: str, value: Any, name: str, depth: int
     ) -> Iterator[Item]:
-        """Yield an attribute or variable, and what is reachable from it."""
+        """Yield an attribute or variable, and the items reachable from it."""
         self._count += 1
         if self._count < ITEMS:
             yield from self._value(root, owner, field, value, name, depth)
@@ -146,7 +146,7 @@ class Walk:
         if kind == "skipped" or id(value) in self._seen:
             return
         self._seen.add(id(value))
-        self._held.append(value)  # its id is its own as long as it lives
+        self._held.append(value)  # keep it alive, so that its id stays unique
         if kind == "function":
             yield from self._function(root, value, name, depth)
         elif kind == "object":
@@ -160,7 +160,7 @@ class Walk:
                 yield from self._elements(root, owner, field, value, name, depth)
 
     def _without_known(self, value: Any) -> Any:
-        """Return a container without the parts of the job's state; None if it has nothing else."""
+        """Return a container without the parts of the job's state, or None if nothing is left."""
         if len(value) > LARGE:
             return value
         if isinstance(value, Mapping):
@@ -181,7 +181,7 @@ class Walk:
             yield from self._field(root, value, attribute, each, path, depth + 1)
 
     def _is_known(self, value: Any) -> bool:
-        """Return True for the model in a wrapper, or a part of it."""
+        """Return True for a wrapper or a part of the model."""
         if not hasattr(value, "parameters") or not hasattr(value, "buffers"):
             return False
         tensors = [*value.parameters(), *value.buffers()]
@@ -190,7 +190,7 @@ class Walk:
     def _elements(
         self, root: Root, owner: Any, field: str, value: Any, name: str, depth: int
     ) -> Iterator[Item]:
-        """Yield what the objects in a container have."""
+        """Yield the items in the objects of a container."""
         if isinstance(value, Mapping):
             parts = list(value.items())[:ELEMENTS]
         else:
@@ -212,7 +212,7 @@ class Walk:
             for variable, cell in zip(value.__code__.co_freevars, value.__closure__, strict=True):
                 try:
                     each = cell.cell_contents
-                except ValueError:  # it is not assigned yet
+                except ValueError:  # not assigned yet
                     continue
                 yield from self._field(root, value.__code__, variable, each, variable, depth + 1)
 
@@ -221,7 +221,7 @@ def classify(value: Any) -> str:
     """Return the kind of a value."""
     try:
         return _classify(value)
-    except Exception:  # of a program's object that computes its attributes
+    except Exception:  # raised by an object that computes its attributes
         return "skipped"
 
 
@@ -255,7 +255,7 @@ def is_stateful(value: Any) -> bool:
 
 
 def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, and what the program keeps in its class."""
+    """Yield the attributes of an object, and the mutable ones of its class if it is in __main__."""
     own: dict[str, Any] = dict(getattr(value, "__dict__", {}))
     for name in getattr(type(value), "__slots__", ()):
         if isinstance(name, str) and hasattr(value, name):
@@ -265,7 +265,7 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
             for name, shared in vars(each).items():
                 if isinstance(shared, CONTAINERS) or is_generator(shared) or is_tensor(shared):
                     own.setdefault(name, shared)
-    # What a module counts for itself, as hooks, is not the program's.
+    # Skip the internal attributes of modules, such as hooks.
     hidden = {"_parameters", "_buffers", "training"} if "_modules" in own else set()
     is_keras = any(each.__module__.split(".")[0] == "keras" for each in type(value).__mro__)
     prefix = "_" if is_keras else "__"
@@ -275,5 +275,5 @@ def fields_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_structure(name: str) -> bool:
-    """Return True for a container that says only what an object is made of."""
+    """Return True for the name of a container that holds only the parts of an object."""
     return name in ("_modules", "_layers")

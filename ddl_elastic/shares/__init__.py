@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples and shares of a step: which rank computes which, and how samples are read."""
+"""The samples and shares of a step: their assignment to ranks, and the reading of samples."""

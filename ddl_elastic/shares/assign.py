@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank computes which logical workers, and which numbers of ranks are of use. Pure.
+"""The assignment of logical workers to ranks, and the useful numbers of ranks. Pure.
 
-Each rank gets one contiguous range, and so does each host: the fewer nodes of the order's tree a
-range consists of, the fewer bytes its owner sends (a rank with F parts sends F times as much as a
-rank with one). Ranges are found by dynamic programming over the cuts between them.
+Each rank gets one contiguous range, and so does each host. The fewer nodes of the order's tree a
+range consists of, the fewer bytes its rank sends: a rank with F parts sends F times as much as a
+rank with one. The ranges are found by dynamic programming over the cuts between them.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ import numpy.typing as npt
 
 from ddl_elastic.shares.order import parts, tree_size
 
-SLACK = 0.125  # how much longer than an even share's time a step may take, to have fewer parts
-TIMES = 16  # step times that are tried between the shortest and the longest allowed one
+SLACK = 0.125  # fraction by which a step may exceed the time of even shares, to have fewer parts
+TIMES = 16  # number of step times to try between the shortest and the longest allowed one
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who computes what. `ranges[rank]` holds the rank's logical workers; it may be empty."""
+    """The logical workers of each rank. `ranges[rank]` may be empty."""
 
     workers: int
     ranges: tuple[range, ...]
-    time: float  # of a step: the most that a rank computes, in shares / its speed
-    parts: tuple[int, ...]  # by rank: nodes of the order's tree that it brings to an ordered sum
+    time: float  # of a step: the maximum over the ranks of (number of shares / speed)
+    parts: tuple[int, ...]  # by rank: the number of tree nodes that it adds to an ordered sum
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each logical worker, as Comm.order takes it."""
+        """The rank of each logical worker, as Comm.order expects it."""
         rank_of = {worker: rank for rank, owned in enumerate(self.ranges) for worker in owned}
         return tuple(rank_of[worker] for worker in range(self.workers))
 
     @property
     def wire_factor(self) -> float:
-        """Bytes that a rank sends in an ordered sum, on average, as a multiple of a plain one's."""
+        """The mean number of bytes that a rank sends in an ordered sum, relative to a plain sum."""
         return (sum(self.parts) / len(self.parts) + 1) / 2
 
 
 def legal_sizes(workers: int) -> tuple[int, ...]:
-    """The numbers of equally fast ranks that are of use: with one rank fewer, some rank would have
-    to compute more. Of 16 logical workers: 1, 2, 3, 4, 6, 8, 16."""
-    tree_size(workers)  # checks the number
+    """Return the useful numbers of equally fast ranks: with one rank fewer, some rank would have to
+    compute more. For 16 logical workers they are 1, 2, 3, 4, 6, 8 and 16."""
+    tree_size(workers)  # check the number
     loads = {size: -(-workers // size) for size in range(1, workers + 1)}
     return tuple(size for size in loads if loads[size] < loads.get(size - 1, workers + 1))
 
@@ -62,13 +62,13 @@ def assign(
     """Assign logical workers to the ranks 0 to len(speeds) - 1.
 
     speeds   by rank: shares in a unit of time, any unit
-    hosts    by rank: the name of its host; None: all are on one
-    previous by worker: the rank that owned it so far, None where that rank is gone
+    hosts    by rank: the name of its host; None means that all are on one host
+    previous by worker: the rank that owned it so far, or None if that rank has left
 
-    Of all assignments whose steps take at most 12.5 % longer than an even share would, and less
-    time than with the slowest rank left out, it is one with the fewest parts (of the hosts, then of
-    the ranks), of these with the shortest step, of these with the fewest workers that move. A slow
-    rank may get none. Equal arguments give equal results. Raises ValueError.
+    The result takes at most 12.5 % longer than even shares, and less time than the best assignment
+    without the slowest rank. Among these assignments it has the fewest parts of hosts, then the
+    fewest parts of ranks, then the shortest step, then the fewest moved workers. A slow rank may
+    get none. Equal arguments give equal results. Raises ValueError.
     """
     tree_size(workers)
     places = list(hosts) if hosts is not None else [""] * len(speeds)
@@ -92,7 +92,7 @@ def assign(
 
 
 def _in_order(hosts: list[str], previous: list[int | None]) -> list[list[int]]:
-    """The ranks by host, hosts and ranks in the order of their previous workers, newcomers last."""
+    """Return the ranks by host. Previous owners come first, in the order of their workers."""
     first = {rank: worker for worker, rank in reversed(list(enumerate(previous)))}
     groups: dict[str, list[int]] = {}
     for rank in sorted(range(len(hosts)), key=lambda rank: (first.get(rank, len(previous)), rank)):
@@ -101,8 +101,8 @@ def _in_order(hosts: list[str], previous: list[int | None]) -> list[list[int]]:
 
 
 def _shortest_time(workers: int, speeds: Sequence[float]) -> float:
-    """The least time in which these ranks compute all workers; infinite without ranks."""
-    ends = [(1 / speed, 1, speed) for speed in speeds]  # of each rank's next share
+    """Return the minimum time of these ranks for all shares; infinite without ranks."""
+    ends = [(1 / speed, 1, speed) for speed in speeds]  # the time of each rank's next share
     heapq.heapify(ends)
     time = 0.0 if ends else math.inf
     for _ in range(workers if ends else 0):
@@ -112,7 +112,7 @@ def _shortest_time(workers: int, speeds: Sequence[float]) -> float:
 
 
 def _times(workers: int, speeds: Sequence[float]) -> list[float]:
-    """The step times to try, ascending: the shortest, and longer ones that are allowed."""
+    """Return the step times to try, ascending: the shortest, and longer ones within the limits."""
     shortest = _shortest_time(workers, speeds)
     limit = workers / sum(speeds) * (1 + SLACK)
     without = _shortest_time(workers, sorted(speeds)[1:])
@@ -128,7 +128,7 @@ def _times(workers: int, speeds: Sequence[float]) -> list[float]:
 
 
 def _most(time: float, speed: float, workers: int) -> int:
-    """How many workers a rank computes in this time."""
+    """Return the number of workers whose shares a rank computes in this time."""
     count = min(workers, int(time * speed) + 1)
     while count / speed > time:
         count -= 1
@@ -138,7 +138,7 @@ def _most(time: float, speed: float, workers: int) -> int:
 def _solutions(
     workers: int, speeds: Sequence[float], groups: list[list[int]], previous: list[int | None]
 ) -> Iterator[tuple[tuple[int, int, float, int], list[int]]]:
-    """For each time to try: what it costs, and the cuts between the ranks in their order."""
+    """Yield the cost and the cuts between the ranks for each step time to try."""
     table = _Parts(workers)
     owner = np.array([-1 if rank is None else rank for rank in previous])
     for time in _times(workers, speeds):
@@ -156,7 +156,7 @@ def _solutions(
 
 
 class _Parts:
-    """Counts parts of ranges, and finds the cuts with the fewest."""
+    """Counts the parts of ranges, and finds the cuts with the fewest parts."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -165,8 +165,8 @@ class _Parts:
         self.lengths = np.array([n.bit_length() for n in range(2 * self.size + 1)])
 
     def count(self, first: Numbers, last: Numbers) -> Numbers:
-        """The parts of each range. The node that both ends leave on different sides splits it; on
-        either side there is a part for each bit of the length."""
+        """Return the number of parts of each range. The node in which both ends are in different
+        halves splits the range. Each bit of a half's length is one part."""
         end = np.where(last == self.workers, self.size, last)
         shift = np.maximum(self.lengths[first ^ end] - 1, 0)
         middle = (end >> shift) << shift
@@ -176,17 +176,17 @@ class _Parts:
     def cut(
         self, first: int, last: int, most: list[int], owner: Numbers, members: list[list[int]]
     ) -> tuple[int, int, list[int]]:
-        """Cut first <= v < last into a range of at most most[i] for each i, with the fewest parts,
-        then the fewest workers whose owner is not in members[i]. Returns parts, moves, cuts.
+        """Cut first <= v < last into ranges of at most most[i] workers. Minimize the parts, then
+        the moves: workers whose owner is not in members[i]. Return parts, moves, cuts.
 
-        best[i][c] is the least cost of the first i ranges if they end at first + c.
+        best[i][c] is the minimum cost of the first i ranges if they end at first + c.
         """
         length, scale = last - first, self.workers + 1  # cost: parts * scale + moves
         unreachable = scale * scale * len(most)
         ends = np.arange(length + 1)
         best = np.full(length + 1, unreachable)
         best[0] = 0
-        chosen = []  # by range: its length, by where it ends
+        chosen = []  # for each range: its length, indexed by its end
         low, high = 0, 0
         left = sum(most)
         for limit, ranks in zip(most, members, strict=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares by measured speed: when another map would make the steps shorter, and who is far behind.
+"""The balance of shares by measured speed, and the detection of slow ranks.
 
-Pure, but for what it remembers.
+The functions are pure except for the state of their objects.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from statistics import median
 
 from ddl_elastic.shares.assign import Assignment, assign
 
-WEIGHT = 0.2  # of the latest report in a pace
-WIN = 1.05  # how much shorter a step has to become
-STEPS = 20  # for so many steps in a row
+WEIGHT = 0.2  # weight of the latest report in the mean seconds of a share
+WIN = 1.05  # required ratio of the old and the new step time
+STEPS = 20  # number of steps in a row for which that must hold
 SPACING = 10.0  # seconds between two changes
-EVERY = 1.0  # seconds between two looks
-SLOW = 2.0  # times the median's seconds a share: a rank that is reported
-SLOW_FOR = 60.0  # seconds
-# Seconds until a member without shares, whose pace nobody measures, is tried again: at first, and
-# at last, since each time the wait is twice as long.
+EVERY = 1.0  # seconds between two checks
+SLOW = 2.0  # ratio to the median seconds of a share from which a rank is slow
+SLOW_FOR = 60.0  # seconds until a slow rank is reported
+# Seconds until a member without shares, whose speed is unknown, gets shares again: the first and
+# the longest wait. Each wait is twice as long as the one before.
 AGAIN, SELDOM = 30.0, 600.0
 
 
 class ShareTime:
-    """The seconds that one worker takes for a share, the latest ones counting most."""
+    """The mean seconds that a worker takes for a share. Recent shares have more weight."""
 
     def __init__(self) -> None:
         self._shares, self._busy = 0, 0.0
         self.seconds = math.nan
 
     def record(self, shares: int, busy: float) -> None:
-        """It has computed so many shares in so many seconds."""
+        """Record the total number of computed shares and the seconds that they took."""
         new, took = shares - self._shares, busy - self._busy
         self._shares, self._busy = shares, busy
         if new > 0 and took > 0:
@@ -45,34 +45,34 @@ class ShareTime:
 
 @lru_cache(maxsize=64)
 def assigned(workers: int, speeds: tuple[float, ...]) -> Assignment:
-    """As every worker and the coordinator find it."""
+    """Return the cached assignment for these speeds, equal on all workers and the coordinator."""
     return assign(workers, speeds)
 
 
 class Balance:
-    """Of one job. Members are known by their numbers."""
+    """The balance of one job. Members are identified by their numbers."""
 
     def __init__(self) -> None:
-        self._speeds: dict[int, float] = {}  # that the present map is made for; empty: equal ones
+        self._speeds: dict[int, float] = {}  # current ones; empty means equal
         self._looked = self._changed = -math.inf
-        self._uneven: int | None = None  # since this step
-        self._slow: dict[int, float] = {}  # since when
+        self._uneven: int | None = None  # the first step of the imbalance
+        self._slow: dict[int, float] = {}  # slow members, and since when
         self._told: set[int] = set()
-        self._idle: dict[int, float] = {}  # without shares, since when
-        self._waits: dict[int, float] = {}  # until it is tried again
-        self.tried: dict[int, float] = {}  # by the last look: the seconds that are assumed for each
+        self._idle: dict[int, float] = {}  # members without shares, and since when
+        self._waits: dict[int, float] = {}  # seconds to wait before the member is tried again
+        self.tried: dict[int, float] = {}  # members and their assumed seconds
 
     def speeds(self, members: Sequence[int]) -> list[float]:
-        """That a map of these members is to be made for; empty: equal ones."""
+        """Return the speeds for the assignment of these members, or [] if they are equal."""
         known = [self._speeds[each] for each in members if each in self._speeds]
         if not known:
             return []
         return [self._speeds.get(each, median(known)) for each in members]
 
     def is_uneven(self, now: float, step: int, seconds: Mapping[int, float], workers: int) -> bool:
-        """Whether there is to be another map; `speeds` gives its speeds then.
+        """Return True if there should be another assignment, whose speeds `speeds` then returns.
 
-        seconds  a share, by member in the order of ranks; all of the members
+        seconds  the seconds of a share for each of the members, in the order of ranks
         """
         self.tried = {}
         if now - self._looked < EVERY:
@@ -103,12 +103,12 @@ class Balance:
         return True
 
     def _is_due(self, member: int, seconds: float, usual: float, now: float) -> bool:
-        """Whether one without shares, since it was slow when it had some, may be fast by now."""
+        """Return True if it is time to retry a member that lost its shares because it was slow."""
         waits = self._waits.get(member, AGAIN)
         return seconds > usual and now - self._idle[member] >= waits
 
     def stragglers(self, now: float, seconds: Mapping[int, float]) -> Collection[int]:
-        """Members that have been slow for long, each told once."""
+        """Return the members that have been slow for a long time, each only once."""
         known = {member: took for member, took in seconds.items() if not math.isnan(took)}
         limit = SLOW * median(known.values()) if known else math.inf
         self._slow = {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How samples come into a job: read where they are needed, or ahead of that by loader processes.
+"""The reading of samples, either when they are needed or in advance by loader processes.
 
 The samples of a share are a function of the step and the logical worker, and each is read with
-generators that are seeded for it. So any process may read any share, and the bits are the same.
+generators seeded for it. So any process can read any share, and the bits are the same.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Protocol, runtime_checkable
 from ddl_elastic.frameworks.protocol import Framework, Key
 from ddl_elastic.shares.sampler import Sampler, SampleShare, sample_seed
 
-Collate = Callable[[Sequence[Any]], Any]  # makes a batch of samples
+Collate = Callable[[Sequence[Any]], Any]  # makes a batch from samples
 
 
 @runtime_checkable
 class Dataset(Protocol):
-    """A data set with samples by number, as lists and PyTorch's map-style data sets are."""
+    """A data set with numbered samples, such as a list or a map-style data set of PyTorch."""
 
     def __len__(self) -> int: ...
 
@@ -31,8 +31,8 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class SampleStream(Protocol):
-    """Samples in one order without an end. `next` gives the sample at the position that `seek` was
-    called with, and then those that follow it."""
+    """An endless sequence of samples. After `seek(position)`, `next` returns the sample at this
+    position, and then those that follow it."""
 
     def seek(self, position: int, /) -> Any: ...
 
@@ -40,17 +40,17 @@ class SampleStream(Protocol):
 
 
 class ShareSource(Protocol):
-    """Tells which samples a share has, as ddl_elastic.shares.sampler.Sampler does."""
+    """A source of the samples of each share, such as ddl_elastic.shares.sampler.Sampler."""
 
     def share(self, step: int, worker: int) -> SampleShare: ...
 
 
 class LoadingError(RuntimeError):
-    """A sample cannot be read, or a loader process has ended."""
+    """Error: a sample cannot be read, or a loader process has exited."""
 
 
 def count_samples(data: Any) -> int | None:
-    """Of a data set; None for a stream. Raises TypeError if it is neither."""
+    """Return the length of a data set, or None for a stream. Raises TypeError for other objects."""
     if isinstance(data, SampleStream):
         return None
     if isinstance(data, Dataset):
@@ -70,7 +70,7 @@ def count_samples(data: Any) -> int | None:
 
 
 def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
-    """Of a job of so many passes, one by default, or of so many steps. Raises ValueError."""
+    """Return the number of steps of a job, from passes (default: 1) or steps. Raises ValueError."""
     if passes is not None and steps is not None:
         raise ValueError(f"passes is {passes} and steps is {steps}; give one of them")
     if steps is None and sampler.samples is None:
@@ -83,24 +83,24 @@ def count_steps(sampler: Sampler, passes: int | None, steps: int | None) -> int:
 
 @dataclass(frozen=True)
 class ReadingFailure:
-    """What a loader process returns instead of a batch."""
+    """The reply of a loader process that could not read a batch."""
 
     text: str
     trace: str
 
 
 class Trace(Exception):
-    """The traceback of an exception in a loader process, as the cause of one in this process."""
+    """A traceback from a loader process. It is the cause of the exception in this process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class Reader:
-    """Reads shares. It can be sent to another process if `data` and `collate` can.
+    """The reader of shares. It can be sent to another process if `data` and `collate` can.
 
-    data      a Dataset or a Stream
-    seed      of the job
+    data      a Dataset or a SampleStream
+    seed      the job's seed
     set_seed  seeds all generators
     """
 
@@ -115,10 +115,10 @@ class Reader:
         self._data, self._shares = data, shares
         self._stream = data if isinstance(data, SampleStream) else None
         self._seed, self._set_seed, self._collate = seed, set_seed, collate
-        self._position = -1  # of the stream; -1: unknown
+        self._position = -1  # of the stream; -1 if unknown
 
     def read(self, key: Key) -> Any:
-        """The batch of a share. Raises LoadingError."""
+        """Return the batch of a share. Raises LoadingError."""
         share = self._shares.share(*key)
         samples = []
         for in_pass, index in zip(share.passes.tolist(), share.indices.tolist(), strict=True):
@@ -147,7 +147,7 @@ class Reader:
         return sample
 
     def __getitem__(self, key: Key) -> Any:
-        """For loader processes: `read`, with a Failure in place of an exception."""
+        """Return the batch of a share, or a ReadingFailure. Loader processes call this."""
         try:
             return self.read(key)
         except LoadingError as error:
@@ -164,7 +164,7 @@ def read_example(
     set_seed: Callable[[int], None],
     collate: Collate,
 ) -> Any:
-    """The batch of the first share: of the shapes that every share has."""
+    """Return the batch of the first share, which has the shapes of all batches."""
     sampler = Sampler(count_samples(data), batch, logical, seed)
     return Reader(data, sampler, seed, set_seed, collate).read((0, 0))
 
@@ -178,11 +178,11 @@ def describe(error: Exception) -> str:
 class Loader:
     """The batches of the shares that one rank computes.
 
-    owned      of a step: the logical workers whose shares this rank computes. They may change; it
-               tells what is known now
-    steps      to be read
-    processes  that read ahead; 0: each batch is read when it is asked for. A thread of this process
-               could not read ahead: the generators that samples are seeded by are the process's
+    owned      returns the logical workers whose shares this rank computes in a step. The result
+               may change until the step
+    steps      the steps to read
+    processes  number of processes that read ahead; 0 means that this process reads each batch when
+               it is needed. A thread cannot read ahead, because samples use global generators
     member     this rank's number in the job, for messages
     """
 
@@ -201,15 +201,15 @@ class Loader:
         self._owned, self._steps = owned, steps
         self._name = f"rank {member} on {socket.gethostname()}"
         self._step = steps.start
-        self._asked: set[Key] = set()  # what was asked for, in this step and later ones
+        self._asked: set[Key] = set()  # shares requested in this step and later ones
         self._under_way: deque[Key] = deque()
         self._arrived: dict[Key, Any] = {}
         self._expected = self._expect(self._step)
         self._batches: Iterator[Any] | None = None
 
     def take(self, step: int, worker: int) -> Any:
-        """The batch of a share. A batch that nobody expected this rank to need, because another
-        rank has died, is read in this process. Raises LoadingError."""
+        """Return the batch of a share. This process reads it itself if it was not expected, for
+        example because another rank has died. Raises LoadingError."""
         if self._processes and self._batches is None:
             self._batches = self._framework.prefetch(self._reader, self._keys(), self._processes)
         if step > self._step:
@@ -229,7 +229,7 @@ class Loader:
         return self.read(step, worker)
 
     def read(self, step: int, worker: int) -> Any:
-        """The batch of a share of any step, in this process. Raises LoadingError."""
+        """Read the batch of a share of any step in this process. Raises LoadingError."""
         try:
             with self._framework.reading():
                 return self._reader.read((step, worker))
@@ -237,29 +237,29 @@ class Loader:
             raise LoadingError(f"{self._name}: {error}") from error.__cause__
 
     def seek(self, step: int) -> None:
-        """The first step is this one. Nothing was taken before."""
+        """Set the first step. Must be called before `take`."""
         self._step, self._expected = step, self._expect(step)
 
     def close(self) -> None:
-        """End the loader processes."""
+        """Stop the loader processes."""
         self._batches = None
 
     def _keys(self) -> Iterator[Key]:
-        """What the loader processes are to read next, whenever they have room."""
+        """Yield the next shares for the loader processes, which take one when they have room."""
         while key := next(self._expected, None):
             self._asked.add(key)
             self._under_way.append(key)
             yield key
 
     def _expect(self, first: int) -> Iterator[Key]:
-        """The shares from step `first` on, by the present map, that were not asked for."""
+        """Yield the shares from step `first` on, by the current owners, that are not requested."""
         for step in range(first, self._steps.stop):
             for worker in sorted(self._owned(step)):
                 if (step, worker) not in self._asked:
                     yield step, worker
 
     def _receive(self, wanted: Key) -> None:
-        """The next batch from the loader processes. It is dropped if this rank does not compute
+        """Receive the next batch from the loader processes. Drop it if this rank does not compute
         its share any more."""
         assert self._batches is not None
         try:

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of ordered sums: one binary tree over logical workers. Pure.
 
-Node (first, size), with size a power of two and first a multiple of it, is its first half plus its
-second. A node whose second half begins at the number of workers or beyond is its first half alone.
-ddl.h has the same rule (ddl_order_create).
+In a node (first, size), size is a power of two and first is a multiple of it. The node is the sum
+of its two halves. If its second half begins at the number of workers or later, it equals its first
+half. ddl.h has the same rule (ddl_order_create).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-MAX_WORKERS = 4096  # as in ddl.h
+MAX_WORKERS = 4096  # the same as in ddl.h
 
 
 def tree_size(workers: int) -> int:
-    """The size of the root: the smallest power of two that is at least `workers`."""
+    """Return the size of the root: the smallest power of two that is at least `workers`."""
     if not 1 <= workers <= MAX_WORKERS:
         raise ValueError(f"workers is {workers}; it must be 1 to {MAX_WORKERS}")
     return 1 << (workers - 1).bit_length()
 
 
 def parts(first: int, last: int, workers: int) -> list[tuple[int, int]]:
-    """The largest nodes that hold exactly the workers first <= v < last, as (first, workers in it).
+    """Return the largest nodes that hold exactly the workers first <= v < last.
 
-    Raises ValueError if the range is not within 0 to `workers`.
+    Each node is (first, number of workers). Raises ValueError if the range exceeds 0 to `workers`.
     """
     size = tree_size(workers)
     if not 0 <= first <= last <= workers:
@@ -43,7 +43,7 @@ def parts(first: int, last: int, workers: int) -> list[tuple[int, int]]:
 
 
 def parts_of(owned: Iterable[int], workers: int) -> list[tuple[int, int]]:
-    """The largest nodes that hold exactly these workers, ascending, as `parts` has them."""
+    """Return the largest nodes that hold exactly these workers, ascending, see `parts`."""
     runs: list[list[int]] = []
     for worker in sorted(owned):
         if runs and runs[-1][1] == worker:
@@ -54,14 +54,14 @@ def parts_of(owned: Iterable[int], workers: int) -> list[tuple[int, int]]:
 
 
 def children(node: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The two nodes, as (first, workers in it), whose sum a node of several workers is."""
+    """Return the two nodes (first, number of workers) whose sum a node of several workers is."""
     first, count = node
     half = tree_size(count) // 2
     return (first, half), (first + half, count - half)
 
 
 def parent(node: tuple[int, int], workers: int) -> tuple[int, int]:
-    """The next larger node, as (first, workers in it), that holds this one; not of the root."""
+    """Return the next larger node (first, number of workers). The node must not be the root."""
     first, count = node
     size = tree_size(count)
     while True:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples a logical worker computes in a step, and what seeds its randomness. Pure.
+"""The samples of each logical worker in each step, and the seeds of its random numbers. Pure.
 
 The batches of a job run through its passes without a gap: position g = step * batch + i belongs to
-pass g // samples, and a pass is a permutation of all samples. So each sample is used exactly once
-in a pass, none is repeated to fill a batch and none is dropped, and the step is all that there is
-to save. A permutation is computed element by element, so its memory does not grow with the data.
-Of a stream, which has no passes, position g is sample g.
+pass g // samples, and a pass is a permutation of all samples. So a pass uses each sample exactly
+once, without repeating or dropping samples to fill a batch, and a checkpoint needs only the step. A
+permutation is computed element by element, so its memory does not grow with the data. A stream has
+no passes: position g is its sample g.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-_ROUNDS = 8  # of a digest of 64 bytes each uses 8
-_BLOCK = 512  # samples: about as many take as long as one
+_ROUNDS = 8  # each uses 8 bytes of a 64-byte digest
+_BLOCK = 512  # number of samples that take about as long as one
 
 Numbers = npt.NDArray[np.int64]
 
@@ -36,14 +36,14 @@ class SampleShare:
 class Sampler:
     """The samples of every step of a job.
 
-    samples     in the data set; None: it is a stream
+    samples     the number in the data set; None for a stream
     batch       samples of a step, of all logical workers together: a multiple of `workers`
-    workers     logical workers
-    seed        of the job; -2**63 to 2**63 - 1
+    workers     the number of logical workers
+    seed        the job's seed, -2**63 to 2**63 - 1
     first_step  the step in which the data set's first pass begins; a stream begins with step 0
-    first_pass  that pass's number
+    first_pass  the number of that pass
 
-    Raises ValueError for numbers that do not fit.
+    Raises ValueError for invalid numbers.
     """
 
     samples: int | None
@@ -65,7 +65,7 @@ class Sampler:
             raise ValueError(f"seed is {self.seed}; it must fit 64 bits")
 
     def share(self, step: int, worker: int) -> SampleShare:
-        """The samples that logical worker `worker` computes in `step`."""
+        """Return the samples that logical worker `worker` computes in `step`."""
         size = self.batch // self.workers
         if self.samples is None:
             first = step * self.batch + worker * size
@@ -82,7 +82,7 @@ class Sampler:
         return SampleShare(passes, indices)
 
     def _span(self, first: int, size: int) -> tuple[Numbers, Numbers]:
-        """The passes and indices of `size` samples, the first one the `first` of the data set."""
+        """Return the passes and indices of `size` samples, from position `first` on."""
         assert self.samples is not None
         passes, positions = np.divmod(np.arange(first, first + size), self.samples)
         passes += self.first_pass
@@ -93,46 +93,46 @@ class Sampler:
         return passes, indices
 
     def steps(self, passes: int) -> int:
-        """The number of steps after which so many passes are complete. Not of a stream."""
+        """Return the number of steps that complete this many passes. Not for streams."""
         assert self.samples is not None
         return -(-passes * self.samples // self.batch)
 
     def passes(self, steps: int) -> int:
-        """The number of passes that so many steps begin. A stream is one pass."""
+        """Return the number of passes that this many steps begin. A stream is one pass."""
         return 1 if self.samples is None else -(-steps * self.batch // self.samples)
 
 
 @lru_cache(maxsize=4)
 def _block(sampler: Sampler, number: int) -> tuple[Numbers, Numbers]:
-    """The samples of many small shares at once, which takes as long as those of one."""
+    """Return the samples of many small shares at once. This takes as long as for one share."""
     return sampler._span(number * _BLOCK, _BLOCK)
 
 
 def sample_seed(seed: int, pass_number: int, index: int) -> int:
-    """Seeds what is random about sample `index` in a pass, such as its augmentation. 64 bits."""
+    """Return the 64-bit seed of a sample's random numbers in a pass, such as its augmentation."""
     return _words(b"sample", seed, pass_number, index)[0]
 
 
 def share_seed(seed: int, step: int, worker: int) -> int:
-    """Seeds what is random in a logical worker's share of a step, such as dropout. 64 bits."""
+    """Return the 64-bit seed of a share's random numbers in a step, such as dropout."""
     return _words(b"share", seed, step, worker)[0]
 
 
 def evaluation_seed(seed: int, batch: int) -> int:
-    """Seeds what is random when a batch is evaluated. 64 bits."""
+    """Return the 64-bit seed of the random numbers in the evaluation of a batch."""
     return _words(b"evaluation", seed, batch)[0]
 
 
 def model_seed(seed: int) -> int:
-    """Seeds what is random in the initial model. 64 bits."""
+    """Return the 64-bit seed of the random numbers in the initial model."""
     return _words(b"model", seed)[0]
 
 
 def permute(positions: Numbers, samples: int, seed: int, pass_number: int) -> Numbers:
-    """The samples at these positions of a pass, each 0 to samples - 1.
+    """Return the samples at these positions of a pass, each from 0 to samples - 1.
 
-    A Feistel network permutes 0 to 4**k - 1, the smallest such range that holds all samples. What
-    lands beyond `samples` passes through it again, which leaves a permutation of the samples
+    A Feistel network permutes 0 to 4**k - 1, the smallest such range that holds all samples. A
+    value that is too large passes through it again, so the result is a permutation of the samples
     (cycle walking: Black and Rogaway, CT-RSA 2002).
     """
     keys = np.array(_words(b"pass", seed, pass_number), np.uint64)
@@ -150,7 +150,7 @@ def permute(positions: Numbers, samples: int, seed: int, pass_number: int) -> Nu
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: npt.NDArray[np.uint64] = values ^ (values >> np.uint64(31))
@@ -158,7 +158,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _words(purpose: bytes, *numbers: int) -> tuple[int, ...]:
-    """Eight numbers of 64 bits for these numbers, unrelated to those of other numbers."""
+    """Return eight 64-bit numbers derived from these numbers by a hash."""
     data = struct.pack(f"<{len(numbers)}q", *numbers)
     digest = hashlib.blake2b(data, digest_size=8 * _ROUNDS, person=purpose).digest()
     return struct.unpack(f"<{_ROUNDS}Q", digest)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before its first step a job lets only those ranks in that compute the same bits.
+"""The check before a job's first step that all ranks compute the same bits.
 
-Other versions of a library, another kind of processor or another number of threads round
-differently. So each rank computes the share of logical worker 0 in step 0, and they compare it.
+Library versions, processors and thread counts change the rounding. So each rank computes the share
+of logical worker 0 in step 0, and ranks whose results differ from those of rank 0 are expelled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ddl_elastic.base import environment
 from ddl_elastic.frameworks.protocol import Digest, Framework, Share, digest_parts
 from ddl_elastic.step.step import Phase, PlainArrays, RankGroup, Recovery, Step
 
-ROOM = 8192  # bytes of what a rank tells of itself
-LONGEST = 100  # characters of a value in an environment
+ROOM = 8192  # bytes of a packed fingerprint
+LONGEST = 100  # maximum number of characters of an environment value
 
 _log = logging.getLogger("ddl_elastic")
 
@@ -34,18 +34,18 @@ class AdmissionError(RuntimeError):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a rank tells of itself."""
+    """The digests and settings by which a rank shows that it computes the same bits as rank 0."""
 
     member: int
     host: str
-    state: str  # digest of the initial one
-    share: str  # digest of what it has computed
-    environment: dict[str, str]  # what that may depend on, the likeliest first
-    parts: dict[str, str] = field(default_factory=dict)  # of the state, see framework.Digest
+    state: str  # digest of the initial state
+    share: str  # digest of the computed reference share
+    environment: dict[str, str]  # settings that the bits may depend on, the likeliest first
+    parts: dict[str, str] = field(default_factory=dict)  # digests of the state's parts, see Digest
     job: dict[str, int | str | None] = field(
         default_factory=dict
-    )  # numbers that all have to agree on
-    checkpoint: str = ""  # which one it goes on from; of a newcomer none
+    )  # settings of the job, equal on all ranks
+    checkpoint: str = ""  # name of the checkpoint to resume from; "" if there is none
 
     @property
     def name(self) -> str:
@@ -53,17 +53,17 @@ class Fingerprint:
 
 
 class Admission(Step):
-    """Agrees on who goes on. A step without results; instead of a vote the ranks compare."""
+    """A step that decides which ranks may train. It compares fingerprints instead of voting."""
 
     def __init__(self, group: RankGroup, number: int, own: Fingerprint) -> None:
         super().__init__(group, number, PlainArrays([]))
-        self.refused: set[int] = set()  # members
+        self.refused: set[int] = set()  # member numbers
         self._own = own
-        self.first = self._own  # rank 0's, once it is agreed on
+        self.first = self._own  # the fingerprint of rank 0, once the ranks have compared
 
     @property
     def deaths(self) -> Recovery | None:
-        """The recovery, without those who were refused."""
+        """The recovery without the refused members, or None if no other member died."""
         if not self.recovery or self.refused.issuperset(self.recovery.died):
             return None
         died = [each for each in self.recovery.died if each not in self.refused]
@@ -90,7 +90,7 @@ class Admission(Step):
         self.phase = Phase.AGREED
 
     def _expel(self, refused: Mapping[int, str]) -> None:
-        """Raises PeerLost: the others go on as after a death."""
+        """Expel the refused ranks. Raises PeerLost: the other ranks recover as after a death."""
         comm = self._group.comm
         for rank, why in refused.items():
             if comm.rank == 0:
@@ -106,8 +106,8 @@ def describe(
     job: dict[str, int | str | None],
     checkpoint: str = "",
 ) -> Fingerprint:
-    """Describe this process, which has computed the reference share, its job's numbers, and the
-    checkpoint that it has read."""
+    """Return this process's fingerprint, with the reference share that it has computed, the
+    settings of its job and the name of the checkpoint that it has read."""
     found = hashlib.sha256()
     for array in reference:
         found.update(array.data)
@@ -138,7 +138,7 @@ def unpack(text: bytes) -> Fingerprint:
 
 
 def compare_checkpoints(candidates: Sequence[Fingerprint]) -> None:
-    """Raises RuntimeError, on all ranks, if they go on from different ones."""
+    """Raise RuntimeError on all ranks if they resume from different checkpoints."""
     first = candidates[0]
     for other in candidates:
         if other.checkpoint != first.checkpoint:
@@ -155,7 +155,8 @@ def _name_checkpoint(candidate: Fingerprint) -> str:
 
 
 def compare(first: Fingerprint, other: Fingerprint) -> str:
-    """Why `other` is refused; empty if it is not. Raises RuntimeError if the program is wrong."""
+    """Return the reason why `other` is refused, or "" if it is accepted. Raises RuntimeError if
+    the program is wrong, for example if the job's settings differ."""
     for name, number in first.job.items():
         if (own := other.job.get(name)) != number:
             raise RuntimeError(

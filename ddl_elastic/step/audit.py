@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audits: some shares are computed a second time on another rank, and the vote compares both.
+"""Audits: a second rank computes some of the shares again, and the vote compares the results.
 
-A share's bits do not depend on the rank that computes it, so a difference shows a machine that
-computes wrongly, or a program with hidden state. The step is not committed before it is known
-which: a third rank computes the share, and the rank that differs alone is expelled. Two ranks
-compute it REPEATS times each, and the one that does not repeat itself is expelled.
+A share's bits do not depend on the rank that computes it. So a difference shows a machine that
+computes wrongly, or a program with hidden state. Before the step is committed, a third rank
+computes the share, and the rank that alone differs is expelled. If there are only two ranks, each
+computes the share REPEATS times, and a rank that does not reproduce its own bits is expelled.
 
-A rank that repeats its wrong bits was right at its last audited share, unless that was luck. One
-that does not repeat them is wrong now and then: an audited right share tells nothing of the others,
-so all of its shares that were not audited may be wrong.
+A rank that reproduces its wrong bits was, except by chance, right at its last audited share. A
+rank that does not reproduce them is wrong only sometimes, so all of its unaudited shares may be
+wrong.
 
-`plan` chooses the shares and who computes them again, from numbers that all ranks have. In an
-audited step each rank has one of its shares audited, and audits one: so the fraction of shares that
-are audited is the fraction by which steps become longer.
+`plan` chooses the audited shares and the ranks that repeat them, from numbers that all ranks have.
+In an audited step one share of each rank is audited, and each rank repeats one share. So the rate
+of audits is also the fraction by which steps become longer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ddl_core import Comm
 from ddl_elastic.base.audits import Action
 from ddl_elastic.step.digest import ShareDigest
 
-REPEATS = 3  # computations of a share on each rank, where there is no third rank
-NOTHING = (1 << 63) - 1  # in a vote: the rank has nothing to compare
+REPEATS = 3  # computations of a share on each rank if there is no third rank
+NOTHING = (1 << 63) - 1  # in a vote: the digest of a rank that has nothing to compare
 
 
 # ---- which shares ----
@@ -43,8 +43,8 @@ NOTHING = (1 << 63) - 1  # in a vote: the rank has nothing to compare
 
 @lru_cache(maxsize=8)
 def plan(rate: float, seed: int, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
-    """Return the logical workers whose shares are audited in a step, with the rank that computes
-    each of them again. Every share is audited with the probability `rate`."""
+    """Return the audited logical workers of a step, each with the rank that repeats its share.
+    Every share is audited with probability `rate`."""
     shares = _shares(owners)
     ranks = sorted(shares)
     most = max(map(len, shares.values()), default=0)
@@ -63,7 +63,7 @@ def plan(rate: float, seed: int, number: int, owners: tuple[int, ...]) -> Mappin
 
 @lru_cache(maxsize=8)
 def _shares(owners: tuple[int, ...]) -> Mapping[int, Sequence[int]]:
-    """Return each rank's logical workers. A rank without shares is not there."""
+    """Return each rank's logical workers, without the ranks that have none."""
     found: dict[int, list[int]] = {}
     for worker, owner in enumerate(owners):
         if owner >= 0:
@@ -72,7 +72,7 @@ def _shares(owners: tuple[int, ...]) -> Mapping[int, Sequence[int]]:
 
 
 def _draw(seed: int, number: int, places: int) -> list[int]:
-    """Return one random number of 64 bits, and one for each place."""
+    """Return a random 64-bit number, and at least one more for each place."""
     found = list[int]()
     while len(found) <= places:
         data = struct.pack("<3q", seed, number, len(found))
@@ -85,11 +85,11 @@ def _draw(seed: int, number: int, places: int) -> list[int]:
 
 
 class AuditOutcome(Enum):
-    AGREE = auto()  # nothing differs any more, since a rank has died
-    COMPUTE = auto()  # the ranks compute the share once more
-    EXPEL = auto()  # the ranks compute wrongly
-    BOTH = auto()  # each of two ranks repeats its own bits
-    UNSTEADY = auto()  # the only rank does not repeat its bits
+    AGREE = auto()  # the computations agree, for example because a rank has died
+    COMPUTE = auto()  # `ranks` must compute the share once more
+    EXPEL = auto()  # `ranks` compute wrongly
+    BOTH = auto()  # each of two ranks reproduces its own bits
+    UNSTEADY = auto()  # the only rank does not reproduce its bits
     PROGRAM = auto()  # no two computations agree
 
 
@@ -100,9 +100,9 @@ class Verdict:
 
 
 def judge(computed: Mapping[int, Sequence[int]], able: Sequence[int]) -> Verdict:
-    """Decide what follows from the digests of one share. Pure.
+    """Return the verdict on the digests of one share. Pure.
 
-    computed  by rank: the digests of its computations
+    computed  the digests of each rank's computations
     able      the ranks that can compute the share
     """
     holders = {rank: words for rank, words in computed.items() if words}
@@ -119,7 +119,7 @@ def judge(computed: Mapping[int, Sequence[int]], able: Sequence[int]) -> Verdict
         return Verdict(AuditOutcome.PROGRAM, sorted(holders))
     wrong = [rank for rank, words in holders.items() if {*words} != {common}]
     if lacking := [rank for rank in wrong if len(holders[rank]) < REPEATS]:
-        return Verdict(AuditOutcome.COMPUTE, lacking)  # whether they repeat themselves
+        return Verdict(AuditOutcome.COMPUTE, lacking)  # does each rank reproduce its bits?
     return Verdict(AuditOutcome.EXPEL, wrong)
 
 
@@ -147,9 +147,9 @@ class Evidence:
     member: int
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    computed: Sequence[Mapping[str, int]] = ()  # the CRC-32 of each tensor, by computation
-    # By member: the first step since its last audited right share, and the first one that was not
-    # audited as a whole. Of a member without an audit: at "". Empty: unknown.
+    computed: Sequence[Mapping[str, int]] = ()  # the CRC-32 of each tensor, for each computation
+    # For each member, the first step after its last correct audited share (trusted), and its first
+    # step without a full audit (whole). The key "" holds the default. Empty if unknown.
     trusted: Mapping[str, int] = field(default_factory=dict)
     whole: Mapping[str, int] = field(default_factory=dict)
 
@@ -175,13 +175,13 @@ def gather(comm: Comm, own: Evidence) -> list[Evidence]:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """A finding of an audit.
+    """The result of an audit that found different bits.
 
     step     the training step, which is not committed yet
-    share    its logical worker; -1: it is in the sum of all shares
-    members  that compute wrongly, or that disagree
-    first    the first step since which the result may be wrong
-    stops    whether the job cannot continue
+    share    the logical worker of the share; -1 if the sum of all shares differs
+    members  the members that compute wrongly, or that disagree
+    first    the first step whose result may be wrong
+    stops    True if the job cannot continue
     """
 
     step: int
@@ -194,7 +194,7 @@ class AuditFinding:
 
 
 def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int) -> AuditFinding:
-    """Make the finding of a verdict that ends a contest. Pure."""
+    """Return the finding for a verdict that ends a contest. Pure."""
     named = [table[rank] for rank in verdict.ranks]
     tensor = _find_tensor(verdict, table)
     names = " and ".join(each.name for each in named)
@@ -223,8 +223,8 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
 def describe_sum(
     table: Sequence[Evidence], step: int, name: str
 ) -> tuple[Sequence[int], AuditFinding]:
-    """Return the ranks whose sum of the step's shares differs from that of most ranks, and the
-    finding. Raises RuntimeError if no sum is that of most ranks. Pure."""
+    """Return the ranks whose sum of the step's shares differs from the majority's, and the
+    finding. Raises RuntimeError if no sum has a majority. Pure."""
     checks = [each.computed[0][""] for each in table]
     common, votes = Counter(checks).most_common(1)[0]
     if 2 * votes <= len(table):
@@ -242,7 +242,7 @@ def describe_sum(
 
 
 def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
-    """Return the first tensor in which the computations of the ranks differ from others."""
+    """Return the first tensor in which these ranks differ from the other ranks, or "unknown"."""
     wrong = [each for rank in verdict.ranks for each in table[rank].digests]
     other = [
         each for rank, e in enumerate(table) if rank not in verdict.ranks for each in e.digests
@@ -255,7 +255,7 @@ def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
 
 
 def _first(table: Sequence[Evidence], ranks: Sequence[int]) -> int:
-    """Return the first step since which the ranks may have been wrong."""
+    """Return the first step in which the ranks may have been wrong."""
     others = [each for rank, each in enumerate(table) if rank not in ranks and each.trusted]
     found = list[int]()
     for rank in ranks:
@@ -270,11 +270,11 @@ def _first(table: Sequence[Evidence], ranks: Sequence[int]) -> int:
 
 
 class Audit:
-    """The audits of one rank's job.
+    """The audits of a job, on one rank.
 
     rate    the fraction of shares that are audited
-    action  what follows if committed steps may be wrong
-    start   the first step in which this rank has taken part; None: it has joined others
+    action  the action if committed steps may be wrong
+    start   the first step in which this rank took part; None if it joined a running job
     report  called with each finding, on all ranks
     """
 
@@ -291,20 +291,20 @@ class Audit:
         self.start: int | None = None
         self._trusted: dict[int, int] = {}  # see Evidence
         self._whole: dict[int, int] = {}
-        self.first: int | None = None  # since which a result may be wrong, until that is settled
+        self.first: int | None = None  # the first step that may be wrong, until `settled`
 
     def plan(self, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
-        """See the function of this name."""
+        """Return this step's audited workers, see the function `plan`."""
         return plan(self.rate, self._seed, number, owners)
 
     def trusted(self, members: Iterable[int]) -> int:
-        """Return the first step since the last audited right share of each of the members."""
+        """Return the first step that is not yet confirmed by audits of all the members."""
         return min((self._trusted.get(each, self.start or 0) for each in members), default=0)
 
     def found_right(
         self, audited: Mapping[int, int], owners: tuple[int, ...], members: Sequence[int]
     ) -> None:
-        """Record that the computations of the audited shares are equal."""
+        """Record that the computations of the audited shares agree."""
         for rank, shares in _shares(owners).items():
             right, member = len(audited.keys() & {*shares}), members[rank]
             if right:
@@ -313,7 +313,7 @@ class Audit:
                 self._whole[member] = self.step + 1
 
     def evidence(self, member: int, computed: Sequence[ShareDigest]) -> Evidence:
-        """Return what this rank knows of a share."""
+        """Return this rank's evidence on a share: its digests and its audit history."""
         trusted, whole = (
             {} if self.start is None else {"": self.start, **{str(m): t for m, t in each.items()}}
             for each in (self._trusted, self._whole)
@@ -323,13 +323,13 @@ class Audit:
         )
 
     def found(self, finding: AuditFinding) -> None:
-        """Report a finding. What it says of committed steps is settled after this step."""
+        """Report a finding, and record the first step that may be wrong until `settled`."""
         first = finding.first if self.first is None else min(self.first, finding.first)
         self.first = first
         self.report(finding)
 
     def settled(self, step: int) -> None:
-        """The job continues with this step, before which everything is right."""
+        """Record that the job continues with this step and that all steps before it are correct."""
         self.first = None
         for known in (self._trusted, self._whole):
             known.update({member: min(t, step) for member, t in known.items()})

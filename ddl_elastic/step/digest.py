@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The digest of what a share has computed. Pure.
+"""The digest of a computed share. Pure.
 
-It finds bits that a machine has changed, and is no protection against anybody, so each tensor has a
-CRC-32, which takes a fourth of SHA-256's time.
+Each tensor has a CRC-32, which takes a quarter of SHA-256's time. It detects bits that a machine
+has changed, but does not protect against attackers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 
 from ddl_elastic.frameworks.protocol import Array
 
-BITS = 62  # of the digest of a whole share: such numbers and their negatives fit 64 bits
+BITS = 62  # of a share's digest: the number and its negative fit in 64 bits
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ShareDigest:
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 64 - BITS
 
     def first_difference(self, other: ShareDigest) -> str:
-        """Return the name of the first tensor that differs; "" if there is none."""
+        """Return the name of the first tensor that differs, or "" if none does."""
         names = {**self.tensors, **other.tensors}
         return next((n for n in names if self.tensors.get(n) != other.tensors.get(n)), "")
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker's group changes by plan: newcomers join, others leave, and nobody restarts.
+"""Changes of a worker's group by plan: workers join and leave without a restart.
 
-A plan lists the members and addresses of the next comm. All of them create it beside the running
-one, in a thread. In the vote of each step a rank tells which plan's comm it holds. Once all hold
-the same one, they switch to it after that step: they close the old comm, and begin in the new one.
+A plan lists the members and addresses of the next comm. All members create that comm in a thread
+while the current comm stays in use. In the vote of each step a rank sends the number of the plan
+whose comm it has. When all ranks send the same number, they switch after that step: they close the
+old comm and continue in the new one.
 
-Some ranks may not see the vote end, because another one has died in it. They shrink the old comm.
-Those who have seen it end have closed it, or do so at once: they have left it alive, which the
-others notice (reform.survivors), and follow. If nobody has, the plan is void. So the plan holds for
-all or for nobody. A death in the new comm is a death as any other.
+If a rank dies during the vote, some ranks may not see the vote end. They shrink the old comm. Ranks
+that saw the vote end close the old comm without having died. The shrinking ranks detect this
+(reform.survivors) and switch, too. If no rank saw the vote end, the plan is cancelled. So either
+all ranks switch or none does. A death in the new comm is handled like any other.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from ddl_elastic.step.reform import RankProgress
 from ddl_elastic.step.watchdog import OPERATION_LIMIT
 
 CREATION_LIMIT = 30.0  # seconds
-ANSWER_MORE = 10.0  # seconds: a coordinator that is there has answered by then
+ANSWER_MORE = 10.0  # seconds; a running coordinator answers within this time
 
 
 class Left(SystemExit):
-    """Error: this worker has left its job by plan; its program ends here, with status 0."""
+    """Error: this worker has left its job by plan. Its program exits here with status 0."""
 
 
 class NotAdmitted(RuntimeError):
-    """Error: this worker computes other bits than those who have begun."""
+    """Error: this worker computes other bits than the ranks that already train."""
 
 
-_asked = False  # this process was asked to end
+_asked = False  # this process has received SIGTERM
 
 
 def leave_when_asked() -> None:
-    """SIGTERM makes this process leave its job by plan. A second one ends it at once, as does one
-    that the program has a handler of its own for. To be called in the main thread."""
+    """Make SIGTERM let this process leave its job by plan. A second SIGTERM kills the process.
+    Does nothing if the program has its own handler. Must be called in the main thread."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _ask)
 
@@ -57,35 +58,35 @@ def _ask(*_: object) -> None:
 
 @dataclass
 class MembershipPlan:
-    """The next comm, as one worker sees it."""
+    """A planned comm, from the view of one worker."""
 
     number: int
     members: Sequence[int]  # by rank
     newcomers: Sequence[int]
-    speeds: Sequence[float]  # by rank, for the map of shares; empty: equal ones
-    comm: Comm | None = None  # once it is created
+    speeds: Sequence[float]  # by rank, for the assignment of shares; empty means equal speeds
+    comm: Comm | None = None  # None until it is created
     is_ready: bool = False
 
     @property
     def standings(self) -> list[RankProgress]:
-        """Before the switch: who has the state, and who lacks it."""
+        """The progress of each rank before the switch: joining workers do not have the state."""
         return [
             RankProgress(member, 0, False, (), whole=member not in self.newcomers)
             for member in self.members
         ]
 
     def lost(self, comm: Comm | None) -> list[int]:
-        """The members that its comm has lost."""
+        """Return the members that the comm has lost."""
         with suppress(DdlError):
             return [self.members[rank] for rank in comm.failed()] if comm else []
         return []
 
 
 class Membership:
-    """Of one worker in its job.
+    """The membership of one worker in its job.
 
-    addresses  of the members so far
-    is_new     whether others have begun already
+    addresses  the endpoint address of each current member
+    is_new     True if the worker joins a running job
     """
 
     def __init__(
@@ -98,29 +99,29 @@ class Membership:
     ) -> None:
         self.inbox, self.member, self.is_new = inbox, member, is_new
         self._endpoint = endpoint
-        self._addresses = {**addresses}  # of all members that it was told of
+        self._addresses = {**addresses}  # of all members that it has received
         self._plan: MembershipPlan | None = None
-        self._fixed = False  # the plan may be agreed on: a newer one waits
+        self._fixed = False  # the ranks may have agreed on the plan, so a newer one waits
         self._newer: Message | None = None
-        self._newest = 0  # the number of a plan that has come
+        self._newest = 0  # the number of the newest received plan
         self.is_agreed = False  # the switch follows
-        self._has_told = False  # that it was asked to leave
+        self._has_told = False  # it has reported the request to leave
         self._is_closed = False
         self._rehearse: Callable[[Comm, Sequence[RankProgress]], None] = lambda *_: None
 
     def begin(self, rehearse: Callable[[Comm, Sequence[RankProgress]], None]) -> None:
-        """Take plans. `rehearse` is called in a thread with a plan's comm, before this rank votes
-        for the plan."""
+        """Start to receive plans. A thread calls `rehearse` with the comm of each plan before this
+        rank votes for it."""
         self._rehearse = rehearse
         self.inbox.take_plans(self._receive)
 
-    # ---- plans, in the inbox's thread, or later in that of the votes ----
+    # ---- plans, handled in the inbox's thread or, if they had to wait, in the voting thread ----
 
     def _receive(self, message: Message) -> None:
         told = message.fields
         with self.inbox.changed:
             self._addresses.update((int(each), a) for each, a in told["addresses"].items())
-            if told["plan"] < self._newest:  # another thread has taken a newer one meanwhile
+            if told["plan"] < self._newest:  # another thread has handled a newer plan
                 return
             self._newest = told["plan"]
             if self._fixed:
@@ -147,7 +148,7 @@ class Membership:
         try:
             if not self.is_new:
                 self._rehearse(comm, plan.standings)
-        except Exception:  # of the transfer, or of a program that changes what is read
+        except Exception:  # the transfer failed, or the program changed the state
             failed = plan.lost(comm)
             close(comm)
             self._tell_void(plan, failed)
@@ -161,12 +162,12 @@ class Membership:
 
     def _tell_void(self, plan: MembershipPlan, failed: Sequence[int]) -> None:
         with self.inbox.changed, suppress(OSError):
-            if not self._is_closed:  # else the channel is for the final state
+            if not self._is_closed:  # afterwards the channel carries only the final state
                 self.inbox.channel.send("void", plan=plan.number, failed=[*failed])
 
     def request_quorum(self, members: Sequence[int], missing: Sequence[int]) -> str:
-        """Ask the coordinator whether this rank's side of a group, which is no majority, may
-        continue without the missing members. Return why not; "" if it may."""
+        """Request permission from the coordinator to continue without the missing members. Return
+        "" if it is granted, else the reason. Called by a side of the group without a majority."""
         question = {"members": [*members], "missing": [*missing]}
         answer = self.inbox.ask(2 * environment.dead() + ANSWER_MORE, **question)
         return answer.fields["why"] if answer else "the coordinator does not answer"
@@ -174,14 +175,14 @@ class Membership:
     # ---- a member's votes ----
 
     def tell_wish(self) -> None:
-        """Before a vote: this worker was asked to leave, and tells so once."""
+        """Report to the coordinator, once, that this worker was asked to leave."""
         if _asked and not self._has_told:
             self._has_told = True
             self.inbox.channel.send("leave")
 
     def word(self) -> int:
-        """Of a vote: the plan whose comm this rank holds; 0: none. The plan stays until `voted`, or
-        until it is known what the vote has come to."""
+        """Return this rank's ballot: the number of the plan whose comm it has, or 0. The plan then
+        stays until `voted`, or until recovery has shown how the vote ended."""
         self.tell_wish()
         with self.inbox.changed:
             plan = self._plan
@@ -190,23 +191,23 @@ class Membership:
             if self.is_agreed or not (plan.comm and plan.comm.error):
                 self._fixed = True
                 return plan.number
-        self.drop()  # one of them is lost before the switch
+        self.drop()  # the new comm has lost a member before the switch
         return 0
 
     def voted(self, least: int, most: int) -> None:
-        """The vote has ended."""
+        """Record the smallest and the largest ballot of a completed vote."""
         self.is_agreed = self.is_agreed or 0 < least == most
         if not self.is_agreed:
             self._release()
 
     def recovered(self, follows: bool) -> None:
-        """Somebody has died. `follows`: the plan is agreed on, since others have gone on."""
+        """Handle the death of a rank. `follows` is True if other ranks have already switched."""
         self.is_agreed = follows and self._fixed
         if not self.is_agreed:
             self.drop()
 
     def drop(self) -> None:
-        """The plan is void."""
+        """Cancel the plan, and report this to the coordinator."""
         with self.inbox.changed:
             plan, self._plan = self._plan, None
         self.is_agreed = False
@@ -225,17 +226,17 @@ class Membership:
 
     @property
     def has_plan(self) -> bool:
-        """Whether there is a plan whose comm this rank holds."""
+        """True if this rank is ready to vote for a plan."""
         return self._plan is not None and self._plan.is_ready
 
     @property
     def ends_job(self) -> bool:
-        """Whether the plan is agreed on by which the last member leaves."""
+        """True if the ranks have agreed on a plan by which the last member leaves."""
         return self.is_agreed and self._plan is not None and not self._plan.members
 
     def switch(self, comm: Comm) -> MembershipPlan:
-        """Close the old comm; the plan, whose comm takes its place. Raises Left if this rank is not
-        in it."""
+        """Close the old comm and return the agreed plan, whose comm replaces it. Raises Left if
+        this rank is not a member of the plan."""
         plan = self._plan
         assert plan and self.is_agreed
         close(comm)
@@ -247,16 +248,16 @@ class Membership:
         return plan
 
     def _take_over(self) -> None:
-        """The plan's comm is the group's."""
+        """Clear the plan after its comm has become the group's comm."""
         self.is_agreed = False
         with self.inbox.changed:
             self._plan = None
         self._release()
 
-    # ---- a newcomer ----
+    # ---- a joining worker ----
 
     def wait(self) -> MembershipPlan:
-        """For a plan whose comm is there. Raises NotAdmitted, and JobOver."""
+        """Wait for a plan whose comm is created. Raises NotAdmitted or JobOver."""
         inbox = self.inbox
         with inbox.changed:
             inbox.changed.wait_for(
@@ -272,12 +273,12 @@ class Membership:
         raise JobOver("the job is over")
 
     def joined(self) -> None:
-        """The newcomer is a member, in the plan's comm."""
+        """Record that this joining worker is now a member, in the plan's comm."""
         self.is_new = False
         self._take_over()
 
     def close(self) -> None:
-        """End what is under way. The group's comm is closed already."""
+        """Cancel the pending plan and close the endpoint. The group's comm is closed already."""
         self.inbox.take_plans(lambda _: None)
         with self.inbox.changed:
             self._is_closed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shares of a step that a rank has computed, added up as far as the order's tree allows."""
+"""The partial sums of a rank's shares in one step, along the tree of the order."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import ddl_core
 from ddl_elastic.frameworks.protocol import Array, Share
 from ddl_elastic.shares.order import children, parent
 
-Node = tuple[int, int]  # (first worker, workers in it)
+Node = tuple[int, int]  # (first worker, number of workers)
 
 
 @lru_cache(maxsize=1 << 13)
 def _above(node: Node, workers: int) -> tuple[Node, Node, Node]:
-    """The next larger node, and the two whose sum it is."""
+    """Return a node's parent, and the two children whose sum the parent is."""
     above = parent(node, workers)
     return above, *children(above)
 
 
 def add_arrays(number: int, into: Share, left: Share, right: Share) -> None:
-    """Array `number` of `into`, which is left or right, becomes left + right."""
+    """Set array `number` of `into`, which is left or right, to left + right."""
     ddl_core.add(into[number], left[number], right[number])
 
 
 class PartialSums:
-    """Of at most log2(workers) + 1 nodes for a contiguous range of workers, in any order.
+    """The partial sums of a contiguous range of workers, added in any order.
 
-    A share is a list of arrays; all shares of a step have the same lengths and dtypes. A given
-    share belongs to the object: its memory is added to, until `free` is called with it.
+    The range has at most log2(workers) + 1 nodes. A share is a list of arrays; all shares of a step
+    have the same lengths and dtypes. An added share's memory is used for sums until `free(share)`.
 
-    add_to  see add_arrays; `into` is the share that came first
+    add_to  see add_arrays; `into` is the share that was added first
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class PartialSums:
     ) -> None:
         self._workers, self._free, self._add_to = workers, free, add_to
         self._nodes: dict[Node, Share] = {}
-        self.held: set[int] = set()  # the workers whose shares are in it, as a whole
-        self._entering = -1  # the worker whose share is in it in part
-        self._pairs: list[tuple[Share, Share, Share]] = []  # to be added for it: to, left, right
-        self._done = 0  # arrays of it
+        self.held: set[int] = set()  # the workers whose shares are added completely
+        self._entering = -1  # the worker whose share is added in part, or -1
+        self._pairs: list[tuple[Share, Share, Share]] = []  # (into, left, right) of each addition
+        self._done = 0  # number of its arrays that are added
 
     def add(self, worker: int, share: Share, count: int | None = None) -> None:
-        """Take in the share of a worker: its first `count` arrays, and by later calls the rest."""
+        """Add the first `count` arrays of a worker's share; later calls add the rest."""
         if worker in self.held:
             raise RuntimeError(f"the share of logical worker {worker} was computed twice")
         if worker != self._entering:
@@ -56,7 +56,7 @@ class PartialSums:
         last = len(share) if count is None else count
         for number in range(self._done, last):
             if not self._pairs:
-                share[number]  # makes the array, if it is not there yet
+                share[number]  # computes the array if it is not there yet
             for into, left, right in self._pairs:
                 self._add_to(number, into, left, right)
         self._done = last
@@ -81,8 +81,8 @@ class PartialSums:
         self._nodes[node] = value
 
     def arrays(self, nodes: Sequence[Node], number: int) -> list[Array]:
-        """Of array `number` of the shares: the partial sums over `nodes`, which are all that the
-        object holds."""
+        """Return array `number` of the partial sums over `nodes`. Raises RuntimeError if the object
+        holds other nodes."""
         if sorted(self._nodes) != list(nodes):
             raise RuntimeError(f"partial sums of {sorted(self._nodes)}, not of {list(nodes)}")
         return [self._nodes[node][number] for node in nodes]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a death: who is left, how far they are, and what follows from that.
+"""Recovery from a death: the survivors compare their progress and decide how to continue.
 
-The vote ends on no rank before every rank has entered it. So the steps that ranks have committed
-differ by at most one, and a rank that is behind holds the result that it lacks: it applies that.
-If nobody has committed the step and all hold its result, they vote again. Else the shares that
-nobody computes any more are adopted. Survivors keep the shares that they have computed; no state
-is copied, and nothing is taken back.
+The vote ends on no rank before every rank has entered it. So the committed steps of two ranks
+differ by at most one, and a rank that is behind already has the missing result and applies it. If
+no rank has committed the step and all have its result, they vote again. Otherwise the survivors
+adopt the shares of the dead ranks. Survivors keep their computed shares. No state is copied and no
+step is undone.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from ddl_core import Comm, Config
 from ddl_core.errors import Aborted, Minority, Mismatch, PeerLost
 from ddl_elastic.step.watchdog import Watchdog
 
-SHRINK_LIMIT = 1800.0  # seconds; the watchdog is sooner
-POLL = 0.01  # seconds between two looks at a comm, while its rank computes
-WORD = 63  # bits of a word in which logical workers are listed
-# What a comm ends with: deaths, and members whose programs give it up, or fail, while a thread of
-# theirs is in it.
+SHRINK_LIMIT = 1800.0  # seconds; the watchdog acts earlier
+POLL = 0.01  # seconds between two polls of a comm while its rank computes
+WORD = 63  # bits of a word in a list of logical workers
+# The errors that end a comm for its members: a member died, or its program aborted the comm or
+# failed in it.
 LOST = (PeerLost, Aborted)
-# Asks whether a side may go on that is no majority: from the members by rank, and those who are
-# missing, why it may not; "": it may.
+# Asks the coordinator whether a side without a majority may continue. Takes its members by rank and
+# the missing members. Returns "" if it may, else the reason why not.
 RequestQuorum = Callable[[Sequence[int], Sequence[int]], str]
-UNKNOWN = -1  # the step of one who does not know in which one the others are
+UNKNOWN = -1  # the step of a rank that does not know the step of the other ranks
 
 
 class NoSurvivorHasState(RuntimeError):
-    """Those who had the state have died."""
+    """Error: all ranks that had the state have died."""
 
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far a rank is. `owned` are the logical workers whose shares it computes in `step`."""
+    """The progress of a rank. `owned` holds the logical workers whose shares it has in `step`."""
 
-    member: int  # a number that it keeps, whatever its rank
+    member: int  # a number that stays the same when the rank changes
     step: int
     has_result: bool
     owned: Collection[int]
-    whole: bool = True  # it has the state; a newcomer lacks it at first
-    follows: bool = False  # others have gone on to the planned comm, and so does this rank
-    has_begun: bool = False  # the step; else it switches to the comm of a plan
-    first_left: bool = False  # rank 0 has closed the old comm, alive
+    whole: bool = True  # True if it has the state; a joining worker does not have it at first
+    follows: bool = False  # other ranks have switched to the planned comm, and this one follows
+    has_begun: bool = False  # it has begun the step; otherwise it is switching to a planned comm
+    first_left: bool = False  # rank 0 has closed the old comm without having died
 
     def words(self, workers: int) -> npt.NDArray[np.int64]:
-        """As numbers of 64 bits, equally many for all ranks."""
+        """Return the fields as 64-bit numbers. The length is the same on all ranks."""
         masks = [0] * -(-workers // WORD)
         for worker in self.owned:
             masks[worker // WORD] |= 1 << worker % WORD
@@ -78,17 +78,17 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What a rank does. The owners are those of `step`, which all are in after an APPLY. A share
-    that need not be computed any more, before a VOTE, may have none: -1."""
+    """The next action of a rank. `owners` holds the owners in `step`, or -1 for shares that need
+    not be computed again."""
 
     action: Action
     step: int
     owners: tuple[int, ...]
-    adopted: int  # shares that nobody owned any more
+    adopted: int  # number of shares that had lost their owners
 
 
 def decide(ranks: Sequence[RankProgress], rank: int, workers: int) -> Decision:
-    """From the standings of all ranks: what `rank` does. Pure. Raises NoSurvivorHasState."""
+    """Return the action of `rank` from all ranks' progress. Raises NoSurvivorHasState. Pure."""
     whole = [number for number, each in enumerate(ranks) if each.whole]
     if not whole:
         raise NoSurvivorHasState("no process is left that has the state")
@@ -114,7 +114,7 @@ def decide(ranks: Sequence[RankProgress], rank: int, workers: int) -> Decision:
 
 
 def adopt(owners: Sequence[int], ranks: Sequence[int]) -> list[int]:
-    """The owners; of the ranks, that with the fewest gets each share that has none. Pure."""
+    """Return the owners, with each ownerless share given to the rank with the fewest. Pure."""
     adopted, counts = list(owners), {rank: owners.count(rank) for rank in ranks}
     for worker, owner in enumerate(owners):
         if owner < 0:
@@ -131,15 +131,14 @@ def survivors(
     members: Sequence[int] = (),
     request_quorum: RequestQuorum | None = None,
 ) -> tuple[Comm, list[RankProgress]]:
-    """The comm of those who are left of a dead one, which is closed, and the standing of each.
+    """Shrink a dead comm. Return the comm of the survivors, and the progress of each.
 
-    All survivors call it. Raises ddl_core.errors.Minority if the others go on without this rank.
+    All survivors call it. Raises ddl_core.errors.Minority if the others continue without this rank.
+    If a rank has closed the comm without having died, it has switched to the planned comm, and all
+    survivors follow (see membership.py).
 
-    Who has closed the comm alive has gone on to the planned one, see membership.py: then all ranks
-    that are left follow.
-
-    observe: called with each comm that this rank may have to wait in
-    members: by rank; empty if they are not known, then no quorum is requested
+    observe  called with each comm that this rank may have to wait in
+    members  member numbers by rank; without them no quorum is requested
     """
     while True:
         observe(comm)
@@ -150,7 +149,7 @@ def survivors(
         members = ()  # some of them may have left
         observe(following)
         if comm.size - following.size > len(comm.failed()):
-            is_first = following.rank == 0 and comm.rank > 0  # and knows what has become of rank 0
+            is_first = following.rank == 0 and comm.rank > 0  # this rank replaces rank 0
             first_left = own.first_left or (is_first and 0 not in comm.failed())
             own = replace(own, follows=True, first_left=first_left)
         with suppress(Mismatch):
@@ -161,7 +160,7 @@ def survivors(
 
 
 def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | None) -> Comm:
-    """Raises Minority, also if the coordinator refuses."""
+    """Shrink the comm, if necessary with the coordinator's permission. Raises Minority."""
     config = Config(timeout=SHRINK_LIMIT)
     try:
         return comm.shrink(config)
@@ -177,7 +176,7 @@ def _shrink(comm: Comm, members: Sequence[int], request_quorum: RequestQuorum | 
 
 
 def gather(comm: Comm, own: RankProgress, workers: int) -> list[RankProgress]:
-    """The standing of each rank. Raises one of LOST."""
+    """Return the progress of each rank. Raises one of LOST."""
     words = own.words(workers)
     table = np.empty((comm.size, len(words)), np.int64)
     comm.allgather(words, table.reshape(-1))
@@ -185,16 +184,16 @@ def gather(comm: Comm, own: RankProgress, workers: int) -> list[RankProgress]:
 
 
 class Watch:
-    """Looks after a comm while its rank computes: when it is dead, a thread leaves it together with
-    the other survivors, so that they need not wait for the end of this rank's share."""
+    """A watch on a comm while its rank computes. If the comm dies, a thread leaves it with the
+    other survivors, so that they need not wait until this rank has computed its share."""
 
     def __init__(
         self, watchdog: Watchdog | None = None, request_quorum: RequestQuorum | None = None
     ) -> None:
         self.watchdog, self._request_quorum = watchdog or Watchdog(), request_quorum
-        self.noticed = 0.0  # when the comm was seen to be dead; 0: it was not
+        self.noticed = 0.0  # time at which the thread found the comm dead; 0 if it has not
         self._watched: tuple[Comm, RankProgress, int, Sequence[int]] | None = None
-        self._lock = threading.Lock()  # of these two
+        self._lock = threading.Lock()  # guards `noticed` and `_watched`
         self._left = threading.Event()
         self._found: tuple[Comm, list[RankProgress]] | BaseException | None = None
         self._closed = threading.Event()
@@ -203,7 +202,7 @@ class Watch:
     def begin(
         self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
     ) -> None:
-        """From now on the comm is the watch's."""
+        """Start to watch the comm. The caller must not use it until `end`, except with `submit`."""
         self.watchdog.observe(comm)
         with self._lock:
             self.noticed, self._watched = 0.0, (comm, own, workers, members)
@@ -212,15 +211,15 @@ class Watch:
             self._thread.start()
 
     def submit(self, function: Callable[[], object]) -> None:
-        """Call a function that submits operations, unless the comm was seen to be dead: then the
-        thread is leaving it."""
+        """Call a function that submits operations, unless the comm is known to be dead: the thread
+        is then already leaving it."""
         with self._lock:
             if not self.noticed:
                 function()
 
     def end(self) -> tuple[Comm, list[RankProgress]] | None:
-        """The comm is the caller's again. Returns what `survivors` did, if it was seen to be dead;
-        raises what that raised."""
+        """Stop watching. If the comm was found dead, return the result of `survivors`, or raise its
+        error. Otherwise return None."""
         with self._lock:
             self._watched = None
             if not self.noticed:
@@ -234,11 +233,11 @@ class Watch:
     def survivors(
         self, comm: Comm, own: RankProgress, workers: int, members: Sequence[int] = ()
     ) -> tuple[Comm, list[RankProgress]]:
-        """See the function of this name; the watchdog observes the comms."""
+        """Call the function `survivors`; the watchdog observes the comms."""
         return survivors(comm, own, workers, self.watchdog.observe, members, self._request_quorum)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._closed.set()
         self.watchdog.close()
 

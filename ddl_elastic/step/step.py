@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step on one rank: shares, their ordered sums, the vote, and recovery between them.
+"""One step on one rank: shares, their ordered sums, the vote, and the recovery from failures.
 
-    COMPUTE   the shares of the logical workers that this rank owns
-    REDUCE    the ordered sums of all ranks' shares, one for each array
-    VOTE      a further operation: once it ends on any rank, all ranks hold the result
-    AGREED    the result is to be applied
+    COMPUTE   compute the shares of the logical workers that this rank owns
+    REDUCE    compute the ordered sums of all ranks' shares, one for each array
+    VOTE      run one more operation: once it ends on any rank, all ranks have the result
+    AGREED    the result may be applied
 
-A rank that dies sends the others back, see reform.py. The partial sums are kept until the vote.
+When a rank dies, the others return to an earlier phase, see reform.py. The partial sums are kept
+until the vote.
 
 In an audited step a rank first computes a share of another rank, and the vote compares the digests
 of both computations, see audit.py. If they differ, the ranks compute the share again and repeat the
 vote, until it is known which rank is wrong. Then the others continue as after its death.
 
-The sums of a share's first arrays start while the others are computed: in the backward pass of the
-last share of each rank. All ranks start the sums in the order of the arrays.
+In the backward pass of a rank's last share, the sums of the first arrays start while the later
+arrays are computed. All ranks start the sums in the order of the arrays.
 
-Who starts them: the thread of the backward pass, through Watch.submit. Once the watch has noticed
-that the comm is dead, its thread leaves the comm, and nothing is started on it any more. What has
-not been started in the backward pass is started after it, when the watch has ended.
+The thread of the backward pass starts the sums through Watch.submit. When the watch finds the comm
+dead, its thread leaves the comm, and no further sum is started on it. The remaining sums start
+after the backward pass, when the watch has ended.
 
-Who waits for them: the rank, after its last share; or before it goes on after a failure, since the
-arrays may be changed only when no sum reads them. Sums end by themselves when their comm dies.
+The rank waits for the sums after its last share. It also waits before it continues after a failure,
+because arrays may change only when no sum reads them. Sums end when their comm dies.
 
-After a failure, the arrays of a share that is under way are still added to the partial sums one by
-one, each once, whether their sums have started or not. On the next comm all sums are made again,
-also those that were complete on this rank: other ranks may lack them.
+After a failure, the remaining arrays of the current share are still added to the partial sums, each
+once, even if their sums have started. The next comm repeats all sums, because other ranks may not
+have received them.
 """
 
 from __future__ import annotations
@@ -76,30 +77,30 @@ class Phase(Enum):
 
 @dataclass
 class RankGroup:
-    """The ranks of a job. Deaths change it, and the map may change with each step."""
+    """The ranks of a job. Deaths change the ranks, and each step may change the owners."""
 
     comm: Comm
-    members: list[int]  # by rank: a number that it keeps for the life of the job
-    owners: tuple[int, ...]  # by logical worker: the rank that computes its share, -1: none
+    members: list[int]  # by rank: a number that stays the same for the life of the job
+    owners: tuple[int, ...]  # by logical worker: the rank that computes its share, or -1
     watch: Watch = field(default_factory=Watch)
     sums: Sums = field(default_factory=Sums)
     saver: Saver | None = None
-    membership: Membership | None = None  # None: nobody joins or leaves
-    speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty: equal ones
-    # Members that have no shares, since they lack the state or are about to catch up.
+    membership: Membership | None = None  # None if no worker can join or leave
+    speeds: Mapping[int, float] = field(default_factory=dict)  # by member; empty means equal speeds
+    # Members without shares: they do not have the state yet, or are about to catch up.
     observing: frozenset[int] = frozenset()
-    observes: bool = False  # this rank's program is not where the others' are
+    observes: bool = False  # True while this rank's program is behind the other ranks
     sender: Sender = field(default_factory=Sender)
-    sends_at: int | None = None  # the number of the step before which the state is to be sent
-    is_awaited: bool = False  # the others wait for this rank's program, its thread has told them
-    writer_is_done: bool = False  # it has come to the end, and has left
-    audit: Audit | None = None  # None: no share is audited
+    sends_at: int | None = None  # the number of the step before which the state is sent
+    is_awaited: bool = False  # the other ranks wait until this rank's program takes part
+    writer_is_done: bool = False  # the rank that wrote files has finished and left
+    audit: Audit | None = None  # None if no share is audited
 
     def __post_init__(self) -> None:
         self.watch.watchdog.spares = self._receiving
 
     def _receiving(self) -> list[int]:
-        """The ranks to which this one's part of the state is on its way."""
+        """Return the ranks that are currently receiving the state from this rank."""
         if not self.sender.is_sending:
             return []
         return [rank for rank, member in enumerate(self.members) if member in self.observing]
@@ -118,7 +119,7 @@ class RankGroup:
         return [rank for rank, member in enumerate(self.members) if member not in self.observing]
 
     def observed_by(self, members: frozenset[int], sends_at: int) -> None:
-        """These observe from now on."""
+        """Set the observing members, and the step before which they get the state."""
         self.observing = members
         self.sends_at = sends_at if members else None
 
@@ -129,17 +130,17 @@ class RankGroup:
 
 @dataclass
 class Recovery:
-    """What failures during a step have cost."""
+    """The cost of the failures in a step."""
 
     step: int
     died: list[int]  # members
-    adopted: int = 0  # shares of the dead that were computed again, by all ranks together
-    seconds: float = 0.0  # from the first notice on this rank until the step was agreed on
+    adopted: int = 0  # shares of dead ranks that survivors computed again, on all ranks together
+    seconds: float = 0.0  # from the first notice on this rank to the agreement on the step
 
 
 @dataclass(frozen=True)
 class PlainArrays:
-    """See ddl_elastic.frameworks.protocol.Summed. Arrays that are no framework's."""
+    """Plain NumPy arrays as a ddl_elastic.frameworks.protocol.Summed, without a framework."""
 
     arrays: Share
     op: str = "average"
@@ -151,7 +152,7 @@ class PlainArrays:
         return [self.op] * len(self.arrays)
 
     def free(self, share: Share) -> None:
-        """Another share has arrays of its own."""
+        """Do nothing: shares do not reuse arrays."""
 
 
 @lru_cache(maxsize=4)
@@ -161,18 +162,20 @@ def _owned(owners: tuple[int, ...], rank: int) -> frozenset[int]:
 
 @lru_cache(maxsize=4)
 def _order(owners: tuple[int, ...], ranks: int) -> Order:
-    """The same object in each step with this map: libddl keeps its plans by the order."""
+    """Return the same object for equal owners: libddl caches its plans by order object."""
     return Order(owners, ranks)
 
 
 class Step:
-    """Step `number`. For each worker that `shares` yields, `add` its share. After the last one, the
-    result holds the averages or sums over all logical workers, of the same bits on all ranks.
+    """One step. For each worker that `shares` yields, the caller computes and `add`s its share.
 
-    summed      has the arrays
-    name        for messages
-    may_switch  whether the ranks may agree in it on a plan
-    trains      whether it is a training step: those who observe take part in no other
+    Afterwards the result holds the averages or sums over all logical workers, with the same bits on
+    all ranks.
+
+    summed      provides the result arrays and their operations
+    name        the step's name in messages
+    may_switch  True if the ranks may agree on a plan in this step
+    trains      True for a training step; observing ranks take part in no other
     """
 
     def __init__(
@@ -189,41 +192,41 @@ class Step:
         self._result, self._ops = summed.result(), summed.ops()
         self.phase = Phase.COMPUTE
         self.recovery: Recovery | None = None
-        self._noticed = 0.0  # when the first failure was
-        self.behind = False  # others had committed it already, and are in the next step
-        self.first_left = False  # a death has hidden that rank 0 had committed it, and left
+        self._noticed = 0.0  # time of the first failure
+        self.behind = False  # another rank has already committed this step
+        self.first_left = False  # recovery has shown that rank 0 committed this and left
         self._group = group
-        add_to = getattr(summed, "add", add_arrays)  # a framework may have a way of its own
+        add_to = getattr(summed, "add", add_arrays)  # a framework may bring its own addition
         self._partial = PartialSums(group.workers, summed.free, add_to)
-        self._works: list[Work[Any]] = []  # the sums that have started, by array
+        self._works: list[Work[Any]] = []  # the started sums, by array
         self._audit = group.audit if trains else None
-        self.is_audit = False  # whether the share that was yielded last is for an audit
-        self._digests: dict[int, list[ShareDigest]] = {}  # by worker: of its computations here
-        self._audited: set[int] = set()  # whose shares this rank has computed for an audit
-        self._contested = -1  # the worker whose share this rank is to compute once more
+        self.is_audit = False  # True if the share yielded last is for an audit
+        self._digests: dict[int, list[ShareDigest]] = {}  # this rank's, by worker
+        self._audited: set[int] = set()  # workers audited by this rank
+        self._contested = -1  # the worker whose share this rank must compute once more, or -1
 
     def add(self, worker: int, share: Share) -> None:
-        """Take in the share of a worker, arrays of one dimension; they belong to the step until
-        `free` is called with it."""
+        """Add the share of a worker, a list of arrays of one dimension. The arrays belong to the
+        step until it calls `free`."""
         self._partial.add(worker, share)
 
     def early(self, worker: int) -> Ready | None:
-        """What takes in the first arrays of the worker's share as they are complete, and starts
-        their sums. None before the last share of this rank: then the sums cannot start."""
+        """Return a callback that adds the first arrays of the worker's share as soon as they are
+        computed, and starts their sums. Return None if this is not this rank's last share."""
         missing = self._group.owned - self._partial.held
         if self._group.observing or missing != {worker} or self.is_audit:
             return None
 
         def ready(share: Share, count: int) -> None:
             self._partial.add(worker, share, count)
-            with suppress(*LOST):  # the watch will notice it as well
+            with suppress(*LOST):  # the watch will notice it, too
                 self._group.watch.submit(lambda: self._submit(count))
 
         return ready
 
     def shares(self) -> Iterator[int]:
-        """The logical workers whose shares this rank computes. Ends when the step is agreed on;
-        after a death it yields the adopted ones."""
+        """Yield the logical workers whose shares this rank must compute, until the step is agreed
+        on. After a death it also yields the adopted workers."""
         while self.phase is not Phase.AGREED:
             try:
                 yield from self._missing()
@@ -251,7 +254,7 @@ class Step:
                 self._recover(watch.noticed, *found)
 
     def _find_missing(self) -> list[tuple[int, bool]]:
-        """Return the workers whose shares this rank is to compute now, and whether for an audit."""
+        """Return the workers whose shares this rank must compute, each with True for an audit."""
         if self.phase is Phase.VOTE:
             return [(self._contested, True)] if self._contested >= 0 else []
         rank, audits = self._group.comm.rank, self._audits()
@@ -266,23 +269,23 @@ class Step:
         return self._audit.plan(self.number, self._group.owners) if self._audit else {}
 
     def needs_digest(self, worker: int) -> bool:
-        """Return True if the digest of the worker's share is to be recorded."""
+        """Return True if the digest of the worker's share must be recorded."""
         return self.is_audit or worker in self._audits()
 
     def record(self, worker: int, digest: ShareDigest) -> None:
-        """Record what this rank has computed as the worker's share."""
+        """Record the digest of the worker's share as this rank has computed it."""
         self._digests.setdefault(worker, []).append(digest)
         if self.is_audit:
             self._audited.add(worker)
             self._contested = -1
 
     def _digest_words(self, worker: int) -> tuple[int, int]:
-        """Return the words of a vote: all ranks learn the least and the greatest digest."""
+        """Return two numbers from which the vote derives the least and the greatest digest."""
         words = [each.word for each in self._digests.get(worker, ())]
         return min(words, default=NOTHING), -max(words, default=-NOTHING)
 
     def _contest(self, worker: int) -> None:
-        """The computations of the worker's share differ. All ranks learn the same."""
+        """Handle different digests of the worker's share. All ranks get the same verdict."""
         group, audit = self._group, self._audit
         assert audit
         table = gather(group.comm, audit.evidence(group.member, self._digests.get(worker, ())))
@@ -295,15 +298,15 @@ class Step:
             self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
 
     def _contest_sum(self, check: int) -> None:
-        """The results of the ranks differ. Raises RuntimeError if no majority has one."""
+        """Handle different results of ranks. Raises RuntimeError if no result has a majority."""
         group, audit = self._group, self._audit
         assert audit
         table = gather(group.comm, Evidence(group.member, computed=[{"": check}]))
         self._end_contest(*describe_sum(table, audit.step, self.name))
 
     def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
-        """Raises AuditError on the ranks that are wrong and, if the job cannot continue, on all.
-        Raises PeerLost on the others: they continue as after a death."""
+        """Report the finding and expel the wrong ranks. Raises AuditError on them, and on all ranks
+        if the job cannot continue. Raises PeerLost on ranks that continue as after a death."""
         comm, audit = self._group.comm, self._audit
         assert audit
         audit.found(finding)
@@ -312,7 +315,7 @@ class Step:
                 comm.barrier()
             raise AuditError(finding.text)
         if finding.share >= 0:
-            self.phase = Phase.COMPUTE  # the result has a wrong share in it
+            self.phase = Phase.COMPUTE  # the result contains a wrong share
         comm.barrier()  # all have the finding
         for rank in ranks:
             comm.expel(rank, finding.text)
@@ -333,8 +336,8 @@ class Step:
         self.phase = Phase.VOTE
 
     def _tell_kind(self) -> None:
-        """Those who observe learn whether they can take part in this step as they are: in a
-        training step whose arrays have the layout that they know."""
+        """Let observing ranks take part in a training step whose arrays have the layout that they
+        know. Otherwise wait until their programs reach this step."""
         group = self._group
         if not group.is_awaited:
             layout = self._layout()
@@ -353,8 +356,8 @@ class Step:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     def _refuse_misfits(self) -> None:
-        """Continue without the joining workers whose arrays have another layout than those of the
-        others. Raises NotAdmitted on them."""
+        """Expel joining workers whose arrays have another layout than the other ranks' arrays.
+        Raises NotAdmitted on those workers."""
         group, comm = self._group, self._group.comm
         own = np.array([self._layout(), sum(array.size for array in self._result)])
         table = np.empty((comm.size, 2), np.int64)
@@ -379,8 +382,8 @@ class Step:
             comm.barrier()
 
     def _await(self) -> None:
-        """All programs are to come here. Those who lack the state cannot, if it was not sent since
-        the last death: it is sent before training steps."""
+        """Wait until the programs of all ranks reach this step. Expel ranks that still lack the
+        state, because it is sent only before training steps."""
         group = self._group
         if group.sends_at is not None:
             for rank in range(group.comm.size):
@@ -389,7 +392,7 @@ class Step:
         group.comm.barrier()
 
     def _submit(self, count: int) -> None:
-        """Start the sums of the first `count` arrays, but for those that have started."""
+        """Start the sums of the first `count` arrays that have not started yet."""
         comm = self._group.comm
         order = _order(self._group.owners, comm.size)
         nodes = order.parts(comm.rank)
@@ -407,7 +410,7 @@ class Step:
         self._works.clear()
 
     def _vote(self) -> None:
-        """Every rank holds the result if this ends, here or on any other rank."""
+        """Run the vote. When it ends on any rank, all ranks have the result."""
         audit, audits = self._audit, self._audits()
         check = self._checksum() if audits or self.number % CHECK_EVERY == 0 else 0
         saver = self._group.saver
@@ -445,8 +448,7 @@ class Step:
         self.phase = Phase.AGREED
 
     def _end_audits(self, audits: Mapping[int, int], first: int) -> None:
-        """No audit has found anything, or it is known what follows: results may be wrong since the
-        step `first`."""
+        """Record that the step's audits are over. Results may be wrong from step `first` on."""
         group, audit = self._group, self._audit
         assert audit
         audit.first = None if first == NOTHING else first
@@ -469,13 +471,13 @@ class Step:
         )
 
     def _is_whole(self) -> bool:
-        """Whether this rank has the state."""
+        """Return True if this rank has the state."""
         return True
 
     def _recover(
         self, noticed: float, comm: Comm | None = None, ranks: Sequence[RankProgress] = ()
     ) -> None:
-        """Go on with the survivors: in this comm of these ranks, if it is made already."""
+        """Continue with the survivors, in the given comm if the watch has already created it."""
         self._settle()
         group = self._group
         group.is_awaited = False

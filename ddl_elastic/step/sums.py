@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ordered sums of a step's arrays, whose arguments are checked once.
+"""The ordered sums of a step's arrays, whose arguments are checked only once.
 
-From step to step the comm, the map and the arrays mostly are the same: then a sum is started again
-as it is, in less than half of the time.
+The comm, the map and the arrays are usually the same in each step. Then a sum is started again
+without checks, which takes less than half of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddl_elastic.frameworks.protocol import Array
 
 
 class Sums:
-    """By the number of an array in a share: its last sum."""
+    """The last sum of each array, by the array's number in a share."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[list[object], Call[Array]]] = {}
@@ -25,7 +25,7 @@ class Sums:
     def start(
         self, number: int, comm: Comm, order: Order, parts: Sequence[Array], recv: Array, op: str
     ) -> Work[Any]:
-        """As Comm.allreduce_ordered_async does, for array `number`. No array has moved since."""
+        """Start Comm.allreduce_ordered_async for array `number`, whose memory must not move."""
         needed = [comm, order, recv, *parts]
         known, call = self._last.get(number, ([], None))
         if call is None or [*map(id, known)] != [*map(id, needed)]:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state on its way to newcomers: each rank that has it sends an equal part, beside the steps.
+"""The transfer of the state to joining workers, in parallel with the steps.
 
-The state is one sequence of bytes, its tensors in the order of their names, cut into pieces.
-Piece c comes from survivor c mod D, with a digest of each tensor's part in it. A header comes
-first.
+The state is one sequence of bytes: its tensors, sorted by name, cut into pieces. Each rank that has
+the state sends an equal part: with D such ranks, piece c comes from number c mod D. A header comes
+first. Each piece comes with a digest of each tensor part in it.
 
-What goes on beside the steps stands back behind them, where they need all cores. A digest finds
-what memory or a network has changed; it is no protection against anybody, so CRC-32 will do, which
-takes a fourth of SHA-256's time.
+The threads give way to the training steps where these need all cores. The digests detect bits that
+memory or the network has changed. They do not protect against attackers, so CRC-32 is enough, which
+takes a quarter of SHA-256's time.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HEADER, _PIECES, _DIGESTS = 1, 2, 3  # tags
 
 Bytes = npt.NDArray[np.uint8]
 Digests = npt.NDArray[np.uint32]
-Parts = list[tuple[str, int]]  # the tensors in a piece, and how many bytes of them are
-Part = tuple[Bytes, list[int]]  # a piece, and how long the parts of tensors in it are
+Parts = list[tuple[str, int]]  # the tensors in a piece, each with its number of bytes there
+Part = tuple[Bytes, list[int]]  # a piece, and the lengths of the tensor parts in it
 
 
 class Sender:
-    """A rank's part of the state. It is copied between two steps; a thread sends the copy.
+    """The sender of a rank's part of the state, which it copies between two steps.
 
-    Threads that prepare later plans reserve memory meanwhile. So memory is complete when it is put
-    into `_memory`, and a copy takes it out.
+    A thread sends the copy, while threads for later plans may reserve memory. So only complete
+    memory is stored in `_memory`, and a copy takes it out.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Sender:
         self._thread: threading.Thread | None = None
 
     def reserve(self, state: State, ranks: int) -> None:
-        """Memory for the part of one of so many ranks, which would take longer than the copy."""
+        """Allocate memory for one rank's part, because this takes longer than the copy."""
         pieces = -(-sum(len(as_bytes(each)) for each in state.values()) // PIECE)
-        # Zeros would be given only when they are written.
+        # The system would allocate zeroed memory only when it is written.
         self._memory = np.full(-(-pieces // ranks) * PIECE, 1, np.uint8)
 
     def send(
@@ -66,8 +66,8 @@ class Sender:
         state: State,
         where: dict[str, Any],
     ) -> None:
-        """Copy this rank's part, and send it to those who lack the state. Those of the ranks
-        `whole` send. `where`: the job is then."""
+        """Copy this rank's part of the state, and start to send it from the ranks `whole` to the
+        ranks `lacking`. `where` is the job's position."""
         self.wait()
         own = whole.index(comm.rank)
         header = _header(state, where) if own == 0 else None
@@ -91,11 +91,11 @@ class Sender:
 
     @property
     def is_sending(self) -> bool:
-        """Whether something is under way."""
+        """True while a part is being sent."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until nothing is under way."""
+        """Wait until the current part is sent."""
         if self._thread:
             self._thread.join()
             self._thread = None
@@ -109,7 +109,7 @@ def _header(state: State, where: dict[str, Any]) -> Bytes:
 
 def _send(comm: Comm, lacking: Sequence[int], header: Bytes | None, parts: Sequence[Part]) -> None:
     threads.stand_back()
-    with suppress(DdlError):  # the comm is dead: its ranks will begin anew
+    with suppress(DdlError):  # the comm is dead: its ranks will start again
         if header is not None:
             for rank in lacking:
                 comm.send(np.array([len(header)]), rank, tag=_HEADER)
@@ -126,24 +126,24 @@ def send_piece(comm: Comm, rank: int, piece: Bytes, found: Digests) -> None:
 
 
 def digests(piece: Bytes, lengths: Iterable[int]) -> Digests:
-    """Of the parts of tensors in a piece, which are so long."""
+    """Return the digests of the tensor parts of these lengths in a piece."""
     cuts = [0, *accumulate(lengths)]
     return np.array([zlib.crc32(piece[begin:end].data) for begin, end in pairwise(cuts)], np.uint32)
 
 
 class Receiver:
-    """A newcomer's end. Its memory is kept from one state to the next."""
+    """The receiver of a joining worker. It reuses its memory for the next state."""
 
     def __init__(self) -> None:
         self._flat = np.empty(0, np.uint8)
 
     def reserve(self, state: State) -> None:
-        """Memory for one of this size."""
+        """Allocate memory for a state of this size."""
         self._flat = np.full(sum(len(as_bytes(each)) for each in state.values()), 1, np.uint8)
 
     def receive(self, comm: Comm, whole: Sequence[int]) -> tuple[State, dict[str, Any]]:
-        """The state, which is valid until the next call, and where the job is. Raises RuntimeError
-        for a tensor that is not what was sent."""
+        """Return the state, which is valid until the next call, and the job's position. Raises
+        RuntimeError if a tensor differs from the one that was sent."""
         length = np.empty(1, np.int64)
         comm.recv(length, whole[0], tag=_HEADER)
         text = np.empty(int(length[0]), np.uint8)
@@ -152,7 +152,7 @@ class Receiver:
         size = sum(length for _, _, _, length in header["tensors"])
         if len(self._flat) != size:
             self._flat = np.empty(size, np.uint8)
-        # One thread receives, the other one compares what has come before.
+        # One thread receives a piece while the other one checks the piece before it.
         with ThreadPoolExecutor(2, initializer=threads.stand_back) as pool:
             pool.submit(self._receive_pieces, comm, whole, header["tensors"], pool).result()
         return dict(_tensors(header["tensors"], self._flat)), header["where"]
@@ -177,7 +177,7 @@ class Receiver:
 def receive_piece(
     comm: Comm, source: int, piece: Bytes, lengths: Sequence[int], pool: ThreadPoolExecutor
 ) -> tuple[Future[Digests], Digests]:
-    """Into its memory. Returns the digests of what has come, and those of what was sent."""
+    """Receive a piece. Return the digests of the received bytes, and the sender's digests."""
     sent = np.empty(len(lengths), np.uint32)
     comm.recv(piece, source, tag=_PIECES)
     found = pool.submit(digests, piece, lengths)
@@ -186,13 +186,13 @@ def receive_piece(
 
 
 def warm_up(comm: Comm) -> None:
-    """A sum that nobody needs: the memory that a comm's sums go through is there afterwards."""
-    # Of the system: with malloc, each thread that did this would keep as much.
+    """Run a sum whose result is not used, so that the comm's memory for sums is allocated."""
+    # Use memory from mmap: with malloc, each thread would keep that much.
     comm.allreduce(np.frombuffer(mmap.mmap(-1, WARM_UP), np.float32))
 
 
 def pieces(state: State) -> Iterator[list[Bytes]]:
-    """Of PIECE bytes each, but for the last: the parts of tensors that a piece consists of."""
+    """Yield the state in pieces, each a list of tensor parts. All but the last have PIECE bytes."""
     piece: list[Bytes] = []
     room = PIECE
     for _, tensor in sorted(state.items()):
@@ -209,7 +209,7 @@ def pieces(state: State) -> Iterator[list[Bytes]]:
 
 
 def _parts(listed: Sequence[Any]) -> Iterator[Parts]:
-    """Of each piece."""
+    """Yield the tensor names and lengths of each piece."""
     parts, room = Parts(), PIECE
     for name, _, _, size in listed:
         while size:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds ranks that hang, and has them counted as dead.
+"""The detection of ranks that hang. The watchdog expels them.
 
-libddl's heartbeats come from a thread of its own, so a rank in an endless loop, or one that holds
-Python's lock, counts as alive, and the others wait for it in an operation, or in a shrink. They see
-in `Comm.report` that it is missing. When it has been missing for too long without having gone on by
-a single operation, they expel it.
+A rank in an endless loop, or one that holds Python's lock, counts as alive, because libddl sends
+heartbeats from a thread. The other ranks wait for it in an operation or in a shrink, and
+`Comm.report` lists it as missing. They expel it when it has been missing for too long without
+completing a single operation.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Any
 from ddl_core import Comm
 from ddl_core.errors import DdlError
 
-FIRST = 10  # the limit of the first step is so many times as long: it may compile
-STEPS = 5  # usual steps, which the limit is at least
-KEPT = 15  # steps, whose median is the usual one
-LOOKS = 20  # in the time of the limit
+FIRST = 10  # factor for the limit of the first step, which may compile
+STEPS = 5  # the minimum of the limit, in usual steps
+KEPT = 15  # number of steps whose median is the usual step
+LOOKS = 20  # polls within the limit
 
-# Seconds of an operation of the job's comms: what hangs is for the watchdog to end, or for nobody.
+# Time limit of operations on the job's comms, in seconds: long, as the watchdog ends hanging ones.
 OPERATION_LIMIT = 30 * 24 * 3600.0
 
 
 class Watchdog:
-    """One of a process: it observes the comm that the process's thread waits in.
+    """The watchdog of a process. It observes the comm in which the process waits.
 
-    limit  seconds that a rank may be missing, but at least 5 usual steps, and in the first step 10
-           times as long; 0: forever
+    limit  seconds that a rank may be missing, at least 5 usual steps, and 10 times as long in the
+           first step; 0 means no limit
     """
 
     def __init__(self, limit: float = 0.0) -> None:
         if not 0 <= limit < threading.TIMEOUT_MAX:
             raise ValueError(f"watchdog is {limit}; it is a number of seconds, or 0 for none")
         self.seconds = limit
-        # The ranks that are not expelled, however long they are missing.
+        # Returns the ranks that are never expelled.
         self.spares: Callable[[], Collection[int]] = tuple
         self._comm: Comm | None = None
-        self._last_step = 0.0  # when it began
+        self._last_step = 0.0  # time at which it began
         self._steps: deque[float] = deque(maxlen=KEPT)
         self._expected = 0.0
         self._late = Lateness(2 * limit / LOOKS)
@@ -52,32 +52,32 @@ class Watchdog:
 
     @property
     def limit(self) -> float:
-        """Seconds that a rank may be missing now."""
+        """The number of seconds that a rank may be missing now."""
         least = max(self.seconds, STEPS * self._expected)
         if not self._steps:
             return max(least, FIRST * self.seconds)
         return max(least, STEPS * statistics.median(list(self._steps)))
 
     def expect(self, seconds: float) -> None:
-        """What goes on takes so long, and is no usual step; 0: it is over."""
+        """Set the expected duration of work that is not a usual step. 0 means that it is over."""
         self._expected = seconds
 
     def observe(self, comm: Comm) -> None:
-        """From now on it is this comm that may wait for somebody."""
+        """Start to observe this comm instead of the last one."""
         self._comm, self._late = comm, Lateness(2 * self.seconds / LOOKS)
         if self._thread is None and self.seconds:
             self._thread = threading.Thread(target=self._run, name="ddl watchdog", daemon=True)
             self._thread.start()
 
     def begin_step(self) -> None:
-        """The last step is over."""
+        """Record that a step begins, and the duration of the last one."""
         now = time.monotonic()
         if self._last_step:
             self._steps.append(now - self._last_step)
         self._last_step = now
 
     def close(self) -> None:
-        """End the thread: it does not look at the comm any more."""
+        """Stop the thread and release the comm."""
         self._closed.set()
         if self._thread:
             self._thread.join()
@@ -85,7 +85,7 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._closed.wait(self.seconds / LOOKS):
-            with suppress(DdlError):  # the comm was closed, or this rank is counted as dead itself
+            with suppress(DdlError):  # the comm was closed, or this rank has been declared dead
                 self._look(self._comm)
 
     def _look(self, comm: Comm | None) -> None:
@@ -100,9 +100,9 @@ class Watchdog:
 
 
 class Lateness:
-    """For how long ranks have been missing without having gone on. Pure.
+    """The time for which each rank has been missing without completing an operation. Pure.
 
-    most  seconds between two looks: longer, this process was stopped, and that time does not count
+    most  maximum seconds that one poll may add; this process was stopped if more have passed
     """
 
     def __init__(self, most: float) -> None:
@@ -110,11 +110,11 @@ class Lateness:
         self._late: dict[tuple[int, int], float] = {}  # by rank and its last operation
 
     def update(self, report: dict[str, Any], now: float) -> dict[int, float]:
-        """Take in what Comm.report tells at `now`. By rank: how long it has been missing."""
+        """Record a Comm.report of time `now`. Return the missing ranks, with their seconds."""
         members = {each["rank"]: each for each in report["members"]}
         missing = [members[rank] for rank in report["missing"]]
         if not report["status"]:
-            # A rank that is in an operation waits as well: for one that is not.
+            # A rank inside an operation is itself waiting for another rank.
             missing = [each for each in missing if each["ended"] or not each["operation"]]
         passed, self._looked = min(now - self._looked, self._most), now
         keys = [(each["rank"], each["sequence"]) for each in missing]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: their format, the places that hold them, and how ranks write them."""
+"""Checkpoints: their format, the storage that holds them, and how ranks write them."""

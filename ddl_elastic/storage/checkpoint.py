@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States in storage: chunks named by their hashes, and a manifest that names the chunks.
+"""States in storage: chunks named by their hashes, and a manifest that lists the chunks.
 
-A state is cut into chunks of at most CHUNK bytes, equally for any number of ranks, so any rank can
-write any chunk, and one that has not changed is there already. A chunk is a safetensors file. The
-manifest is written last: what has no whole manifest, or misses a chunk of it, is not a checkpoint.
-Everything that is read is compared with its hash; nothing is unpickled.
+A state is cut into chunks of at most CHUNK bytes, independent of the number of ranks. So any rank
+can write any chunk, and an unchanged chunk already exists. A chunk is a safetensors file. The
+manifest is written last: without a complete manifest and all of its chunks there is no checkpoint.
+All data are compared with their hashes when they are read; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ddl_elastic.frameworks.protocol import State, Tensor
 
 CHUNK = 64 << 20  # bytes
 
-# The types that NumPy has as well, as safetensors names them; tensors of others are bytes there.
+# The names of NumPy's types in safetensors. Tensors of other types are stored as bytes.
 _TYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -43,8 +43,8 @@ _FORMAT = 1
 
 
 class DamagedCheckpoint(ValueError):
-    """A manifest or a chunk is missing, torn or has other contents than its hash says. `file`: the
-    chunk that has other contents."""
+    """Error: a manifest or chunk is missing, incomplete, or does not match its hash. `file` is the
+    chunk that does not match."""
 
     def __init__(self, text: str, file: str = "") -> None:
         super().__init__(text)
@@ -53,7 +53,7 @@ class DamagedCheckpoint(ValueError):
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of one tensor, in a chunk."""
+    """A range of one tensor's bytes in a chunk."""
 
     name: str
     begin: int
@@ -64,21 +64,21 @@ Chunk = tuple[Piece, ...]
 
 
 class Storage(Protocol):
-    """Where checkpoints are. Names have no folders."""
+    """A place for checkpoints: a flat set of named files."""
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Durable, and whole or not at all, once it returns. Raises OSError, which names the place
+        """Write a file durably, and completely or not at all. Raises OSError, which names the place
         and the number of bytes."""
 
     def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError, and another OSError if it may be there."""
+        """Read a file. Raises FileNotFoundError, or another OSError if the file may exist."""
 
     def names(self) -> list[str]: ...
 
     def remove(self, name: str) -> None: ...
 
     def remove_unfinished(self) -> None:
-        """What writers have left behind that were killed. Nobody may write meanwhile."""
+        """Remove partial files of killed writers. No rank may write at the same time."""
 
 
 class Folder:
@@ -104,7 +104,7 @@ class Folder:
             raise OSError(error.errno, why, str(self._path / name)) from error
 
     def _sync(self) -> None:
-        """Make the names durable."""
+        """Make the file names durable."""
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -130,7 +130,7 @@ class Folder:
 
 
 def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
-    """The chunks of a state, by its tensors' names and sizes alone."""
+    """Cut a state into chunks, which depend only on its tensors' names and sizes."""
     chunks: list[list[Piece]] = [[]]
     room = limit
     for name, tensor in sorted(state.items()):
@@ -149,8 +149,8 @@ def cut(state: State, limit: int = CHUNK) -> list[Chunk]:
 
 
 def pack(state: State, chunk: Chunk) -> memoryview:
-    """A copy of a chunk, as the file that safetensors' format has for it: a tensor that lies in one
-    piece has its type and shape. One copy, during which other threads of Python run."""
+    """Return a chunk as a safetensors file. A tensor that is in one piece keeps its type and shape.
+    Copies the data once, in NumPy, so that other Python threads can run."""
     head: dict[str, Any] = {}
     parts, end = list[Bytes](), 0
     for piece in chunk:
@@ -197,12 +197,12 @@ def file_name(data: bytes | memoryview) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One checkpoint: the state after so many steps, as the names of its chunks' files."""
+    """The manifest of a checkpoint: the state after `steps` steps, as a list of chunk files."""
 
     steps: int
     constants: Mapping[str, Any]
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]]  # by name: type and shape
-    chunks: Sequence[tuple[str, Chunk]]  # the files, and what is in each
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]  # type and shape, by name
+    chunks: Sequence[tuple[str, Chunk]]  # the files, and the contents of each
 
     @property
     def name(self) -> str:
@@ -210,7 +210,7 @@ class Manifest:
 
     @property
     def description(self) -> str:
-        """Of no other checkpoint."""
+        """A text that identifies the checkpoint."""
         return f"after {self.steps} steps ({hashlib.sha256(self.pack()).hexdigest()[:16]})"
 
     def pack(self) -> bytes:
@@ -234,7 +234,7 @@ def manifest_name(steps: int) -> str:
 
 
 def read_manifest(storage: Storage, name: str) -> Manifest:
-    """Raises DamagedCheckpoint, and OSError if it may be whole."""
+    """Read a manifest. Raises DamagedCheckpoint, or OSError if the manifest may be intact."""
     try:
         head, _, text = storage.read(name).partition(b"\n")
         if json.loads(head)["sha256"] != hashlib.sha256(text).hexdigest():
@@ -255,15 +255,15 @@ def read_manifest(storage: Storage, name: str) -> Manifest:
 
 
 def manifests(storage: Storage) -> list[str]:
-    """The names of all manifests, the newest first."""
+    """Return the names of all manifests, the newest first."""
     return sorted((n for n in storage.names() if n.startswith("steps-")), reverse=True)
 
 
-# ---- whole states ----
+# ---- complete states ----
 
 
 def read_state(storage: Storage, manifest: Manifest) -> State:
-    """Raises DamagedCheckpoint that names the chunk, and OSError if it may be whole."""
+    """Read a state. Raises DamagedCheckpoint, or OSError if the state may be intact."""
     parts = {name: [b""] for name in manifest.tensors}
     for file, chunk in manifest.chunks:
         try:
@@ -281,12 +281,12 @@ def read_state(storage: Storage, manifest: Manifest) -> State:
 
 
 def clean(storage: Storage, keep: int, saved: int = 0, needed: Sequence[int] = ()) -> None:
-    """Remove all but the newest `keep` checkpoints and those that are needed, and chunks that none
-    of these has. Nothing is removed if a manifest cannot be read now.
+    """Remove checkpoints, except the newest `keep` and the needed ones, and the chunks that only
+    the removed ones use. Removes nothing if a manifest cannot be read now.
 
-    saved   steps of the checkpoint that was just written; 0: none was. Newer ones are of no use:
-            the job could not begin with them
-    needed  for each number of steps, the newest checkpoint that is not after more steps is needed
+    saved   steps of the checkpoint just written, or 0. Checkpoints with more steps are removed,
+            too, because the job did not resume from them
+    needed  for each number in it, keep the newest checkpoint with at most that many steps
     """
     names, kept, chunks, wanted = manifests(storage), list[str](), set[str](), {*needed}
     for name in names:

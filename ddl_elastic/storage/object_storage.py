@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in S3 and other stores of objects, by fsspec.
+"""Checkpoints in S3 and other object stores, through fsspec.
 
-A store has no rename, but an object is put as a whole or not at all: so the manifest still is what
-comes last. Keys and tokens are what the store's library finds (environment, configuration, roles of
-the machine). They are never part of a location, so no message and no file has them.
+A store cannot rename, but it puts an object completely or not at all. So writing the manifest last
+still works. The store's library finds keys and tokens itself (environment, configuration, machine
+roles). They are never part of a location, so no message or file contains them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _LIBRARIES = {"aiobotocore", "aiohttp", "botocore", "fsspec", "gcsfs", "s3fs", "
 
 
 def storage_at(location: str) -> Storage:
-    """Of a folder, or a URL such as s3://bucket/prefix. Raises ValueError and ImportError, also for
-    a package that only reading needs: a checkpoint that cannot be read later is of no use."""
+    """Return the storage at a folder or URL such as s3://bucket/prefix. Raises ValueError, or
+    ImportError if a package is missing, even if only reading needs it."""
     if not importlib.util.find_spec("safetensors"):
         raise ImportError(
             f"checkpoint is {location}, which needs safetensors: pip install 'libddl[elastic]'"
@@ -35,7 +35,7 @@ def storage_at(location: str) -> Storage:
 
 
 class ObjectStorage:
-    """Objects below a URL."""
+    """The objects below a URL."""
 
     def __init__(self, url: str) -> None:
         protocol, _, rest = url.partition("://")
@@ -54,11 +54,11 @@ class ObjectStorage:
             raise ImportError(f"checkpoint is {url}, {NEEDED}: {error}") from error
 
     def _open(self) -> tuple[Any, str]:
-        """The store and the path in it: in the process that uses it, since it has a thread."""
+        """Return the store and the path in it. The store has a thread, so each process opens it."""
         if self._opened is None:
             import fsspec
 
-            # Objects of other processes are to be seen.
+            # Disable caches, so that objects of other processes are visible.
             options = {"skip_instance_cache": True, "use_listings_cache": False}
             self._opened = fsspec.core.url_to_fs(self._url, **options)
             _separate_generators()
@@ -81,7 +81,7 @@ class ObjectStorage:
             try:
                 found = files.ls(root, detail=False)
             except FileNotFoundError:
-                files.info(root.split("/")[0])  # the bucket has to be there
+                files.info(root.split("/")[0])  # fails if the bucket does not exist
                 found = []
         return [each.rsplit("/", 1)[-1] for each in found]
 
@@ -91,11 +91,11 @@ class ObjectStorage:
             files.rm_file(f"{root}/{name}")
 
     def remove_unfinished(self) -> None:
-        """There is none: an object is put as a whole."""
+        """Do nothing: an object is put completely or not at all."""
 
     @contextmanager
     def _errors(self, name: str, what: str) -> Iterator[None]:
-        """Whatever the store's library raises becomes an OSError."""
+        """Convert errors of the store's library to OSError."""
         try:
             yield
         except Exception as error:
@@ -105,9 +105,9 @@ class ObjectStorage:
 
 
 def _separate_generators() -> None:
-    """Give the stores' libraries a random generator of their own. When a request is tried again,
-    they draw from Python's, in a thread, and samples draw from it in another one, which has seeded
-    it. So the bits of a job would depend on whether its store was busy."""
+    """Give the stores' libraries their own random generator. They draw from Python's generator when
+    they repeat a request, in parallel with samples that have seeded it. So the bits of a job would
+    depend on the load of the store."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _LIBRARIES and isinstance(module, ModuleType):
             _replace(module)
@@ -117,7 +117,7 @@ def _separate_generators() -> None:
 
 
 def _replace(scope: ModuleType | type) -> None:
-    """The module `random` and its functions: as globals, and as defaults of arguments."""
+    """Replace the module `random` and its functions in globals and in default arguments."""
     others = _replacements()
     for name, value in list(vars(scope).items()):
         if id(value) in others:
@@ -128,8 +128,8 @@ def _replace(scope: ModuleType | type) -> None:
 
 @cache
 def _replacements() -> dict[int, Any]:
-    """What takes the place of the module `random` and its functions, by identity: those of a second
-    instance of that module, which has a generator of its own."""
+    """Return the replacement of the module `random` and of its functions, by their ids. They belong
+    to a second instance of that module with its own generator."""
     spec = importlib.util.find_spec("random")
     assert spec is not None
     assert spec.loader is not None

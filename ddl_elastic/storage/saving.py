@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a running job: each rank writes its part beside the steps, the votes tell when all
-have, and then rank 0 writes the manifest.
+"""Checkpoints of a running job. Each rank writes its part in parallel with the steps. When the
+votes show that all ranks have finished, rank 0 writes the manifest.
 
-A part is some of the chunks, and a small file that lists them. Rank 0 makes the manifest of all
-parts' lists. A part that is missing, because its rank has died or its disk is full, ends that
-checkpoint and nothing else: the older ones stay, and the steps go on.
+A part consists of some of the chunks, and a small file that lists them. Rank 0 merges the lists
+into the manifest. If a part is missing, because its rank died or its disk is full, that checkpoint
+is abandoned. The older ones stay, and training continues.
 
-Votes: each rank votes with its `word`, and all learn the least one. For the state after s steps
-it is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the others' parts, and 4 s + 2
-when a rank has finished. The next checkpoint begins, on all ranks in the same step, when all have
-finished. So nobody removes what another rank has just written.
+Each rank votes with its `word`, and all ranks learn the smallest one. For the state after s steps
+it is 4 s while a rank writes its part, 4 s + 1 when rank 0 waits for the parts of other ranks, and
+4 s + 2 when a rank has finished. When all have finished, the next checkpoint may begin, on all
+ranks in the same step. So no rank removes the files that another rank has just written.
 
-Threads: one at a time, which alone uses the storage. The caller reads `word`, `error` and `saved`.
-`_lock` guards who sets `word` last: the thread that ends, or the caller that skips.
+Only one thread runs at a time, and only it uses the storage. The caller reads `word`, `error` and
+`saved`. `_lock` orders the writes to `word` by the thread that ends and by a caller that skips.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Manifest, Storage
 from ddl_elastic.storage.object_storage import storage_at
 
 _WAITS, _FINISHED = 1, 2
-_SKIPS = 4 * (1 << 60) + _FINISHED  # nobody's least word
+_SKIPS = 4 * (1 << 60) + _FINISHED  # larger than all other words
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Where and how often. Not a constant of the job: the result does not depend on it."""
+    """The place and frequency of checkpoints. The job's result does not depend on them."""
 
     storage: Storage
     every: int  # steps
@@ -50,13 +50,13 @@ class Policy:
                 raise ValueError(f"{name} is {number}; it is a number from 1 on")
 
 
-_jobs = itertools.count()  # of this process; all workers of a program count alike
+_jobs = itertools.count()  # numbers of this program's jobs, equal on all workers
 
 
 def policy_find(location: str | None, every: int, keep: int) -> Policy | None:
-    """For a program's next job, which names this place for its checkpoints; None: where the one
-    who runs the program has said, or nowhere. Raises ValueError and ImportError."""
-    if recording := environment.recording():  # the program's own checkpoints stay as they are
+    """Return the policy for the program's next job. Without `location`, use the place set by the
+    user who runs the program, or return None. Raises ValueError or ImportError."""
+    if recording := environment.recording():  # keep the program's own checkpoints unchanged
         told = json.loads(recording)
         where = told["checkpoints"] and f"{told['checkpoints']}/{next(_jobs)}"
         every = told["every"]
@@ -67,7 +67,7 @@ def policy_find(location: str | None, every: int, keep: int) -> Policy | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one of `ranks` ranks writes of the state after so many steps."""
+    """The part that one of `ranks` ranks writes of the state after `steps` steps."""
 
     steps: int
     rank: int
@@ -82,10 +82,10 @@ class _Part:
 
 
 class Saver:
-    """Writes the checkpoints of one rank's job.
+    """The writer of a job's checkpoints, on one rank.
 
-    beside  whether the state is copied beside the next step's computation, too. Nothing but a
-            step's end may change it then: not the program, whatever it does between two steps
+    beside  True to copy the state in parallel with the next step's computation. Then only the end
+            of a step may change the state, not the program between two steps
     """
 
     def __init__(self, policy: Policy, constants: Mapping[str, Any], beside: bool = False) -> None:
@@ -94,22 +94,22 @@ class Saver:
         self._copied.set()
         self._thread: threading.Thread | None = None
         self._part, self._is_written = _Part(0, 0, 1), False
-        self._is_complete = False  # all parts were there: the manifest is written, or about to be
+        self._is_complete = False  # all parts existed: the manifest is written, or will be
         self._tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self._agreed = self.word = _FINISHED  # the least word of the last vote, and the own one
+        self._agreed = self.word = _FINISHED  # smallest word in the last vote, own word
         self._lock = threading.Lock()
-        self._writes = False  # a thread is under way
-        self._skips = False  # this rank knows no more of the checkpoint that it writes
-        self._began = 0.0  # when
-        self.damaged = set[str]()  # chunks whose files have other contents: they are written again
-        # For each number of steps, the newest checkpoint that is not after more steps is kept.
+        self._writes = False  # a thread is writing
+        self._skips = False  # this rank does not know the state of its checkpoint
+        self._began = 0.0  # time at which the last checkpoint was begun
+        self.damaged = set[str]()  # chunk files to write again: wrong contents
+        # Returns numbers of steps. For each, the newest checkpoint with at most that many is kept.
         self.needed: Callable[[], Sequence[int]] = tuple
-        self.error: Exception | None = None  # of the last checkpoint, if it was abandoned
+        self.error: Exception | None = None  # the reason if the last checkpoint was abandoned
         self.saved = 0  # steps of the last checkpoint whose manifest this rank has written
 
     @property
     def storage(self) -> Storage:
-        """The place of the checkpoints."""
+        """The storage of the checkpoints."""
         return self._policy.storage
 
     @property
@@ -118,19 +118,19 @@ class Saver:
         return self._part.steps
 
     def held_up(self, steps: int) -> float:
-        """For how many seconds this rank has been writing the last checkpoint, if the one after so
-        many steps is due and cannot begin for that; else 0."""
+        """Return the seconds since this rank began the last checkpoint if its writing delays one
+        that is due after `steps` steps, else 0."""
         is_due = steps % self._policy.every == 0
         return time.monotonic() - self._began if is_due and self._writes else 0.0
 
     def boundary(self, state: Callable[[], State], steps: int, rank: int, ranks: int) -> None:
-        """So many steps are committed: begin a checkpoint if it is due, and no other is under way.
-        Copies this rank's part of the state, or begins to, and returns."""
+        """Begin a checkpoint after `steps` steps if it is due and no other one is in progress.
+        Return when this rank's part is copied or, with `beside`, when copying has begun."""
         if steps % self._policy.every == 0 and self._agreed % 4 == _FINISHED:
             self.begin(state(), steps, rank, ranks)
 
     def begin(self, state: State, steps: int, rank: int, ranks: int) -> None:
-        """Write this rank's part of the state after so many steps."""
+        """Start to write this rank's part of the state after `steps` steps."""
         self.wait()
         self._part, self.error, self.word = _Part(steps, rank, ranks), None, 4 * steps
         self._began, self._skips = time.monotonic(), False
@@ -144,29 +144,27 @@ class Saver:
             self.wait_for_copy()
 
     def wait_for_copy(self) -> None:
-        """Until the state may change again."""
+        """Wait until the state may change again."""
         self._copied.wait()
 
     def skip(self) -> None:
-        """Catch up: this rank was behind in the step before, and does not know what was agreed on.
-        If the
-        others begin a checkpoint, its part is missing there. What it writes, it writes first: until
-        then nobody begins another one."""
+        """Skip a checkpoint, because this rank was behind and does not know the last vote. If the
+        other ranks begin one, its part will be missing. If this rank is still writing, it finishes
+        first, and until then no rank begins another checkpoint."""
         with self._lock:
             self._skips = True
             if not self._writes:
                 self.word = _SKIPS
 
     def agree(self, least: int) -> None:
-        """The vote has ended: the least word of all ranks."""
+        """Record the smallest word of all ranks after a vote. Start the manifest if it is time."""
         self._agreed = least
         if least == self.word and least % 4 == _WAITS and not self._is_complete:
             self._is_complete = True
             self._start(self._write_manifest, _FINISHED)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until the thread has written what it was given, or for so many seconds. Whether it
-        has."""
+        """Wait until the thread has finished, for at most `seconds`. Return True if it has."""
         if self._thread is None:
             return True
         self._thread.join(seconds)
@@ -176,7 +174,7 @@ class Saver:
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # whatever a storage raises
+            except Exception as error:  # a storage may raise anything
                 self.error = self.error or error
             with self._lock:
                 self.word = _SKIPS if self._skips else 4 * self._part.steps + then
@@ -205,14 +203,14 @@ class Saver:
             storage.write(self._part.name, json.dumps(listed).encode())
             self._is_written = True
         except Exception:
-            for file in written:  # which no checkpoint will have
+            for file in written:  # no checkpoint will use it
                 with suppress(OSError):
                     storage.remove(file)
             raise
 
     def _write_manifest(self) -> None:
-        """Of the parts that all ranks have written; and remove what is not needed any more. If the
-        own part is missing, that was told already."""
+        """Write the manifest from the parts of all ranks, and remove files that are no longer
+        needed. Write none if this rank's own part is missing, which has been reported already."""
         storage, saved = self._policy.storage, 0
         parts = [self._part.of(rank).name for rank in range(self._part.ranks)]
         try:
@@ -243,9 +241,9 @@ class Saver:
 def newest(
     storage: Storage, constants: Mapping[str, Any], damaged: list[DamagedCheckpoint] | None = None
 ) -> tuple[Manifest, State] | None:
-    """The newest checkpoint that is whole, if there is one, with its state; `damaged` gets what is
-    wrong with newer ones. Raises ValueError if it was written by a job with other constants, and
-    OSError if one may be whole, but cannot be read now: other ranks may have read it."""
+    """Return the newest intact checkpoint with its state, or None. Append the defects of newer ones
+    to `damaged`. Raises ValueError if a job with other constants wrote it, and OSError if a
+    checkpoint may be intact but cannot be read now, because other ranks may have read it."""
     for name in checkpoint.manifests(storage):
         try:
             manifest = checkpoint.read_manifest(storage, name)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the runs of `ddl elastic verify`, and finds why they differ."""
+"""The comparison of the runs of `ddl elastic verify`, and the search for causes of differences."""

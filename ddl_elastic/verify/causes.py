@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the likely cause of a difference: the hidden state that differed before it."""
+"""The likely causes of a difference: the hidden state that differed before it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ddl_elastic.hidden.checks import advise
 from ddl_elastic.verify.compare import BATCH, GRADIENT, Difference
 from ddl_elastic.verify.records import RunRecords
 
-# Where a difference comes from, by what differs first; the likeliest first.
+# For each kind of difference, the places of hidden state that may cause it, likeliest first.
 _ROOMS = {
     BATCH: ("data", "program", "model", "callbacks"),
     GRADIENT: ("model", "program", "callbacks", "data"),
 }
 _OTHER_ROOMS = ("program", "callbacks", "model", "data")
 _KINDS = ("generator", "stateful", "tensor", "position", "container", "number", "text")
-_MOST = 3  # suspects that are named
+_MOST = 3  # maximum number of causes in a message
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The likely cause of a difference, and what to do about it.
+    """The likely cause of a difference, and advice on how to remove it.
 
-    where  the line of the program; "": it was not found
+    where  the line of the program, or "" if it was not found
     """
 
     text: str
@@ -37,7 +37,7 @@ class Cause:
 
 
 def find_hidden(difference: Difference) -> list[Cause]:
-    """Return what hidden state differed when the difference began, the likeliest first."""
+    """Return the hidden state that differed when the difference began, the likeliest first."""
     key = difference.key
     before = _at(difference.reference.hidden, key), _at(difference.other.hidden, key)
     places = {**difference.other.places, **difference.reference.places}
@@ -53,7 +53,7 @@ def _at(hidden: Mapping[tuple[int, ...], dict[str, str]], key: tuple[int, ...]) 
 
 def _rank(name: str, place: Mapping[str, str], rooms: tuple[str, ...]) -> tuple[int, int, int]:
     room = name.split(":", 1)[0]
-    # What the program never changes by itself has no line in it.
+    # A value that the program itself never changes has no line.
     return rooms.index(room), _KINDS.index(place["kind"]), not place["where"]
 
 
@@ -80,7 +80,7 @@ def _hidden_cause(full: str, place: Mapping[str, str]) -> Cause:
 
 
 def find_irreproducible(run: RunRecords, again: RunRecords) -> list[Cause]:
-    """Return why two equal runs of one worker differ: the clock, or another such source."""
+    """Return the reasons why two equal runs of one worker differ, such as the clock."""
     found = list(_clock_causes(run))
     one, two = run.workers[0], again.workers[0]
     first, second = (next(iter(each.hidden.values()), {}) for each in (one, two))
@@ -130,7 +130,7 @@ def _clock_causes(run: RunRecords) -> Iterator[Cause]:
 
 
 def threads_cause(threads: tuple[str, str]) -> Cause:
-    """Return the cause of other bits with another number of threads."""
+    """Return the cause of a difference between numbers of threads."""
     return Cause(
         f"the number of threads: it was {threads[0]} in one run and {threads[1]} in another",
         "Give the number as threads= to the job, and do not set it by the number of cores",
@@ -148,7 +148,7 @@ def set_cause(lines: list[str]) -> Cause:
 
 
 def unknown_cause() -> Cause:
-    """Return what is said if no hidden state was found that differs."""
+    """Return the text for a difference without any differing hidden state."""
     return Cause(
         "unknown: no attribute, generator or variable of the program was seen to differ",
         "Look for state in libraries, in files, and in global objects",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the first thing in which a run differs from the first run."""
+"""The search for the first difference between a run and the reference run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ BATCH, GRADIENT, LOSS, STATE = "batch", "gradient", "loss", "state"
 
 @dataclass(frozen=True)
 class Difference:
-    """The first one of a run.
+    """The first difference of a run from the reference run.
 
     what    batch, gradient, loss or state
-    tensor  its name, of a gradient or of the state
-    share   the logical worker; -1: all of the step
+    tensor  the name of the tensor in the gradients or in the state
+    share   the logical worker, or -1 for the whole step
     """
 
     run: str
@@ -31,7 +31,7 @@ class Difference:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """The place of a digest in the records."""
+        """The key of the digest in the records."""
         return (self.step,) if self.share < 0 else (self.step, self.share)
 
     def __str__(self) -> str:
@@ -48,8 +48,8 @@ class Difference:
 
 
 def first_difference(reference: RunRecords, other: RunRecords) -> Difference | None:
-    """Return the first step, share and tensor whose bits differ from the reference's, which one
-    worker has computed; None if there is none."""
+    """Return the first step, share and tensor whose bits differ from the reference run, or None. A
+    single worker has computed the reference run."""
     alone = reference.workers[0]
     found = [each for worker in other.workers for each in _differences(other.name, alone, worker)]
     return min(found, key=lambda each: (each.step, each.share < 0, each.share), default=None)
@@ -76,6 +76,6 @@ def _differences(run: str, alone: WorkerRecords, other: WorkerRecords) -> Iterat
 
 
 def first_name(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Return the first name whose value differs, in the order of the first mapping."""
+    """Return the first name whose value differs, in the order of the first mapping, or ""."""
     names = [*one, *(each for each in other if each not in one)]
     return next((each for each in names if one.get(each) != other.get(each)), "")

@@ -14,12 +14,12 @@ from typing import Any
 class WorkerRecords:
     """The records of one worker.
 
-    shares   by step and logical worker
-    steps    by number
-    hidden   the hidden state by name, before each share and behind each step
-    places   what is known of a name of hidden state
+    shares   lines of shares, by step and logical worker
+    steps    lines of steps, by number
+    hidden   the hidden state by name, before each share and after each step
+    places   the description of each name of hidden state
     clocks   calls of the clock
-    seeds    by call of `steps`: the states of the global generators
+    seeds    the states of the global generators, one for each call of `steps`
     """
 
     member: int
@@ -35,7 +35,7 @@ class WorkerRecords:
 class RunRecords:
     """The records of all workers of one run.
 
-    name  of the run, for messages
+    name  the run's name in messages
     """
 
     name: str
@@ -57,7 +57,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)
-        except json.JSONDecodeError:  # the worker was killed while it wrote
+        except json.JSONDecodeError:  # the worker was killed while writing
             return
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The switch to the comm of a plan, between two steps, and the state for those who are new in it.
+"""The switch to the comm of a plan, between two steps, and the state for its joining workers.
 
-All tell each other who has the state. Those who have it copy a part of it, which a thread sends,
-and go on. Those who lack it observe, see observer.py. A death in between is one in the new comm.
-Some may be in the next step already. There the others join them.
+The ranks exchange their progress. Each rank that has the state copies a part of it and continues,
+while a thread sends the copy. Ranks that lack the state observe, see observer.py. A death in
+between is a death in the new comm. If some ranks have begun the next step, the others join it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ddl_elastic.worker.evaluation import Table
 from ddl_elastic.worker.observer import Observer, Results
 from ddl_elastic.worker.reporter import Reporter
 
-TRIES, PAUSE = 100, 0.02  # seconds between them
+TRIES, PAUSE = 100, 0.02  # number of tries to read the state, and seconds between them
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a newcomer has got from the others, who were about to do this step then."""
+    """The data that a joining worker has received, and the job's position at that time."""
 
     observer: Observer
     state: State
-    tables: list[Table]  # see evaluation.Past
+    tables: list[Table]  # see evaluation.EvaluationHistory
     number: int
-    next: int  # training step
-    call: int  # of Loop.steps
+    next: int  # the next training step
+    call: int  # the number of the call of Loop.steps
 
 
 class SwitchingLoop(Protocol):
-    """What ddl_elastic.worker.loop.Loop has for it."""
+    """The attributes of ddl_elastic.worker.loop.Loop that the functions of this module use."""
 
     framework: Framework
     group: RankGroup
@@ -60,7 +60,7 @@ class SwitchingLoop(Protocol):
 
 
 def follow_plan(job: SwitchingLoop) -> None:
-    """Switch, if it was agreed on. Raises membership.Left if this rank is to leave."""
+    """Switch to the planned comm if the ranks have agreed. Raises Left if this rank must leave."""
     group, membership = job.group, job.group.membership
     if membership is None or not membership.is_agreed:
         return
@@ -78,7 +78,7 @@ def follow_plan(job: SwitchingLoop) -> None:
 
 
 def send_state(job: SwitchingLoop) -> None:
-    """To those who observe, if it is to be sent before the next step. Each copies its part."""
+    """Start to send this rank's part to the observing ranks, if the state is due at this step."""
     group = job.group
     if group.sends_at is None or job.position["number"] < group.sends_at:
         return
@@ -90,8 +90,8 @@ def send_state(job: SwitchingLoop) -> None:
 
 
 def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
-    """As a newcomer, who has computed the reference share. Raises AdmissionError if it was another
-    one than the others', and JobOver."""
+    """Join the job, as a worker that has computed the reference share. Raises AdmissionError if
+    the share differs from that of the running workers. Raises JobOver."""
     group, membership, alone = job.group, job.group.membership, job.group.comm
     assert membership
     results, receiver = Results(job.framework), Receiver()
@@ -122,8 +122,8 @@ def join(job: SwitchingLoop, candidate: Fingerprint) -> Arrival:
 def rehearse(
     framework: Framework, group: RankGroup, comm: Comm, ranks: Sequence[RankProgress]
 ) -> None:
-    """On a member, beside its steps: what comes at the switch, so that all memory for it is there.
-    It takes longer than the rest."""
+    """Allocate the memory for the switch on a member, in parallel with its steps. The allocation
+    would be the slowest part of the switch."""
     whole = [each for each in ranks if each.whole]
     if len(whole) < len(ranks):
         group.sender.reserve(_read(framework), len(whole))
@@ -131,7 +131,7 @@ def rehearse(
 
 
 def _read(framework: Framework) -> State:
-    """The state while the program changes it, at which reading may fail."""
+    """Return the state. Retry, because reading may fail while the program changes the state."""
     for _ in range(TRIES):
         try:
             return framework.state()
@@ -141,8 +141,8 @@ def _read(framework: Framework) -> State:
 
 
 def _settle(job: SwitchingLoop, plan: MembershipPlan, own: RankProgress) -> int | None:
-    """Make the plan's comm the group's. The number of the step that its ranks are in, or come to.
-    None on a newcomer that has found nobody with the state: the plan was void."""
+    """Make the plan's comm the group's. Return the number of the current or next step, or None if
+    no rank has the state. A joining worker then knows that the plan was cancelled."""
     group, comm = job.group, plan.comm
     assert comm
     try:

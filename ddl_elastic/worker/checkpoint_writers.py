@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the ranks write checkpoints, who of them, and how all wait for the last one.
+"""The choice of the ranks that write a checkpoint, and the wait for the last one.
 
-A rank tells by its shares what it has written, so only ranks with shares write.
+A rank reports through its shares what it has written, so only ranks with shares write.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ddl_elastic.storage.saving import Saver
 from ddl_elastic.worker.reporter import Reporter
 
 WRITING = 0.05  # seconds between two votes while a rank writes the last checkpoint
-LATE = 30.0  # seconds of writing that are told, and again after twice as many
+LATE = 30.0  # seconds of writing until the first report; the next one follows after twice the time
 
 
 class CheckpointWriters:
-    """What one rank does with its Saver.
+    """The schedule by which a rank uses its Saver.
 
-    state   the state, which may be asked for between two steps
-    finish  lets all ranks vote, and tells whether one with shares has given True
+    state   returns the state, between two steps
+    finish  lets all ranks vote; returns True if a rank with shares has passed True
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class CheckpointWriters:
     ) -> None:
         self._saver, self._group, self._state = saver, group, state
         self._finish, self._reporter = finish, reporter
-        self._told = 0, LATE  # the checkpoint that this rank writes, and when to tell it next
+        self._told = 0, LATE  # (checkpoint that this rank writes, seconds until the next report)
 
     def boundary(self, steps: int, is_behind: bool) -> None:
-        """So many steps are committed, but not by this rank itself if it is behind."""
+        """Begin a checkpoint after `steps` steps if it is due. A rank that is behind skips it."""
         self._tell_abandoned()
         self._tell_held_up(steps)
         writers = self._writers(self._group.whole)
@@ -50,8 +50,8 @@ class CheckpointWriters:
             self._saver.boundary(self._state, steps, writers.index(own), len(writers))
 
     def save_last(self, steps: int) -> None:
-        """The state after all steps. First the one before it is completed, which may be that: not
-        all ranks have begun it then, and its writer may have died."""
+        """Write the state after all steps, unless the checkpoint in progress already contains it.
+        That checkpoint may be incomplete: a rank has not begun it, or its writer has died."""
         if not self._complete(steps):
             comm = self._group.comm
             writers = self._writers(range(comm.size))
@@ -67,8 +67,8 @@ class CheckpointWriters:
         return sorted(set(self._group.owners).intersection(ranks))
 
     def _complete(self, steps: int) -> bool:
-        """All learn that the parts are there, and then, that the manifest is. Whether one was
-        written of the state after so many steps; all ranks have the same answer."""
+        """Wait for the parts, then for the manifest. Return True, on all ranks, if a checkpoint
+        after this number of steps is written."""
         is_saved = False
         for _ in range(2):
             self._wait()
@@ -76,8 +76,8 @@ class CheckpointWriters:
         return is_saved
 
     def _wait(self) -> None:
-        """Until no rank writes. They vote again and again: one that completes no operation would
-        seem to hang. A rank that writes for long says so."""
+        """Wait until no rank writes. The ranks vote repeatedly, because a rank that completes no
+        operation would seem to hang. A rank that writes for a long time reports this."""
         began, late, writes = time.monotonic(), LATE, True
         while writes:
             is_own = not self._saver.wait(WRITING)

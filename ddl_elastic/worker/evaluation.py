@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluating a model on all ranks: a table with a row of numbers for each batch of a data set.
+"""The evaluation of a model on all ranks: a table with one row of numbers for each batch.
 
-The table is an ordered sum: each logical worker brings its rows, and zeros elsewhere, so the sum is
-exact. A death is recovered from as in a training step.
+The table is an ordered sum. Each logical worker adds its own rows and zeros elsewhere, so the sum
+is exact. Recovery from a death works as in a training step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ddl_elastic.step.step import RankGroup
 
 Table = npt.NDArray[np.float64]
 
-# compute(worker) summed over all logical workers, in arrays like the given ones.
+# Returns the sum of compute(worker) over all logical workers, in arrays like the given ones.
 Agree = Callable[[Callable[[int], Sequence[Array]], list[Array], str], list[Array]]
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """Which samples are in which batch, and who evaluates it. Pure. Raises ValueError."""
+    """The assignment of samples to batches, and of batches to workers. Pure. Raises ValueError."""
 
     samples: int
     batch: int
@@ -46,7 +46,7 @@ class EvaluationPlan:
         return -(-self.samples // self.batch)
 
     def batches(self, workers: Iterable[int]) -> list[int]:
-        """Those that these logical workers evaluate, in order."""
+        """Return the batches that these logical workers evaluate, in order."""
         count = self.count
         return [
             batch
@@ -55,41 +55,41 @@ class EvaluationPlan:
         ]
 
     def share(self, _step: int, batch: int) -> SampleShare:
-        """The samples of a batch."""
+        """Return the samples of a batch."""
         indices = np.arange(batch * self.batch, min((batch + 1) * self.batch, self.samples))
         return SampleShare(np.zeros_like(indices), indices)
 
 
 class EvaluationHistory:
-    """The tables of those evaluations that the program of a rank which joins later asks for, too.
+    """The tables of past evaluations that a joining worker's program will request, too.
 
-    It begins with the first step of the first call of `steps`, passes by all others that it has
-    missed, and does what the program does after that step and between the calls.
+    That program executes the first step of the first call of `steps` and skips all other steps that
+    it has missed. It also executes the code after that step and between the calls.
     """
 
     def __init__(self) -> None:
         self.tables: list[Table] = []
         self._taken = 0
-        self._first: int | None = None  # step of the first call
+        self._first: int | None = None  # first step of the first call
         self._is_in_call = False
 
     def enter(self, first: int | None) -> None:
-        """A call begins. `first`: its first step, if it is the first call."""
+        """Record that a call begins. `first` is the first step of the first call, else None."""
         self._is_in_call = True
         if first is not None:
             self._first = first
 
     def leave(self) -> None:
-        """A call ends."""
+        """Record that a call ends."""
         self._is_in_call = False
 
     def keep(self, table: Table, steps: int) -> None:
-        """What was evaluated after so many steps."""
+        """Keep a table from after this number of steps, if a joining worker's program needs it."""
         if self._first is not None and (not self._is_in_call or steps == self._first + 1):
             self.tables.append(table)
 
     def take(self) -> Table:
-        """The next one, on a rank that has missed it."""
+        """Return the next table, on a rank that has missed its evaluation."""
         self._taken += 1
         if self._taken > len(self.tables):
             raise RuntimeError("the others have not evaluated here: this process cannot join them")
@@ -106,9 +106,9 @@ def run(
     agree: Agree,
     expect: Callable[[float], None],
 ) -> Table:
-    """The numbers that function(batch) gives, by batch. All ranks call it.
+    """Return the numbers that function(batch) returns, one row for each batch. All ranks call it.
 
-    expect: told the seconds that this rank would need for all batches
+    expect  called with the seconds that this rank would need for all batches
     """
     began, evaluated = time.monotonic(), 0
 
@@ -134,20 +134,20 @@ def run(
         return [table.reshape(-1)]
 
     with framework.evaluating():
-        # How many numbers there are is known only from a batch.
+        # The first batch shows how many numbers the function returns.
         first = next(iter(plan.batches(group.owned)), 0)
         known = {first: evaluate(first)}
         width = len(known[first])
         if not width:
             raise ValueError(f"the function gives no numbers for batch {first}")
         (table,) = agree(fill, [np.empty(plan.count * width)], "sum")
-    # What the program draws next is the same on all ranks.
+    # Seed the generators, so that the program's next random numbers are the same on all ranks.
     framework.seed(evaluation_seed(seed, plan.count))
     return table.reshape(plan.count, width)
 
 
 def as_numbers(given: Any) -> list[float]:
-    """One or several numbers, as NumPy, a framework or Python has them."""
+    """Return a list of numbers from one number or an iterable (Python, NumPy or a framework)."""
     try:
         each = iter(given)
     except TypeError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a worker joins the others of its job: its coordinator tells it who they are."""
+"""The connection of a worker to the other workers, which the coordinator lists."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ddl_elastic.step.membership import Membership, leave_when_asked
 from ddl_elastic.step.watchdog import OPERATION_LIMIT
 from ddl_elastic.worker.reporter import Reporter
 
-# Seconds in which all who are told of each other connect. Then those who live try again: a rank
-# waits for the higher ones, and does not see that one of these has ended before it came.
+# Seconds in which all listed workers must connect. Then the live ones retry: a rank waits for
+# higher ranks, and cannot see that one of them exited before it connected.
 CONNECT_LIMIT, CONNECT_EACH = 10.0, 0.1
 
-# Of this process, once it has joined.
+# The inbox and member number of this process, once it has joined.
 _agent: tuple[Inbox, int] | None = None
 _reporter = Reporter()
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker of `ddl elastic run`."""
+    """Return True if this process is a worker of `ddl elastic run`."""
     return _agent is not None or environment.has_agent()
 
 
 def join() -> dict[str, Any]:
-    """The comm of the job that has started this process, with the members' numbers, the membership
-    and the reporter, as Loop takes them. Raises JobOver."""
+    """Return the comm of the job that started this process, the member numbers, the membership and
+    the reporter, as keyword arguments for Loop. Raises JobOver."""
     global _agent, _reporter
     if found := environment.take_agent():
         channel = Channel(socket.socket(fileno=os.dup(found[0])))
@@ -47,9 +47,9 @@ def join() -> dict[str, Any]:
 
 
 def connect(inbox: Inbox, member: int, secret: str | None = None) -> dict[str, Any]:
-    """The comm of all who are there, their members' numbers, and the membership. If one of them
-    ends meanwhile, the others are told anew. A worker that comes later is alone at first. Raises
-    JobOver."""
+    """Connect to all listed workers. Return the comm, the member numbers and the membership.
+    If a worker exits meanwhile, the coordinator sends a new list. A worker that joins later begins
+    with a comm of one rank. Raises JobOver."""
     endpoint = Endpoint(secret=secret)
     address = endpoint.address
     while True:
@@ -73,7 +73,7 @@ def alone(address: bytes, member: int) -> dict[str, Any]:
 
 
 def create(endpoint: Endpoint, member: int, plan: dict[str, Any]) -> Comm:
-    """Raises DdlError."""
+    """Create the comm of the members in a plan. Raises DdlError."""
     addresses = [bytes.fromhex(each) for each in plan["addresses"]]
     limit = CONNECT_LIMIT + CONNECT_EACH * len(addresses)
     config = Config(timeout=limit, operation_timeout=OPERATION_LIMIT, epoch=plan["attempt"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop of a program of one's own: `for step in loop.steps(...)`, `for x, y in step`.
+"""The training loop for custom programs: `for step in loop.steps(...)`, `for x, y in step`.
 
-Iterating over a step computes this process's shares of it, and is the recovery as well: it ends
-when the step is agreed on, and after a death it yields the adopted shares.
+Iterating over a step yields the batches of this process's shares. The iteration also handles
+recovery: after a death it yields the adopted shares, and it ends when the step is agreed on.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from ddl_elastic.worker.evaluation import EvaluationHistory, Table
 from ddl_elastic.worker.observer import Observer
 from ddl_elastic.worker.reporter import Reporter
 
-WATCHDOG = 10.0  # seconds, the default
+WATCHDOG = 10.0  # default, in seconds
 
 _log = logging.getLogger("ddl_elastic")
 
 
-# From a step, the number of ranks and that of logical workers: by worker, its rank.
+# Takes a step, the number of ranks and of logical workers. Returns the rank of each worker.
 Owners = Callable[[int, int, int], Sequence[int]]
 
 
@@ -67,28 +67,28 @@ def _even_owners(ranks: int, workers: int) -> Sequence[int]:
 
 
 def even_owners(_step: int, ranks: int, workers: int) -> Sequence[int]:
-    """The same in each step: contiguous ranges, as `assign` makes them for equal speeds."""
+    """Return the same contiguous ranges in each step, as `assign` makes them for equal speeds."""
     return _even_owners(ranks, workers)
 
 
 class Loop:
-    """A job as one rank sees it.
+    """A job, from the view of one rank.
 
-    comm      of all ranks; the loop replaces it after a death, and closes it in the end
+    comm      the comm of all ranks; the loop replaces it after a death, and closes it at the end
     batch     samples of a step, of all logical workers together
-    logical   logical workers, at least as many as there will ever be ranks of use
-    seed      of the samples' order and of all generators
-    owners    who computes what, in each step; evaluations count as steps
-    members   by rank: a number that it keeps when others die; None: its rank
-    membership  by which others join and this rank leaves; None: nobody does
-    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0: forever
-    reporter  tells how it goes
-    policy    of checkpoints: the loop begins with the newest one, if there is one
-    beside    whether the program changes nothing between two steps, see saving.Saver
-    strict    whether hidden state is an error instead of a warning, see hidden/checks.py
+    logical   number of logical workers; more ranks than this are of no use
+    seed      the seed of the samples' order and of all generators
+    owners    returns the ranks of the workers in each step; evaluations count as steps
+    members   member numbers by rank, which stay the same when others die; None means the ranks
+    membership  lets other workers join and this rank leave; None means a fixed group
+    watchdog  seconds that the others wait for a rank that hangs, see watchdog.py; 0 means no limit
+    reporter  reports the progress
+    policy    the checkpoint policy; the loop resumes from the newest checkpoint, if there is one
+    beside    True if the program changes nothing between two steps, see saving.Saver
+    strict    True to make hidden state an error instead of a warning, see hidden/checks.py
     audit     the fraction of shares that another rank computes again, see audit.py
-    audit_action  what follows if an audit finds that committed steps may be wrong. "rollback":
-              continue from a checkpoint before them, and stop if there is none; "continue"; "stop"
+    audit_action  the action if an audit finds that committed steps may be wrong. "rollback":
+              continue from an earlier checkpoint, and stop if there is none; "continue"; "stop"
 
     The final state depends on the program, the data, seed, batch and logical.
     """
@@ -126,25 +126,25 @@ class Loop:
             self.group.audit = Audit(rate, action, seed, self.reporter.found)
         if membership:
             membership.begin(lambda *new: change.rehearse(self.framework, self.group, *new))
-        self._observer: Observer | None = None  # while this rank, which is new, catches up
+        self._observer: Observer | None = None  # while this joining rank catches up
         self._writers: CheckpointWriters | None = None
-        self._arrival: Arrival | None = None  # until the state that has come is loaded
+        self._arrival: Arrival | None = None  # until the received state is loaded
         self._past = EvaluationHistory()
         self._policy, self._beside = policy, beside
         self._constants = {"batch": batch, "logical": logical, "seed": seed}
         self._audits = {"audits of a million shares": round(rate * 1e6), "audit_action": action}
         watch.watchdog.observe(comm)
-        # What all ranks agree on is numbered: the training steps, the evaluations between them, and
-        # before all of these the admission, unless the rank is alone and stays so.
+        # The number of the next operation of all ranks. Training steps, evaluations and the
+        # admission at the start count. A rank that is and stays alone has no admission.
         self._number = 0 if comm.size == 1 and not membership else -1
-        self._next = 0  # training step
+        self._next = 0  # next training step
         self._planned = 0  # training steps of all calls of `steps`
-        self._passes = 0  # which earlier calls of `steps` have begun
-        self._call = -1  # of `steps`, which is under way
+        self._passes = 0  # passes of the earlier calls of `steps`
+        self._call = -1  # number of the current call of `steps`
         self._stops = self._first_left = False
-        self._numbers: dict[str, int | str | None] = {}  # which all ranks have to agree on
-        self._resumed: State | None = None  # of a checkpoint, to be loaded after the admission
-        self._checkpoint = ""  # which one that was
+        self._numbers: dict[str, int | str | None] = {}  # settings that must be equal on all ranks
+        self._resumed: State | None = None  # from a checkpoint; loaded after the admission
+        self._checkpoint = ""  # the name of that checkpoint
         recording = find_recording()
         self.recorder = Recorder(recording, self.group.member) if recording else None
 
@@ -157,18 +157,18 @@ class Loop:
         loader_workers: int = 0,
         collate: Collate | None = None,
     ) -> Iterator[ElasticStep]:
-        """The steps of so many passes over the data, each to be iterated over to its end. Without
-        `passes` it is one pass. A later call goes on with other seeds.
+        """Yield the steps of `passes` passes over the data (default: 1). The caller iterates over
+        each step to its end. A later call continues with other seeds.
 
-        steps           instead of passes; a stream needs it
+        steps           number of steps, instead of passes; required for a stream
         loader_workers  processes that read ahead for each rank; they do not change the result
-        collate         makes a batch of a share's samples; None: as the framework does
+        collate         makes a batch from a share's samples; None means the framework's function
         """
         sampler = Sampler(
             count_samples(data), self.batch, self.logical, self.seed, self._planned, self._passes
         )
         number = count_steps(sampler, passes, steps)
-        if not self._numbers:  # of the first call
+        if not self._numbers:  # this is the first call
             counts = {"len(data)": sampler.samples, "steps": number}
             self._numbers = {**counts, **self._constants, **self._audits}
         framework = self.framework
@@ -176,7 +176,7 @@ class Loop:
         self.checks.begin(data, collate, sys._getframe(1))
         if self.recorder:
             self.recorder.look_at(self.checks.roots)
-            loader_workers = 0  # so that the data set is in this process
+            loader_workers = 0  # keep the data set in this process
         begin = self._planned
         self._planned += number
         self._resume()
@@ -198,8 +198,8 @@ class Loop:
             yield from self._run_call(load, begin, span)
         finally:
             self.checks.end()
-        # What the program draws before the next call is the same on all ranks, and on those that
-        # have passed this call by.
+        # Seed the generators, so that the program's random numbers before the next call are the
+        # same on all ranks, including those that have skipped this call.
         self.framework.seed(share_seed(self.seed, span.stop, self.logical + 1))
         if self.recorder and self._next >= self.recorder.steps:
             raise SystemExit(0)
@@ -218,7 +218,7 @@ class Loop:
         self._past.enter(self._next if self._call == 0 else None)
         try:
             while self._next < span.stop:
-                if not self._observer:  # whose steps are as long as the others'
+                if not self._observer:  # an observed step takes as long as the other ranks' steps
                     self.group.watch.watchdog.begin_step()
                 step = ElasticStep(self, self._next, loader, span.stop)
                 yield step
@@ -255,8 +255,8 @@ class Loop:
             loader.close()
 
     def _record(self, number: int) -> None:
-        """Write down what the step has come to, for `ddl elastic verify`, which ends the program
-        after some steps."""
+        """Record the step's result for `ddl elastic verify`. Stop after the number of steps that it
+        has requested."""
         assert self.recorder
         self.recorder.committed(number, self.framework, self.checks.threads)
         self.recorder.strike(number, self.group)
@@ -264,22 +264,22 @@ class Loop:
             self.stop()
 
     def _report_hidden(self, text: str) -> None:
-        """Warn of hidden state. Raises RuntimeError if the job is strict."""
+        """Log a warning about hidden state. Raises RuntimeError if the job is strict."""
         if self._strict:
             raise RuntimeError(text)
         if self.is_writer:
             _log.warning(text)
 
     def _settle(self, audit: Audit, begin: int) -> bool:
-        """An audit has found a worker that computes wrongly. Return True if the job goes back to a
-        checkpoint. Raises AuditError if it stops."""
+        """Continue after an audit has found a worker that computes wrongly. Return True if the job
+        goes back to a checkpoint. Raises AuditError if it stops."""
         group, saver, first = self.group, self.group.saver, audit.first or 0
         for rank in range(group.comm.size):
             if rank not in group.whole:
                 group.comm.expel(rank, "it has joined while the results may have been wrong")
 
         def wait() -> None:
-            for _ in range(2):  # the first vote may let a rank write a manifest
+            for _ in range(2):  # after the first vote, a rank may write a manifest
                 if saver:
                     saver.wait()
                 self._finish()
@@ -299,7 +299,7 @@ class Loop:
         return found is not None
 
     def stop(self) -> None:
-        """The present step is the last one. All ranks call this in the same step."""
+        """End the training after the current step. All ranks call this in the same step."""
         self._stops = True
 
     def map(
@@ -311,12 +311,11 @@ class Loop:
         loader_workers: int = 0,
         collate: Collate | None = None,
     ) -> evaluation.Table:
-        """Evaluate: function(batch) gives one or several numbers for each batch of the data.
+        """Call function(batch), which returns one or several numbers, for each batch of the data.
 
-        Returns a row of float64 for each batch, in the order of the data, on all ranks. The ranks
-        share the batches; those of a rank that dies are evaluated by the others. All ranks call
-        this, between two steps. The function is called without gradients and with the model in
-        evaluation mode.
+        Return a float64 array with one row for each batch, in the order of the data, on all ranks.
+        The ranks share the batches; if a rank dies, the others evaluate its batches. All ranks call
+        this between two steps. The function runs without gradients and in evaluation mode.
         """
         if self._arrival:
             return self._past.take()
@@ -346,29 +345,29 @@ class Loop:
 
     @property
     def loss(self) -> float:
-        """Of the last committed step, over the whole batch: on all ranks the same."""
+        """The loss of the last committed step over the whole batch, equal on all ranks."""
         return self.framework.loss
 
     def hash(self) -> str:
-        """The SHA-256 of the state as it is now: the model's, the optimizer's, and what else is in
-        checkpoints. After the last step it is that of the final state, as a report has it."""
+        """Return the SHA-256 of the current state: the model, the optimizer, and all else that
+        checkpoints contain. After the last step it is the digest that reports show."""
         return digest(self.framework.state())
 
     @property
     def is_writer(self) -> bool:
-        """Whether this rank is the one that writes files and messages. If it dies, another is."""
+        """True on the rank that writes files and messages. If that rank dies, another one does."""
         is_first = self.group.comm.rank == 0 and not self.group.writer_is_done
         return is_first and not self.is_new and not self._arrival
 
     def log(self, text: str = "", **numbers: float) -> None:
-        """Show a line, and numbers by name, once for all ranks."""
+        """Log a line of text and named numbers, once for all ranks."""
         if self.is_writer:
             shown = [f"{name} {number:.6g}" for name, number in numbers.items()]
             self.reporter.line("  ".join([text, *shown] if text else shown))
 
     def close(self) -> None:
-        """Leave the other ranks."""
-        with suppress(OSError):  # the coordinator is gone
+        """Send the remaining lines, and close the comm and the membership."""
+        with suppress(OSError):  # the coordinator has exited
             self.reporter.flush()
         self.group.watch.close()
         self.group.comm.close()
@@ -378,8 +377,8 @@ class Loop:
     # ---- checkpoints ----
 
     def _resume(self) -> None:
-        """Before the first step: go on from the newest checkpoint. A newcomer gets the state from
-        the others."""
+        """Find the newest checkpoint, to resume from it before the first step. A joining worker
+        receives the state from the other ranks instead."""
         if self._policy is None or self.group.saver:
             return
         audit = self.group.audit
@@ -402,9 +401,10 @@ class Loop:
             self.log(f"resumed after {manifest.steps} steps")
 
     def _begin_resumed(self, begin: int, span: range) -> None:
-        """A call of `steps` begins, before step `begin`. What the program does between calls that
-        are over, as stepping a schedule, is part of the checkpoint's state already, except what it
-        does after the last of them if the checkpoint was written at the end of that call."""
+        """Load the checkpoint when a call of `steps` begins, even if that call is already finished.
+        This undoes the changes of the program between finished calls, such as schedule steps,
+        because the checkpoint contains them. It keeps those that the checkpoint, written at the end
+        of the last call, lacks."""
         if self._resumed is None:
             return
         if not span:
@@ -415,32 +415,32 @@ class Loop:
             self.load_resumed()
 
     def save_initial_state(self) -> None:
-        """Write a checkpoint before the first step of a job with audits: it may go back to it."""
+        """Write the checkpoint before the first step to which a job with audits may go back."""
         if self.group.audit and self._writers and self._number == self._next == 0 == self._call:
             self._writers.boundary(0, is_behind=False)
 
     def load_resumed(self) -> None:
-        """The admission is over, which is about the initial state."""
+        """Load the checkpoint after the admission, which compares the initial states."""
         if self._resumed is not None:
             self.framework.load(self._resumed)
             self._resumed = None
 
-    # ---- what all ranks agree on ----
+    # ---- operations of all ranks ----
 
     @property
     def awaits_admission(self) -> bool:
-        """Whether the ranks have not compared yet what they compute."""
+        """True if the ranks have not yet compared their reference shares."""
         return self._number < 0 or self.is_new
 
     @property
     def is_new(self) -> bool:
-        """Whether this rank is about to join others."""
+        """True if this rank is about to join a running job."""
         return self.group.membership is not None and self.group.membership.is_new
 
     def admit(self, reference: Share) -> Recovery | None:
-        """Go on with the ranks that have computed the same reference share. Raises AdmissionError
-        on the others."""
-        self.framework.begin(0)  # the buffers are as they were
+        """Continue with the ranks that computed the same reference share. Raises AdmissionError on
+        the other ranks. Return the recovery from deaths."""
+        self.framework.begin(0)  # restore the buffers
         member, numbers = self.group.member, self._numbers
         candidate = admission.describe(member, self.framework, reference, numbers, self._checkpoint)
         if self.is_new:
@@ -456,8 +456,8 @@ class Loop:
         return step.deaths
 
     def agree(self, compute: Callable[[int], Share], empty: list[Array], op: str) -> list[Array]:
-        """The sum or average of compute(worker) over all logical workers, after a training step, in
-        the given arrays."""
+        """Return the sum or average of compute(worker) over all logical workers, in the given
+        arrays. It is called between training steps."""
         step = self.new_step(PlainArrays(empty, op), f"an evaluation before step {self._next}")
         self._complete(step, compute)
         self.reporter.recovered(step.recovery, max(0, self._next - 1))
@@ -465,8 +465,8 @@ class Loop:
         return empty
 
     def _finish(self, told: bool = False) -> bool:
-        """Wait until every rank has committed the last step. A rank that left earlier could not
-        tell the others, after a death, that it had. Returns whether one that has shares tells."""
+        """Wait until every rank has committed the last step, because a rank that left earlier could
+        not report this after a death. Return True if a rank with shares has passed True."""
         found = np.zeros(1)
         step = self.new_step(PlainArrays([found], "sum"))
         self._complete(step, lambda _: [np.array([float(told)])])
@@ -474,8 +474,8 @@ class Loop:
         return bool(found[0])
 
     def _end(self) -> None:
-        """Of a call of `steps`. Who has left alive before the last of these votes has failed, in
-        what its program does after a step: it is not the writer that has come to the end."""
+        """End a call of `steps`. If rank 0 left without having died before the last vote, its
+        program has failed after a step, so it does not count as a writer that has finished."""
         self._finish()
         if self._writers:
             self._writers.save_last(self._next)
@@ -484,7 +484,7 @@ class Loop:
         self.group.writer_is_done = self._first_left
 
     def _come(self) -> None:
-        """Note that this rank's program takes part from now on, if it has not yet."""
+        """Stop observing: from now on this rank's program takes part in the operations."""
         if self._observer:
             if self._observer.take(self._number):
                 raise RuntimeError(
@@ -494,16 +494,16 @@ class Loop:
             self._observer = None
 
     def has_missed(self, call: int) -> bool:
-        """Whether this rank was not there yet when the others were in this call of `steps`."""
+        """Return True if this rank had not joined yet when the others ran this call of `steps`."""
         return self._arrival is not None and self._arrival.call > call
 
     def arrives(self, stop: int) -> bool:
-        """Whether this rank goes on with a step before this one, of the present call."""
+        """Return True if this rank takes part in a step before `stop` of the current call."""
         return not self.has_missed(self._call) and self._next < stop
 
     def arrive(self) -> None:
-        """Load the state that has come: from now on the program is where the others were then.
-        Raises NotAdmitted if the state is not one of this rank's model."""
+        """Load the received state, which moves the program to the other ranks' position at that
+        time. Raises NotAdmitted if the state does not fit this rank's model."""
         if not self._arrival:
             return
         try:
@@ -517,8 +517,8 @@ class Loop:
         self._arrival = None
 
     def replay(self) -> bool:
-        """The result of a training step that this rank has observed is the framework's. False if
-        the rank is to take part in it."""
+        """Copy the result of an observed training step to the framework. Return False if there is
+        none, so that this rank must take part in the step."""
         kept = self._observer and self._observer.take(self._number)
         if not kept:
             self._observer = None
@@ -539,15 +539,15 @@ class Loop:
         return Step(self.group, self._number, summed, name, **options)
 
     def advance(self, step: Step | None, trained: bool = False) -> None:
-        """The step is agreed on. What follows has the owners that it is to have. `step`: None for
-        one that this rank has observed."""
+        """Continue after a committed step, and set the owners of the next one. `step` is None if
+        this rank has only observed it."""
         self._number += 1
         self._next += trained
         if step and not step.behind:
             self.share_out(self._number)
 
     def share_out(self, number: int) -> None:
-        """Who computes what in the step of this number."""
+        """Assign the logical workers to ranks for the step of this number."""
         self.group.owners = tuple(self._map(number))
 
     def _map(self, number: int) -> Sequence[int]:
@@ -561,16 +561,16 @@ class Loop:
 
     @property
     def position(self) -> dict[str, int]:
-        """Where the job is, between two steps."""
+        """The position of the job between two steps."""
         return {"number": self._number, "next": self._next, "call": self._call}
 
     @property
     def past(self) -> Sequence[Table]:
-        """What was evaluated, as far as a newcomer's program asks for it."""
+        """The tables of the evaluations that a joining worker's program requests."""
         return self._past.tables
 
     def _owned(self, step: int) -> Collection[int]:
-        """The logical workers of this rank in a training step, by the present map."""
+        """Return this rank's logical workers in a training step, by the current owners."""
         number, own, audit = (
             self._number + step - self._next,
             self.group.comm.rank,
@@ -583,26 +583,26 @@ class Loop:
 
 
 class ElasticStep:
-    """One step, as the loop's user sees it: iterating gives this process's shares, as batches."""
+    """One step of a loop. Iterating over it yields the batches of this process's shares."""
 
     def __init__(self, loop: Loop, number: int, loader: Loader, stop: int) -> None:
-        self.number = number  # from 0 on, over all passes
-        self._stop = stop  # the first step behind the present call
-        self.worker = -1  # the logical worker whose share is the last one that was yielded
+        self.number = number  # counted from 0, over all passes
+        self._stop = stop  # the first step after the current call
+        self.worker = -1  # the logical worker of the batch that was yielded last
         self.is_agreed = False
         self._loop, self._loader = loop, loader
         self._step: Step | None = None
         self._admission: Recovery | None = None
-        self._computed: Share | None = []  # of the last share; None: not yet
+        self._computed: Share | None = []  # the last share; None until it is computed
 
     @property
     def is_behind(self) -> bool:
-        """Whether this rank has not seen the end of the step's vote."""
+        """True if this rank has not seen the end of the step's vote."""
         return self._step is not None and self._step.behind
 
     @property
     def recovery(self) -> Recovery | None:
-        """What deaths during this step have cost, if there were any."""
+        """The cost of deaths in this step, or None if there were none."""
         found = self._step.recovery if self._step else None
         return replace(found, step=self.number) if found else self._admission
 
@@ -636,15 +636,15 @@ class ElasticStep:
                     loop.reporter.computed(time.monotonic() - began)
         if loop.group.saver:
             loop.group.saver.wait_for_copy()
-        # What an optimizer or a schedule draws is the same on all ranks.
+        # Make the random numbers of an optimizer or a schedule the same on all ranks.
         framework.seed(share_seed(loop.seed, self.number, loop.logical))
         framework.apply()
         loop.advance(self._step, trained=True)
         self.is_agreed = True
 
     def _reference(self) -> Iterator[Any]:
-        """Yields the batch by which ranks are admitted, twice: the same share has the same bits,
-        unless the program keeps something from the first time."""
+        """Yield the reference batch for the admission twice. Both shares have the same bits unless
+        the program keeps state from the first time."""
         loop = self._loop
         yield from self._share(0, lambda: self._loader.read(0, 0))
         first, marks = self._digest(), loop.checks.marks()
@@ -654,12 +654,12 @@ class ElasticStep:
             loop.checks.differs(marks)
 
     def _digest(self) -> ShareDigest:
-        """Return the digest of the share that was computed last."""
+        """Return the digest of the last computed share."""
         return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
 
     def _pass_by(self) -> None:
-        """Of a call that is over, or about to be. What the program does with these numbers is
-        undone when the state that has come is loaded."""
+        """Skip a step of a call that this rank has missed. The program computes with filler values,
+        and loading the received state undoes their effect."""
         framework = self._loop.framework
         for array in framework.result():
             array.fill(1)
@@ -667,7 +667,7 @@ class ElasticStep:
         self.is_agreed = True
 
     def _begin(self) -> None:
-        """A newcomer begins where the others are."""
+        """Move a joining worker to the other ranks' position, and begin the step."""
         loop = self._loop
         loop.arrive()
         if self.number != loop.position["next"]:
@@ -675,7 +675,7 @@ class ElasticStep:
             self._loader.seek(self.number)
 
     def _share(self, worker: int, read: Callable[[], Any]) -> Iterator[Any]:
-        """Yields the batch of a worker's share, and expects that it is computed."""
+        """Yield the batch of a worker's share. Raises RuntimeError if it was not computed."""
         loop, framework = self._loop, self._loop.framework
         recorder = loop.recorder if self._step else None
         if recorder:
@@ -694,21 +694,21 @@ class ElasticStep:
             )
 
     def backward(self, loss: Any, weight: Any = 1.0) -> None:
-        """Instead of loss.backward(): compute the gradients of this share.
+        """Compute the gradients of this share. Replaces loss.backward().
 
-        weight  if the loss is a sum, of how many: the step's gradients are those of the sum of all
-                losses, divided by the sum of all weights. Without weights it is the mean of means.
+        weight  the number of terms if the loss is a sum. The gradients of all shares are then added
+                and divided by the sum of all weights. Without weights they are averaged.
         """
         self._compute(lambda ready: self._loop.framework.backward(loss, ready, weight))
 
     def run(self, batch: Any) -> None:
-        """Compute this share where the user has no loop."""
+        """Compute this share in a job without a custom loop."""
         self._compute(lambda ready: self._loop.framework.run(batch, ready))
 
     def _compute(self, compute: Callable[[Ready | None], Share]) -> None:
         if self._computed is not None:
             raise RuntimeError("step.backward() is called once for each batch of the step")
-        if self._step is None:  # the share by which ranks are admitted
+        if self._step is None:  # the reference share of the admission
             self._computed = compute(None)
             return
         step, framework, recorder = self._step, self._loop.framework, self._loop.recorder

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A newcomer from the switch on, until it has caught up with the others.
+"""The part of a joining worker from the switch until it has caught up with the other ranks.
 
-A thread takes part in the others' training steps, without shares, and keeps the results. Meanwhile
-the state comes as it was at the switch (transfer.py), and the program loads it. Then the program
-does one step after the other, as a rank without shares does, with the kept results in place of
-sums. Once only few are left the thread ends, and after these the program takes part itself. In its
-first vote the others learn that it is there, and from then on it has shares.
+A thread takes part in the other ranks' training steps, without shares, and keeps the results.
+Meanwhile the program receives and loads the state of the time of the switch (transfer.py). Then it
+repeats the steps like a rank without shares, with the kept results in place of sums. When only few
+results are left, the thread ends, and afterwards the program itself takes part. Its first vote
+reports this to the other ranks, and from then on the rank has shares.
 
-If too many results are kept, the thread ends as well: the others wait in the next step until the
-program is there. So do they before anything else than a training step.
+The thread also ends if too many results are kept. The other ranks then wait in the next step until
+the program takes part. They also wait for it before any operation except a training step.
 
-A death during this is recovered from as every other, by the thread. If the state was not there yet,
-the others send it anew.
+The thread handles the recovery from deaths. If the state has not arrived yet, the other ranks send
+it again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ddl_elastic.frameworks.protocol import Array, Framework, Share, State
 from ddl_elastic.step.step import Phase, RankGroup, Step
 from ddl_elastic.step.transfer import Receiver
 
-MOST = 4  # results that are kept before the others wait
-FEW = 1  # that are left when the thread ends
-READY = 2  # sets of arrays whose memory is there before the switch
+MOST = 4  # maximum number of kept results; then the other ranks wait
+FEW = 1  # maximum number of kept results at the end of the thread
+READY = 2  # sets of arrays that are allocated before the switch
 
 
 class InPerson(Exception):
-    """The program itself has to take part in this step."""
+    """Error: the program itself must take part in this step."""
 
 
 @dataclass
 class Kept:
-    """The arrays of one result; see framework.Summed."""
+    """The arrays of one result as a protocol.Summed."""
 
     arrays: Share
     own_ops: Sequence[str]
@@ -54,11 +54,11 @@ class Kept:
         return self.own_ops
 
     def free(self, share: Share) -> None:
-        """It has none."""
+        """Do nothing: an observed step has no shares."""
 
 
 class Results:
-    """Memory for kept results."""
+    """A pool of memory for kept results."""
 
     def __init__(self, framework: Framework) -> None:
         self._like, self._ops = [*framework.result()], list(framework.ops())
@@ -80,9 +80,9 @@ class Results:
 
 
 class Observer:
-    """Of a rank whose comm is the group's since the switch.
+    """The observer of a rank that has switched to the group's comm.
 
-    number     of the step that the others are in, or about to be
+    number     the number of the other ranks' current or next step
     share_out  sets the owners of the step of a number
     """
 
@@ -100,7 +100,7 @@ class Observer:
         self._kept: deque[tuple[int, Kept]] = deque()
         self._has_state = self._has_ended = False
         self._error: BaseException | None = None
-        self._source = group.comm, group.whole  # where the state comes from
+        self._source = group.comm, group.whole  # the ranks that send the state
         group.observes = True
         self._start()
 
@@ -123,7 +123,7 @@ class Observer:
             self._changed.notify_all()
 
     def _take_part(self) -> bool:
-        """In one step. Whether this rank still observes."""
+        """Take part in one step. Return True if this rank still observes."""
         self._group.watch.watchdog.begin_step()
         kept = self._results.take()
         step = ObservedStep(self, self._group, self._number, kept)
@@ -142,14 +142,14 @@ class Observer:
             return len(self._kept) >= MOST or (self._has_state and len(self._kept) <= FEW)
 
     def is_whole(self) -> bool:
-        """For a recovery. If not, what has come of the state is void."""
+        """Return True if the state was received. Otherwise drop the kept results."""
         with self._changed:
             if not self._has_state:
                 self._kept.clear()
             return self._has_state
 
     def recovered(self) -> None:
-        """The group has another comm."""
+        """Record the group's new comm after a recovery."""
         with self._changed:
             self._source = self._group.comm, self._group.whole
             self._changed.notify_all()
@@ -157,30 +157,30 @@ class Observer:
     # ---- the program ----
 
     def receive(self) -> tuple[State, dict[str, Any]]:
-        """The state, and where the job was then."""
+        """Receive the state and the job's position at the time of the switch."""
         while True:
             comm, whole = self._source
             with suppress(DdlError):
                 found = self._receiver.receive(comm, whole)
                 with self._changed:
-                    if comm.error is None:  # else the thread may have told that it is not there
+                    if comm.error is None:  # else the thread may have reported that it is missing
                         self._has_state = True
                         return found
             self._wait_for_other(comm)
 
     def _wait_for_other(self, comm: Comm) -> None:
-        """Comm, since this one is dead."""
+        """Wait until the group has another comm than this one, which is dead."""
         with self._changed:
             while self._source[0] is comm:
                 if self._error:
                     raise self._error
                 if self._has_ended:
-                    self._group.is_awaited = False  # that was in a step of the dead comm
+                    self._group.is_awaited = False  # they waited in a step of the dead comm
                     self._start()
                 self._changed.wait()
 
     def take(self, number: int) -> Kept | None:
-        """The result of a step; None if the program has to take part in it."""
+        """Return the result of a step, or None if the program must take part in it."""
         with self._changed:
             while True:
                 while self._kept and self._kept[0][0] < number:
@@ -194,7 +194,7 @@ class Observer:
             raise self._error
         self._group.observes = False
         if self._group.member in self._group.observing:
-            self._group.sends_at = None  # that was for those who had the state
+            self._group.sends_at = None  # only ranks that have the state send it
         if number != self._number:
             raise RuntimeError(
                 f"this process is in step {number}, and the others are in {self._number}"
@@ -202,12 +202,12 @@ class Observer:
         return None
 
     def free(self, kept: Kept) -> None:
-        """It is not needed any more."""
+        """Return the memory of a result to the pool."""
         self._results.free(kept)
 
 
 class ObservedStep(Step):
-    """One that is a rank's thread's, which has no shares."""
+    """A step in which a rank's thread takes part without shares."""
 
     def __init__(self, observer: Observer, group: RankGroup, number: int, kept: Kept) -> None:
         super().__init__(group, number, kept, f"step {number}, observed", trains=True)

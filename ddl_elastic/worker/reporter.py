@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker tells its coordinator while it trains. It never waits for it."""
+"""The reports of a worker to its coordinator. Training steps do not wait for the coordinator."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from ddl_elastic.step.audit import AuditFinding
 from ddl_elastic.step.step import Recovery
 
 REPORT_EVERY = 0.1  # seconds
-REPORTS = 1000  # in a second, of all members together
-LINES = 1000  # that wait for a coordinator that does not keep up, the newest ones
+REPORTS = 1000  # maximum per second, of all members together
+LINES = 1000  # maximum number of waiting lines; older ones are dropped
 
 _log = logging.getLogger("ddl_elastic")
 
 
 class Reporter:
-    """On the channel to the coordinator; without one it tells nobody. `traces`: the folder for what
-    becomes the timeline."""
+    """The sender of a worker's reports. Without a channel it only logs. `traces` is the folder for
+    the timeline's data."""
 
     def __init__(self, channel: Channel | None = None, traces: Path | None = None) -> None:
         self._channel, self._traces = channel, traces
-        self._jobs = 0  # that are done
-        self._reported = 0.0  # when it was told last
-        self._lines: deque[str] = deque()  # to be shown
-        self._dropped = 0  # lines, of those before
+        self._jobs = 0  # number of finished jobs
+        self._reported = 0.0  # time of the last progress report
+        self._lines: deque[str] = deque()  # lines to be shown
+        self._dropped = 0  # number of dropped lines before the first one
         self._shares, self._busy = 0, 0.0
-        self._audited = 0  # shares, which are not among the others
-        self.recomputed = 0  # shares of the dead, by all ranks together
+        self._audited = 0  # shares computed for audits, not counted in `_shares`
+        self.recomputed = 0  # shares of dead ranks, recomputed by all ranks together
 
     def begin(self, steps: int, batch: int, logical: int, watchdog: float) -> None:
-        """So many steps are to come."""
+        """Report that a job of this many steps begins."""
         if self._channel:
             told = {"steps": steps, "batch": batch, "logical": logical}
             self._channel.send("begin", **told, watchdog=float(watchdog))
 
     def computed(self, seconds: float) -> None:
-        """A share."""
+        """Count a computed share and its duration."""
         self._shares += 1
         self._busy += seconds
 
@@ -56,7 +56,7 @@ class Reporter:
         self._audited += 1
 
     def found(self, finding: AuditFinding) -> None:
-        """Send what an audit has found; waits for the coordinator."""
+        """Send the finding of an audit. This waits for the coordinator."""
         if self._channel:
             with suppress(OSError):
                 self._channel.send("audit", **{**asdict(finding), "members": [*finding.members]})
@@ -64,18 +64,18 @@ class Reporter:
             _log.error(finding.text)
 
     def stopped(self, step: int, first: int, text: str) -> None:
-        """Send that the job stops after this step, since results may be wrong."""
+        """Report that the job stops after this step because results may be wrong."""
         self.found(AuditFinding(step, -1, [], "", first, True, text))
 
     def rolled_back(self, step: int, first: int, text: str) -> None:
-        """Send that the job has gone back to this step, since the results may have been wrong since
-        the step `first`."""
+        """Report that the job has gone back to this step because results may have been wrong from
+        step `first` on."""
         if self._channel:
             with suppress(OSError):
                 self._channel.send("rollback", step=step, first=first, text=text)
 
     def recovered(self, recovery: Recovery | None, step: int) -> None:
-        """What deaths have cost, if there were any."""
+        """Report the cost of deaths, if there were any."""
         if not recovery:
             return
         self.recomputed += recovery.adopted
@@ -83,7 +83,7 @@ class Reporter:
             self._channel.offer("recovered", **{**vars(recovery), "step": step})
 
     def committed(self, step: int, loss: float, members: int = 1) -> None:
-        """A step; it is told not too often, and not if the coordinator does not keep up."""
+        """Report a committed step, at a limited rate, and only if the coordinator keeps up."""
         if not self._channel:
             return
         now = time.monotonic()
@@ -93,21 +93,22 @@ class Reporter:
             self._offer_lines()
 
     def admitted(self, bits: dict[str, Any]) -> None:
-        """What the first worker has computed: others have to compute the same. All tell it, so that
-        it is known as long as one of them lives."""
+        """Report the reference fingerprint that joining workers must match. Every worker sends it,
+        so that the coordinator knows it as long as one worker lives."""
         if self._channel:
             self._channel.send("admitted", bits=bits)
 
     def switched(
         self, plan: int, step: int, seconds: float, members: Sequence[int], died: Sequence[int]
     ) -> None:
-        """The group has changed before this step; `died`: meanwhile. The others waited so long."""
+        """Report a change of the group before this step. The ranks waited `seconds` for it, and the
+        members `died` died in it."""
         if self._channel:
             told = {"plan": plan, "step": step, "seconds": seconds, "members": list(members)}
             self._channel.send("switched", **told, died=list(died))
 
     def line(self, text: str) -> None:
-        """What the program wants to have shown."""
+        """Show a line of the program's output."""
         if not self._channel:
             _log.info(text)
             return
@@ -118,15 +119,14 @@ class Reporter:
             self._dropped += 1
 
     def flush(self) -> None:
-        """All lines; waits for the coordinator. Raises OSError if it is gone."""
+        """Send all lines. This waits for the coordinator. Raises OSError if it has exited."""
         while self._channel and self._lines:
             self._channel.send("line", text=self._next_line())
             self._lines.popleft()
             self._dropped = 0
 
     def _offer_lines(self) -> None:
-        """Those that are not told yet, as far as the coordinator takes them: a pager may hold it
-        up, and no step waits for that."""
+        """Offer the unsent lines to the coordinator, which a pager may block, without waiting."""
         while self._channel and self._lines and self._channel.offer("line", text=self._next_line()):
             self._lines.popleft()
             self._dropped = 0
@@ -136,7 +136,7 @@ class Reporter:
         return lost + self._lines[0]
 
     def done(self, steps: int, framework: Framework, comm: Comm) -> None:
-        """All of the steps."""
+        """Report that all steps are done, with the final loss and digests."""
         if self._traces:
             timeline.save(self._traces, comm, self._jobs)
         self._jobs += 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actions after an audit has found that committed steps may be wrong.
 
-The worker that computes wrongly is expelled by then. Before the first step in which it may have
-been wrong, all states are right, and so are their checkpoints. A job with audits has one of its
-initial state, so that there always is one.
+The worker that computes wrongly has been expelled by then. All states before the first step in
+which it may have been wrong are correct, and so are their checkpoints. A job with audits writes a
+checkpoint of its initial state, so that a correct one always exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddl_elastic.storage import checkpoint
 from ddl_elastic.storage.checkpoint import DamagedCheckpoint, Storage
 from ddl_elastic.storage.saving import Saver
 
-# compute(worker) summed over all logical workers, in arrays like the given ones.
+# Returns the sum of compute(worker) over all logical workers, in arrays like the given ones.
 Agree = Callable[[Callable[[int], Share], list[Array], str], list[Array]]
 
 
@@ -29,7 +29,7 @@ NONE = -1  # the steps of a checkpoint that does not exist
 
 @dataclass(frozen=True)
 class Return:
-    """The job continues with step `step`, in this state."""
+    """A return of the job to step `step`, with its state."""
 
     step: int
     state: State
@@ -44,15 +44,15 @@ def settle(
     wait: Callable[[], object],
     agree: Agree,
 ) -> tuple[Return | None, str]:
-    """Find out how the job continues, and a line about it. All ranks call it after the same step,
-    and learn the same. Raises AuditError if the job stops.
+    """Decide how the job continues. Return a Return or None, and a line for the log. All ranks call
+    it after the same step and get the same result. Raises AuditError if the job stops.
 
-    following  the step that follows
-    begin      the first step of the present call of Loop.steps, before which a program cannot go
-    wait       returns when no rank writes a checkpoint
+    following  the next step
+    begin      the first step of the current call of Loop.steps; the program cannot go back further
+    wait       waits until no rank writes a checkpoint
     """
     assert audit.first is not None
-    # The last step was computed again without the worker.
+    # The last step has been computed again without the wrong worker.
     first, last = audit.first, following - 2
     doubt = f"the results of steps {first} to {last} may be wrong" if first <= last else ""
     if doubt and audit.action == "continue":
@@ -84,11 +84,11 @@ def settle(
 
 
 def newest_before(storage: Storage, first: int, start: int | None) -> int:
-    """Return the steps of the newest checkpoint that was written while all workers were right, or
-    NONE. Remove newer ones: a part of them may be wrong.
+    """Return the number of steps of the newest checkpoint that is certainly correct, or NONE.
+    Remove newer checkpoints, because parts of them may be wrong.
 
-    first  the first step since which a worker may have been wrong
-    start  the step in which the job has begun, from a checkpoint if it is not 0
+    first  the first step in which a worker may have been wrong
+    start  the step in which the job began; from a checkpoint if it is not 0
     """
     for name in checkpoint.manifests(storage):
         steps = checkpoint.steps_of(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker of `Job.train`: joins the others, trains, and sends the final state."""
+"""A worker of `Job.train`. It joins the other workers, trains, and sends the final state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddl_elastic.worker.reporter import Reporter
 
 @dataclass(frozen=True)
 class Constants:
-    """What the final state depends on, besides the program and its data. Fixed for life."""
+    """The job's settings on which the final state depends. They never change."""
 
     batch: int
     logical: int
@@ -42,9 +42,9 @@ def work(
     policy: Policy | None,
     audit: tuple[float, str],
 ) -> None:
-    """A worker's whole life. Errors of the program are told to the coordinator.
+    """Run a worker from start to end. Report errors of the program to the coordinator.
 
-    data: what Loop.steps is to be called with
+    data  the keyword arguments for Loop.steps
     """
     environment.collect_traces(traces)
     try:
@@ -75,7 +75,7 @@ def work(
 
 
 def train(loop: Loop, data: dict[str, Any]) -> None:
-    """All steps, where the user has no loop, of what Loop.steps is to be called with."""
+    """Train all steps of a job without a custom loop. `data` are arguments for Loop.steps."""
     for step in loop.steps(**data):
         for batch in step:
             step.run(batch)
@@ -89,7 +89,7 @@ def tell_failure(channel: Channel, error: Exception) -> None:
 
 
 def send_state(framework: Framework, channel: Channel) -> None:
-    """As messages, which coordinator.receive_state reads."""
+    """Send the state as messages for coordinator.receive_state."""
     for name, tensor in framework.state().items():
         data = tensor.data.data
         shape = list(tensor.shape)
