@@ -30,6 +30,7 @@ def register() -> None:
             serving.open_gloo_requests(dist)
             _open_init_process_group(dist, serving.is_for_ddl)
             _open_destroy_process_group(dist)
+            _open_shrink_group(dist)
     except Exception:
         logging.getLogger("ddl_torch").exception("the backend ddl is not available")
 
@@ -84,6 +85,26 @@ def _open_destroy_process_group(dist: Any) -> None:
             switches.left("torch.distributed")
 
     dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
+
+
+def _open_shrink_group(dist: Any) -> None:
+    """Make dist.shrink_group, which destroys the default group and makes another one, keep what the
+    creation of the default group has begun."""
+    original = getattr(dist, "shrink_group", None)  # since PyTorch 2.10
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def shrink_group(*given: Any, **options: Any) -> Any:
+        group = original(*given, **options)
+        if group is dist.group.WORLD and is_ddl(group):
+            from ddl_core import env_switches, torch_choices
+
+            rank = group.rank()
+            env_switches.joined("torch.distributed", rank, torch_choices.local_rank(rank))
+        return group
+
+    dist.shrink_group = dist.distributed_c10d.shrink_group = shrink_group
 
 
 def _load_ahead() -> None:
