@@ -16,8 +16,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """A batch normalization (1d to 3d) that uses the mean and variance of all ranks' batches.
 
     Small batches per rank then train like one large batch. Batch sizes may differ. All ranks call
-    forward and backward. The arguments are those of nn.BatchNorm1d. In evaluation mode the layer
-    works like nn.BatchNorm1d and sends nothing.
+    forward and backward. The arguments are the same as for nn.BatchNorm1d. In evaluation mode the
+    layer works like nn.BatchNorm1d and sends nothing.
     """
 
     @classmethod
@@ -63,8 +63,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _Normalize(torch.autograd.Function):
-    """The function (values - mean) * scale, where the mean and the scale 1 / deviation are those of
-    all ranks' values.
+    """The function (values - mean) * scale, where scale is 1 / deviation. Mean and deviation are
+    computed over all ranks' values.
 
     It also returns the scale, and without gradients the mean, the variance and the number of
     values. Backward uses only these results and differentiable operations, so gradients of any

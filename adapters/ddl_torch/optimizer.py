@@ -100,7 +100,7 @@ def call_with_gradients(parameter: Tensor, function: Callable[[Tensor], None]) -
 
 def gradient(parameter: Tensor, sparse: dict[Tensor, int]) -> Tensor:
     """Return the gradient of a parameter. If it is None, set it to zeros, because other ranks may
-    have a gradient. The zeros are sparse if the parameter's last gradient was.
+    have a gradient. The zeros are sparse if an earlier gradient of the parameter was.
 
     sparse  by parameter, the number of sparse dimensions of its last sparse gradient
     """

@@ -230,7 +230,7 @@ def DistributedOptimizer(
 
     ddl_horovod.tensorflow.keras documents Keras optimizers. Optimizers of tf.compat.v1.train
     combine gradients in compute_gradients, and support only backward_passes_per_step=1. Other
-    options are those of `DistributedGradientTape`.
+    options are as in `DistributedGradientTape`.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:

@@ -69,7 +69,7 @@ class Job(Loop):
 
     @property
     def gradients(self) -> list[tf.Tensor]:
-        """The gradients of model.trainable_variables for the whole batch, after each step."""
+        """The gradients of model.trainable_variables for the whole batch, after all shares."""
         return self._half.gradients
 
     @property

@@ -47,7 +47,7 @@ class Job(Loop):
     batch, logical, seed   constants of the job; see docs/elastic/
     threads                PyTorch threads per process, a constant: it changes the bits of results
     buffers                a constant: "average" averages the shares' changes of the model's
-                           buffers, such as batch norm's; "first" keeps those of logical worker 0
+                           buffers, such as batch norm's; "first" keeps logical worker 0's buffers
     bucket_bytes           the approximate size of the buckets in which gradients are summed during
                            the backward pass; the same in all processes, but not a constant
     comm                   a comm of the job's processes; None: the processes that `ddl elastic run`

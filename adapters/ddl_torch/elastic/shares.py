@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of shares. Gradients stay in autograd's tensors until they are added to those of
-another share, or copied to an array."""
+"""The results of shares. Gradients stay in autograd's tensors until they are added to another
+share's gradients, or copied to an array."""
 
 from __future__ import annotations
 

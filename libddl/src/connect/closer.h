@@ -20,7 +20,7 @@ void ddl__closer_release(ddl__closer *closer);
 /* Close fd without blocking the caller. */
 void ddl__closer_add(ddl__closer *closer, int fd);
 
-/* True if so many connections wait to be closed that no more should be accepted. */
+/* True if too many connections wait to be closed: no more should be accepted. */
 bool ddl__closer_is_full(ddl__closer *closer);
 
 #endif

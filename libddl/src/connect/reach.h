@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reach.h - tests if a member can be reached: one of its addresses accepts or refuses a connection.
- * There is no handshake, and no call blocks, so many members can be tried at once. */
+ * There is no handshake, and no call blocks. So a caller can try many members at once. */
 #ifndef DDL_CONNECT_REACH_H
 #define DDL_CONNECT_REACH_H
 

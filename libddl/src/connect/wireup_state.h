@@ -124,8 +124,8 @@ ddl_status ddl__wireup_start_on_path(const ddl__wireup *w, int peer, ddl__dial_a
 /* Dial over the remaining paths in turn until one connects. Not DDL_OK: a member has failed. */
 ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind);
 
-/* Of the n ranks from `first` on, connect to all that use TCP (a[i].tcp) at once, and start their
- * handshakes. Not DDL_OK: a member has failed (ddl__wireup_check_members). */
+/* Connect to the ranks from `first` to first + n - 1 that use TCP (a[i].tcp), all at once, and
+ * start their handshakes. Not DDL_OK: a member has failed (ddl__wireup_check_members). */
 ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__peer_dial *a);
 
 /* Complete the link, with its lanes. */

@@ -7,8 +7,8 @@
  * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
  *   host closed the socket with the process.
  * - Its TCP connection ends, and a witness confirms the end of its process: DDL__KILLED, does not
- *   count, unless the witness knows of a next comm that the member had created but this rank had
- *   not. It may have continued in that comm, with ranks that still do.
+ *   count, unless the member had created a next comm that the witness knows but this rank does not.
+ *   It may have continued in that comm, with ranks that still do.
  * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
  *   have cut it off.
  * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
