@@ -3,6 +3,6 @@
 
     import ddl_horovod.torch as hvd  # was: import horovod.torch as hvd
 
-docs/horovod.md lists what is served and what differs. Each framework has a module of its own;
-importing this package imports none.
+docs/horovod.md lists the supported functions and the differences. Each framework has its own
+module. Importing this package imports no framework.
 """

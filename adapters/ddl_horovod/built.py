@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to what Horovod was built with, equal for all frameworks."""
+"""Horovod's functions about its build options, the same for all frameworks."""
 
 __all__ = [
     "ccl_built",
@@ -16,8 +16,8 @@ __all__ = [
 
 
 def gloo_built() -> bool:
-    """Whether Gloo can be used. libddl stands for it: it is there and needs no MPI, so programs
-    that choose by these functions choose it."""
+    """Return True. libddl takes Gloo's place, so programs that choose between Gloo and MPI by these
+    functions choose libddl."""
     return True
 
 
@@ -25,7 +25,7 @@ gloo_enabled = gloo_built
 
 
 def mpi_built() -> bool:
-    """False: operations do not use MPI, though mpirun may start the ranks."""
+    """Return False: operations do not use MPI, even if mpirun starts the ranks."""
     return False
 
 
@@ -33,25 +33,25 @@ mpi_enabled = mpi_threads_supported = mpi_built
 
 
 def nccl_built() -> int:
-    """0: no operation runs on GPUs."""
+    """Return 0: no operation runs on GPUs."""
     return 0
 
 
 def ddl_built() -> bool:
-    """False. Horovod means IBM's library by this name."""
+    """Return False. By this name Horovod means IBM's library."""
     return False
 
 
 def ccl_built() -> bool:
-    """False: Intel's library is not used."""
+    """Return False: Intel's library is not used."""
     return False
 
 
 def cuda_built() -> bool:
-    """False: no operation runs on GPUs."""
+    """Return False: no operation runs on GPUs."""
     return False
 
 
 def rocm_built() -> bool:
-    """False: no operation runs on GPUs."""
+    """Return False: no operation runs on GPUs."""
     return False

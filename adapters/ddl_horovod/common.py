@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules for all frameworks share: reductions, errors, and answers about the build."""
+"""Code that the modules for all frameworks share: reductions, errors, build options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation failed: the ranks called different things, a rank ended, or the time passed."""
+    """An operation failed: calls did not match, a rank exited, or the operation timed out."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the ranks' values are combined."""
+    """A way to combine the ranks' values."""
 
     name: str
 
@@ -30,7 +30,8 @@ Product = Reduction("Product")
 
 
 def reduction(average: bool | None, op: Reduction | None) -> Reduction:
-    """The one that was asked for. ValueError for both, or for what is none."""
+    """Return the reduction that these arguments name. Raises ValueError if both are given, or if
+    `op` is not a Reduction."""
     if average is not None and op is not None:
         raise ValueError("average: give op alone; average is its former name")
     if op is None:
@@ -41,17 +42,18 @@ def reduction(average: bool | None, op: Reduction | None) -> Reduction:
 
 
 def handle_average_backwards_compatibility(op: Reduction | None, average: bool | None) -> Reduction:
-    """The reduction that the arguments op and average of an operation mean."""
+    """Return the reduction that an operation's arguments `op` and `average` name."""
     return reduction(average, op)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Whether it is one of 1, 2, 4, 8, ..."""
+    """Return True if the number is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
-    """The attributes of a module in the place of Horovod's `elastic`, which is not served."""
+    """Return a module's `__getattr__` that rejects the names of Horovod's `elastic`, which is not
+    supported."""
 
     def refuse(name: str) -> NoReturn:
         if name.startswith("__"):
@@ -65,41 +67,42 @@ def no_elastic(replacement: str) -> Callable[[str], NoReturn]:
 
 
 class Compressor:
-    """Changes a tensor before it is sent, and back."""
+    """A conversion of tensors before they are sent, and back. This one changes nothing."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """What is sent for the tensor, and what `decompress` needs."""
+        """Return the tensor to send, and the context that `decompress` needs."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The tensor in its own type."""
+        """Return the tensor in its original type."""
         return tensor
 
 
 def parts(rows: int, size: int) -> list[int]:
-    """The rows of each member's part of a tensor; the first have one more."""
+    """Return the number of rows in each member's part of a tensor. The first parts may have one row
+    more than the others."""
     return [rows // size + (number < rows % size) for number in range(size)]
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Does nothing: Horovod looks here whether it was built for a framework."""
+    """Do nothing. Horovod's version checks that the framework's extension was built."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """False: no operation runs on GPUs."""
+    """Return False: no operation runs on GPUs."""
     return False
 
 
 def split_list(l: list[Any], n: int) -> list[list[Any]]:  # noqa: E741, Horovod's name
-    """Return n parts of a list; the first ones have one item more."""
+    """Return n parts of a list. The first parts may have one item more than the others."""
     ends = [0, *accumulate(parts(len(l), n))]
     return [l[begin:end] for begin, end in pairwise(ends)]
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version, such as "2.21.0", is another one or later."""
+    """Return True if version `ver`, such as "2.21.0", is `target` or later."""
     return _numbers(ver) >= _numbers(target)
 
 

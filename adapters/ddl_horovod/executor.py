@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the operations of a process set in the background.
+"""A background thread that runs the operations of a process set.
 
-Before each operation the members exchange what they have called. So different calls give an error
-on all of them, and members that have joined learn what to take part in. Calls with a name of
-PyTorch, and those of a TensorFlow graph, match by name: both may start operations in any order. All
-others match by their order.
+Before each operation the members exchange their calls. If the calls do not match, all members get
+an error. Members that have called join() learn which operation to take part in. Named PyTorch calls
+and the calls of a TensorFlow graph match by name, because ranks may start them in any order. All
+other calls match by their order.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from typing import Any, NamedTuple, Protocol
 from ddl_horovod.common import HorovodInternalError
 from ddl_horovod.timeline import TIMELINE
 
-_FIRST_BYTES = 512  # of a call; longer ones are sent in two parts
+_FIRST_BYTES = 512  # the size of the first message; longer calls need a second one
 _LENGTH_BYTES = 8
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01  # seconds before a round without announcements
-_STALLED, _EXPIRED = 10.0, 1800.0  # seconds without announcements, until a warning and an error
+_STALLED, _EXPIRED = 10.0, 1800.0  # seconds without announcements until a warning, an error
 _CLOSING = 1.0  # seconds until pending operations are aborted
 _log = logging.getLogger("ddl_horovod")
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a member calls.
+    """A member's call of an operation.
 
     kind     the operation
-    name     given by the program; "" for none
-    dtypes   of its tensors
-    shapes   of its tensors
-    equal    what is equal on all members, besides the above: the reduction, the root
-    ragged   whether the first dimensions may differ
-    splits   rows for each member, of alltoall
-    graph    whether it is matched by its name; else by the order of such calls
+    name     the name that the program gave, or ""
+    dtypes   the types of the tensors
+    shapes   the shapes of the tensors
+    equal    further arguments that must be equal on all members: the reduction, the root
+    ragged   True if the first dimensions may differ
+    splits   alltoall's number of rows for each member
+    graph    True if calls match by name, False if they match by their order
     """
 
     kind: str
@@ -57,11 +57,11 @@ class Call:
     graph: bool = False
 
     def key(self) -> str:
-        """Equal for the calls of all members that match."""
+        """Return the key that matching calls of all members share."""
         return self.name if self.graph else ""
 
     def signature(self) -> tuple[Any, ...]:
-        """What is equal on all members."""
+        """Return the fields that must be equal on all members."""
         shapes = [shape[1:] if self.ragged else shape for shape in self.shapes]
         return self.kind, self.name, self.dtypes, shapes, self.equal
 
@@ -74,28 +74,28 @@ class Call:
 
 JOIN = "join"
 _JOINED = Call(JOIN, "")
-Perform = Callable[[Any, list[Call]], Any]  # on the members' group, with their calls
+Perform = Callable[[Any, list[Call]], Any]  # takes the members' group and their calls
 
 
 class Members(Protocol):
-    """The members of a process set, as a framework reaches them: by its own `group`."""
+    """The members of a process set. They communicate through the framework's `group`."""
 
     group: Any
 
     def size(self) -> int:
-        """How many they are."""
+        """Return the number of members."""
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each of them gives; all give equally many bytes."""
+        """Return the data of all members, which must have the same length."""
 
     def take_part(self, call: Call, calls: list[Call]) -> None:
-        """Perform the others' operation with zeros, or without rows."""
+        """Take part in the other members' operation with zeros, or without rows."""
 
     def internal(self, error: Exception) -> Exception:
-        """What is raised for an operation that failed so."""
+        """Return the exception to raise for an operation that failed with this error."""
 
     def close(self) -> None:
-        """Abort what is pending, and leave."""
+        """Abort pending operations and leave the group."""
 
 
 class _Request(NamedTuple):
@@ -106,11 +106,11 @@ class _Request(NamedTuple):
 
 
 class Executor:
-    """The operations of one process set, on this member.
+    """The operations of one process set on this member.
 
-    In each round every member announces what it has called since the last one. An operation that
-    all members have announced is performed, on all of them in the same order. A member without
-    announcements takes part in a round if it waits for those of others, or has joined.
+    In each round every member announces its calls since the last round. The members then perform
+    the operations that all of them have announced, in the same order. A member without new calls
+    takes part in a round if one of its calls is pending or it has called join().
     """
 
     def __init__(self, members: Members) -> None:
@@ -120,19 +120,19 @@ class Executor:
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ddl_horovod", daemon=True)
-        # The thread's own.
-        self._announced: dict[str, _Request] = {}  # this member's, by key
-        self._later: list[_Request] = []  # those whose key is announced already
+        # Only the thread uses the fields below.
+        self._announced: dict[str, _Request] = {}  # this member's requests, by key
+        self._later: list[_Request] = []  # requests whose key is announced already
         self._calls: dict[str, dict[int, Call]] = {}  # all members' announcements, by key
-        self._joined: set[int] = set()  # members
-        self._last_joined: set[int] = set()  # those in the latest round in which any did
+        self._joined: set[int] = set()  # the members that have joined
+        self._last_joined: set[int] = set()  # the members that joined in the latest such round
         self._last_news, self._warned = perf_counter(), False
         self._closing = self._aborted = False
         self._thread.start()
 
     def name(self, given: str | None) -> str:
-        """The name of a call; "" for none, so that only their order tells such calls apart.
-        ValueError for that of a pending one."""
+        """Reserve a call's name and return it, or "" if none is given. Raises ValueError if a
+        pending operation has this name."""
         if given is None:
             return ""
         with self._lock:
@@ -142,21 +142,22 @@ class Executor:
         return given
 
     def submit(self, call: Call, perform: Perform) -> Future[Any]:
-        """Have an operation performed once all members have called it; after those before it,
-        unless it is of a graph."""
+        """Perform an operation once all members have called it. Calls that are not of a graph run
+        in the order of their submission."""
         future: Future[Any] = Future()
         self._requests.put(_Request(call, perform, future, perf_counter()))
         return future
 
     def count_optimizer(self) -> int:
-        """Return the number of the set's optimizers before this one, to name its operations."""
+        """Return the number of optimizers that the set had before, which names the operations of
+        the next one."""
         return next(self._optimizers)
 
     def close(self) -> None:
-        """End after the operations that were called, at most a second later; then abort them."""
+        """Finish the pending operations and stop. Abort them if that takes more than a second."""
         self._requests.put(None)
         self._thread.join(_CLOSING)
-        self._aborted = self._thread.is_alive()  # it waits for other members
+        self._aborted = self._thread.is_alive()  # the thread still waits for other members
         self._members.close()
         self._thread.join(_CLOSING)
 
@@ -178,8 +179,8 @@ class Executor:
                 self._fail(error)
 
     def _take(self, pause: float) -> list[Call]:
-        """Take what was called, and return what to announce of it. Wait for a call if there is
-        nothing else to do, and for `pause` if only others' announcements help."""
+        """Receive new requests, and return the calls to announce. Wait for a request if nothing is
+        pending. Wait at most `pause` seconds if requests wait for other members."""
         limit = pause if self._announced else None
         if self._has_joined() or any(
             each.call.key() not in self._announced for each in self._later
@@ -202,7 +203,7 @@ class Executor:
         return new
 
     def _announce(self, new: list[Call]) -> bool:
-        """Exchange what the members have called since the last round. Returns whether any has."""
+        """Exchange the members' new calls. Return True if there were any."""
         everyone = self._exchange(new)
         joined = set()
         for member, calls in enumerate(everyone):
@@ -216,7 +217,7 @@ class Executor:
         return any(everyone)
 
     def _perform(self) -> None:
-        """Perform what all members have called, but for those that have joined."""
+        """Perform the operations that all members have called, except the joined members."""
         size = self._members.size()
         for key, called in list(self._calls.items()):
             if len({*called, *self._joined}) == size:
@@ -228,8 +229,8 @@ class Executor:
             self._settle(self._announced.pop(""), perf_counter(), last)
 
     def _last(self, waited: float) -> int:
-        """Return the member that joined last: of those that joined in one round, the one that has
-        waited for the shortest time. Clocks of hosts differ, but not times of waiting."""
+        """Return the member that joined last: in the latest round with joins, the member that has
+        waited for the shortest time. Waiting times are comparable even if hosts' clocks differ."""
         waits = [
             struct.unpack("<d", each)[0] for each in self._gather(struct.pack("<d", waited), 8)
         ]
@@ -251,11 +252,10 @@ class Executor:
             self._settle(request, agreed, result)
 
     def _has_joined(self) -> bool:
-        """Whether this member has."""
         return "" in self._announced and self._announced[""].call.kind == JOIN
 
     def _settle(self, request: _Request, agreed: float, result: Any) -> None:
-        """Give an operation its result, which may be an error."""
+        """Complete an operation with its result or error."""
         with self._lock:
             self._pending.discard(request.call.name)
         if isinstance(result, Exception):
@@ -267,7 +267,7 @@ class Executor:
         request.future.set_result(result)
 
     def _fail(self, error: Exception) -> None:
-        """End all operations that were announced: the members are out of reach."""
+        """Fail all announced operations after an exchange with the members failed."""
         if self._aborted:
             error = HorovodInternalError(
                 "the process set was closed before all members called this"
@@ -279,8 +279,8 @@ class Executor:
             self._settle(request, 0, error)
 
     def _check_progress(self) -> None:
-        """Warn when all members wait for each other, and after half an hour end the set.
-        HorovodInternalError then."""
+        """Warn if all members wait for each other. After half an hour, close the set and raise
+        HorovodInternalError."""
         quiet = perf_counter() - self._last_news
         if quiet < _STALLED or (self._warned and quiet < _EXPIRED):
             return
@@ -296,7 +296,7 @@ class Executor:
         _log.warning("%s", text)
 
     def _exchange(self, own: list[Call]) -> list[list[Call]]:
-        """The members' calls."""
+        """Send this member's calls, and return the calls of each member."""
         text = json.dumps([asdict(call) for call in own]).encode()
         parts = self._gather(len(text).to_bytes(_LENGTH_BYTES, "little") + text, _FIRST_BYTES)
         lengths = [int.from_bytes(part[:_LENGTH_BYTES], "little") for part in parts]
@@ -315,8 +315,8 @@ class Executor:
 
 
 def _check(calls: list[Call]) -> Call:
-    """The call of the members that have not joined. HorovodInternalError, on all members alike,
-    where they call different things."""
+    """Return the call of the members that have not joined. Raises HorovodInternalError on all
+    members if the calls do not match."""
     active = [each for each in calls if each.kind != JOIN]
     for each in active:
         if each.signature() != active[0].signature():
@@ -330,7 +330,7 @@ def _check(calls: list[Call]) -> Call:
 
 
 def _allows_join(call: Call) -> bool:
-    """Whether zeros, or no rows, of the members that have joined do not change the result."""
+    """Return True if joined members can take part with zeros, or without rows."""
     if call.kind == "allreduce":
         return call.equal[0] in ("Average", "Sum", "Adasum")
     return call.kind in ("allgather", "barrier")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of operations in the format of Chrome's trace viewer, as Horovod's timeline."""
+"""Horovod's timeline: a log of operations in the format of Chrome's trace viewer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 
 class Timeline:
-    """Writes each operation's negotiation and execution to a file, while one is open."""
+    """A log of each operation's negotiation and execution, written while a file is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._file: Any = None
         self._began = 0.0
-        self._rows: dict[str, int] = {}  # of names: Chrome shows each in a row of its own
+        self._rows: dict[str, int] = {}  # row by name; Chrome shows each name in its own row
 
     def start(self, path: str) -> None:
-        """Open the file. Another one that is open ends."""
+        """Open this file, and close the previous one."""
         self.stop()
         file = Path(path).open("w", encoding="utf-8")
         file.write("[\n")
@@ -36,7 +36,7 @@ class Timeline:
                 self._file = None
 
     def record(self, kind: str, name: str, began: float, agreed: float, ended: float) -> None:
-        """Note an operation: when it began, when the members had agreed on it, and its end."""
+        """Record an operation: when it began, when the members agreed on it, when it ended."""
         with self._lock:
             if self._file is None:
                 return

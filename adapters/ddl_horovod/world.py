@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving, ranks, and process sets, for every framework."""
+"""Initialization and shutdown, ranks, and process sets for every framework."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ddl_horovod.timeline import TIMELINE
 
 
 class Framework(Protocol):
-    """How a framework's adapter is in the job."""
+    """The functions of a framework's adapter that a `World` needs."""
 
-    name: str  # of the module that users import
+    name: str  # the module that users import
 
     def join(self) -> bool:
-        """Join the job. Whether this did, and the program had not before."""
+        """Join the job. Return False if the program has joined it already."""
 
     def leave(self) -> None:
-        """Leave it."""
+        """Leave the job."""
 
     def is_initialized(self) -> bool:
-        """Whether it is joined."""
+        """Return True if this process has joined the job."""
 
     def rank(self) -> int:
-        """The number of this process."""
+        """Return the rank of this process."""
 
     def size(self) -> int:
-        """How many processes there are."""
+        """Return the number of processes."""
 
     def locals(self) -> list[tuple[int, int]]:
-        """local_rank and local_size of all ranks."""
+        """Return (local_rank, local_size) of each rank."""
 
     def open(self, ranks: list[int], included: bool) -> Members | None:
-        """The members of a new process set; None on ranks outside of it. All ranks call it."""
+        """Create a process set. Return its members, or None on other ranks. All ranks call this."""
 
 
 class ProcessSet:
-    """Some of the ranks, which operations can be restricted to.
+    """A set of ranks that operations can be restricted to.
 
-    ranks_or_comm  numbers of ranks among all; no communicator of MPI
+    ranks_or_comm  global ranks; an MPI communicator is not supported
 
-    It is usable from `init(process_sets=[...])` or `add_process_set` on, which all ranks call with
-    the same sets in the same order.
+    Pass a set to `init(process_sets=[...])` or `add_process_set` before you use it. All ranks call
+    these with the same sets in the same order.
     """
 
     _world: ClassVar[World]
@@ -57,36 +57,36 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
-        """Its members, as numbers among all ranks; None for those of the set of all before
-        `init`."""
+        """The members' global ranks. None for the global process set before `init`."""
         if self._ranks is None and self._world.is_initialized():
             return list(range(self._world.size()))
         return self._ranks
 
     def included(self) -> bool:
-        """Whether this rank is a member."""
+        """Return True if this rank is a member."""
         return self._world.rank() in self.members()
 
     def rank(self) -> int:
-        """The number of this process in the set. ValueError if it is no member."""
+        """Return this process's rank in the set. Raises ValueError if it is not a member."""
         if not self.included():
             own = self._world.rank()
             raise ValueError(f"rank {own} is not in the process set {self.members()}")
         return self.members().index(self._world.rank())
 
     def size(self) -> int:
-        """How many members it has."""
+        """Return the number of members."""
         return len(self.members())
 
     def executor(self) -> Executor:
-        """Of its operations. ValueError for a set that was not added, or has this rank not."""
+        """Return the executor of the set's operations. Raises ValueError if the set was not added,
+        or if this rank is not a member."""
         self.rank()
         if self._executor is None:
             raise ValueError(f"the process set {self.ranks} was not added; see add_process_set")
         return self._executor
 
     def members(self) -> list[int]:
-        """Its ranks. ValueError before `init`."""
+        """Return the members' global ranks. Raises ValueError before `init`."""
         self._world.check()
         return self.ranks or []
 
@@ -109,7 +109,7 @@ Kind = TypeVar("Kind", bound=ProcessSet)
 
 
 class World(Generic[Kind]):
-    """The job with its process sets. A framework's module exports the methods as its functions."""
+    """The job and its process sets. A framework's module exports the methods as functions."""
 
     def __init__(self, framework: Framework, kind: type[Kind]) -> None:
         self.framework = framework
@@ -122,18 +122,17 @@ class World(Generic[Kind]):
         self._owns_job = False
         self._locals: list[tuple[int, int]] = []
 
-    # ---- what a module exports ----
+    # ---- methods that a module exports ----
 
     def init(
         self, comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None
     ) -> None:
         """Join the job that this process was started in. A second call does nothing.
 
-        comm          None; Horovod takes a communicator of MPI here, or some of the ranks, which
-                      is not served
+        comm          must be None; Horovod's MPI communicators and lists of ranks are not supported
         process_sets  sets to add; "dynamic" is accepted, since sets can always be added later
 
-        HOROVOD_TIMELINE is a file for `start_timeline`.
+        If the variable HOROVOD_TIMELINE names a file, call `start_timeline` with it.
         """
         if self.is_initialized():
             return
@@ -151,7 +150,7 @@ class World(Generic[Kind]):
         for each in process_sets or ():
             if isinstance(each, ProcessSet):
                 self.add_process_set(each)
-        # Registered after the framework's own, it runs before them.
+        # Handlers run in reverse order, so this one runs before the framework's handlers.
         atexit.unregister(self.shutdown)
         atexit.register(self.shutdown)
         if path := adapter.horovod_timeline():
@@ -169,55 +168,55 @@ class World(Generic[Kind]):
         self._owns_job = False
 
     def is_initialized(self) -> bool:
-        """Whether `init` was called, and `shutdown` was not since."""
+        """Return True between `init` and `shutdown`."""
         return bool(self._sets) and self.framework.is_initialized()
 
     def rank(self) -> int:
-        """The number of this process among all."""
+        """Return the global rank of this process."""
         self.check()
         return self.framework.rank()
 
     def size(self) -> int:
-        """How many processes there are."""
+        """Return the number of processes."""
         self.check()
         return self.framework.size()
 
     def local_rank(self) -> int:
-        """The number of this process on its host."""
+        """Return the rank of this process among the processes of its host."""
         return self._locals[self.rank()][0]
 
     def local_size(self) -> int:
-        """How many processes its host has."""
+        """Return the number of processes on this host."""
         return self._locals[self.rank()][1]
 
     def cross_rank(self) -> int:
-        """The number of this host among those that have this local rank."""
+        """Return the rank of this host among the hosts that have this local rank."""
         return sum(each[0] == self.local_rank() for each in self._locals[: self.rank()])
 
     def cross_size(self) -> int:
-        """How many hosts have this local rank."""
+        """Return the number of hosts that have this local rank."""
         own = self.local_rank()
         return sum(each[0] == own for each in self._locals)
 
     def is_homogeneous(self) -> bool:
-        """Whether all hosts have the same number of processes."""
+        """Return True if all hosts have the same number of processes."""
         self.check()
         return len({each[1] for each in self._locals}) == 1
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Have rank 0 write the operations from now on to a file that Chrome's trace viewer
-        reads. mark_cycles is ignored: there are no cycles. ValueError before `init`."""
+        """Start to log operations on rank 0, to a file for Chrome's trace viewer. mark_cycles is
+        ignored, because there are no cycles. Raises ValueError before `init`."""
         if self.rank() == 0:
             TIMELINE.start(file_path)
 
     def stop_timeline(self) -> None:
-        """End the file of `start_timeline`. ValueError before `init`."""
+        """Close the file of `start_timeline`. Raises ValueError before `init`."""
         self.check()
         TIMELINE.stop()
 
     def add_process_set(self, process_set: Kind | Iterable[int]) -> Kind:
-        """Make a set usable, and return it. All ranks call it, whether they are members or not.
-        ValueError for ranks that do not exist, and for a set that was added."""
+        """Add a process set, and return it. All ranks call this, even if they are not members.
+        Raises ValueError if a rank does not exist or the set was added already."""
         self.check()
         added = process_set if isinstance(process_set, self._kind) else self._kind(process_set)
         members = added.members()
@@ -229,8 +228,8 @@ class World(Generic[Kind]):
         return self._add(added)
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Give up a set. All ranks call it. Returns whether it was there; the set of all ranks
-        stays."""
+        """Remove a process set. All ranks call this. Return False if the set was not added, or is
+        the global one, which cannot be removed."""
         number = process_set.process_set_id
         if process_set is self.everyone or number is None:
             return False
@@ -241,18 +240,18 @@ class World(Generic[Kind]):
         return True
 
     def get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        """The sets there are."""
+        """Return the global ranks of each process set's members, by process_set_id."""
         return {number: each.members() for number, each in self._sets.items()}
 
-    # ---- what modules use ----
+    # ---- methods for the framework's module ----
 
     def check(self) -> None:
-        """ValueError before `init`."""
+        """Raise ValueError before `init`."""
         if not self.is_initialized():
             raise ValueError(f"not initialized: call {self.framework.name}.init() first")
 
     def process_set(self, number: int) -> Kind:
-        """The set of this process_set_id. ValueError if there is none."""
+        """Return the set with this process_set_id. Raises ValueError if there is none."""
         self.check()
         if number not in self._sets:
             raise ValueError(f"process_set_id: {number} is none of {sorted(self._sets)}")

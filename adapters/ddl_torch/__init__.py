@@ -8,12 +8,12 @@
     ...                              # each rank trains on its part of the data
     ddl.shutdown()
 
-`init` makes torch.distributed's default process group with the backend "ddl", so everything built
+`init` creates torch.distributed's default process group with the backend "ddl", so everything built
 on torch.distributed works as usual. A program that starts torch.distributed itself calls
 torch.distributed.init_process_group("ddl") and need not import this package.
 """
 
-from ddl_torch import _requires  # noqa: F401, which says what is missing
+from ddl_torch import _requires  # noqa: F401, raises an error if PyTorch is missing
 from ddl_torch.batch_norm import SyncBatchNorm
 from ddl_torch.collectives import (
     Work,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the backend "ddl". PyTorch calls `register` at the end of `import torch`, through the
-entry point in the group torch.backends, so it must be quick and must never fail."""
+"""The registration of the backend "ddl". PyTorch calls `register` at the end of `import torch`,
+through an entry point in the group torch.backends, so it must be fast and must never fail."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-_UNSET = timedelta(milliseconds=-1)  # the group's own timeout
+_UNSET = timedelta(milliseconds=-1)  # means the group's timeout
 
 
 def register() -> None:
-    """Register the backend "ddl" for CPU tensors, unless that was done. Builds and loads
+    """Register the backend "ddl" for CPU tensors, if it is not registered. Build and load
     nothing."""
     try:
         import torch.distributed as dist
@@ -36,26 +36,26 @@ def register() -> None:
 
 
 def is_ddl(candidate: Any) -> bool:
-    """Whether this is a process group whose backend for CPU tensors is "ddl"."""
+    """Return True if this is a process group whose backend for CPU tensors is "ddl"."""
     import torch.distributed as dist
 
     if not isinstance(candidate, dist.ProcessGroup):
         return False
     try:
         return bool(cpu_backend(candidate).name() == "ddl")
-    except RuntimeError:  # it has none for the CPU
+    except RuntimeError:  # the group has no backend for the CPU
         return False
 
 
 def cpu_backend(of: Any) -> Any:
-    """The group's c10d backend for CPU tensors."""
+    """Return the group's c10d backend for CPU tensors."""
     import torch
 
     return backend_of(of, torch.device("cpu"))
 
 
 def backend_of(group: Any, device: Any) -> Any:
-    """The group's c10d backend for a device, without the wrapper of TORCH_DISTRIBUTED_DEBUG."""
+    """Return the group's c10d backend for a device, without TORCH_DISTRIBUTED_DEBUG's wrapper."""
     backend = group._get_backend(device)
     return getattr(backend, "wrapped_pg", backend)
 
@@ -74,7 +74,7 @@ def _open_init_process_group(dist: Any, is_for_ddl: Callable[[Any], bool]) -> No
 
 
 def _open_destroy_process_group(dist: Any) -> None:
-    """Make dist.destroy_process_group end what the creation of the default group has begun."""
+    """Make dist.destroy_process_group undo the environment switches of the default group."""
     original = dist.destroy_process_group
 
     @functools.wraps(original)
@@ -114,8 +114,8 @@ def _load_ahead() -> None:
 
 
 def _open_monitored_barrier(dist: Any) -> None:
-    """Make dist.monitored_barrier, which takes groups of Gloo only, take those of ddl, and give
-    these the method that it calls."""
+    """Make dist.monitored_barrier, and the method that it calls, accept groups of ddl. PyTorch's
+    accept only groups of Gloo."""
     original, of_group = dist.monitored_barrier, dist.ProcessGroup.monitored_barrier
 
     @functools.wraps(original)
@@ -144,8 +144,8 @@ def _open_monitored_barrier(dist: Any) -> None:
 
 
 def _open_set_pg_timeout(dist: Any) -> None:
-    """Make distributed_c10d._set_pg_timeout, which takes groups of Gloo and NCCL only, take those
-    of ddl."""
+    """Make distributed_c10d._set_pg_timeout accept groups of ddl. PyTorch's accepts only groups of
+    Gloo and NCCL."""
     original = dist.distributed_c10d._set_pg_timeout
 
     @functools.wraps(original)
@@ -168,7 +168,7 @@ def _open_set_pg_timeout(dist: Any) -> None:
 
 
 def _create(group: Any, _options: Any) -> Any:
-    """Return the backend of a new group of which this process is a member."""
+    """Create the backend of a new group that this process is a member of."""
     if group.global_ranks_in_group:
         return _join(group)[0]
     from ddl_core import env_switches

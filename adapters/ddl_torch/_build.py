@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native part of the adapter: how it is compiled, and loading it."""
+"""The compilation and loading of the adapter's native part."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ddl_core import native, torch_choices
 from ddl_core.live_objects import live_comms
 from ddl_core.native import BuildError
 
-NAME = "_ddl_torch"  # as in csrc/module.cpp
+NAME = "_ddl_torch"  # must match csrc/module.cpp
 _SOURCES = Path(__file__).parent / "csrc"
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
-_failure: BuildError | None = None  # of the only attempt
-_missing = False  # a warning has told so
+_failure: BuildError | None = None  # the error of the only attempt to load the module
+_missing = False  # True once a warning has been given that the module is missing
 
 
 def module() -> ModuleType:
-    """The native module, loaded, and compiled before if need be. Raises BuildError."""
+    """Load the native module, compile it first if needed, and return it. Raises BuildError."""
     global _module, _failure
     with _lock:
         if _failure is not None:
@@ -41,7 +41,7 @@ def module() -> ModuleType:
             except BuildError as error:
                 _failure = error
                 raise
-            atexit.register(_module.close_all)  # or peers would report a crash
+            atexit.register(_module.close_all)  # otherwise peers would report a crash
             live_comms.add_source(_add_new_comms)
         return _module
 
@@ -53,16 +53,16 @@ def _add_new_comms() -> None:
 
 
 def load_ahead() -> None:
-    """Load it in a thread, while its process waits for something else. `module_or_none` meets every
-    error again, and tells the caller."""
+    """Load the native module in advance, in a thread. Errors are ignored: `module_or_none` raises
+    or reports them again."""
     with suppress(Exception):
         if torch_choices.native():
             module()
 
 
 def module_or_none() -> ModuleType | None:
-    """The same; None, with a warning the first time, where it cannot be compiled. Then
-    ddl_torch.fallback replaces it. So it does, without a warning, with DDL_TORCH_NATIVE=0."""
+    """Return the native module, or None to use ddl_torch.fallback instead: with a warning if it
+    cannot be compiled, without one if DDL_TORCH_NATIVE=0."""
     global _missing
     if not torch_choices.native():
         return None
@@ -81,7 +81,7 @@ def module_or_none() -> ModuleType | None:
 
 @functools.cache
 def part() -> native.Part:
-    """The native part for what is installed here."""
+    """Return the description of the native part for the installed versions."""
     abi = importlib.machinery.EXTENSION_SUFFIXES[0].split(".")[1]
     key = f"torch-{torch.__version__}-{abi}"
     framework = f"PyTorch {torch.__version__}"
@@ -111,7 +111,7 @@ def _flags() -> list[str]:
         *(f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"),
         *native.link_flags(),
     ]
-    # Where these exist, pybind11 shares PyTorch's types only with modules of equal values.
+    # If these exist, pybind11 shares PyTorch's types only with modules of the same values.
     for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):
         value = getattr(torch._C, f"_PYBIND11_{name}", None)
         if value is not None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before everything that imports PyTorch. PyTorch itself imports this package at its own
-end, when nothing more of libddl is to be loaded."""
+"""A check that PyTorch is installed, imported before all modules that import PyTorch.
+
+PyTorch imports this package at the end of its own import. No more of libddl is then loaded.
+"""
 
 import sys
 

@@ -13,17 +13,17 @@ from ddl_torch.world import group
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """nn.BatchNorm1d, 2d and 3d that in training normalizes by the mean and variance of all ranks'
-    batches together, so that small batches per rank train as one large one. Batches may differ in
-    size.
+    """A batch normalization (1d to 3d) that uses the mean and variance of all ranks' batches.
 
-    All ranks call forward and backward. Arguments are those of nn.BatchNorm1d. Outside
-    of training it is that, and nothing is sent.
+    Small batches per rank then train like one large batch. Batch sizes may differ. All ranks call
+    forward and backward. The arguments are the same as for nn.BatchNorm1d. In evaluation mode the
+    layer works like nn.BatchNorm1d and sends nothing.
     """
 
     @classmethod
     def convert(cls, module: nn.Module) -> nn.Module:
-        """The module with its batch normalizations replaced by these, with the same parameters."""
+        """Replace a module's batch normalizations by this class in place, and return the module.
+        Parameters stay the same."""
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
             module.__class__ = cls
         for child in module.children():
@@ -56,18 +56,19 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         share = self.momentum
-        if share is None:  # the average of all
+        if share is None:  # average over all batches so far
             share = 1.0 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
 
 class _Normalize(torch.autograd.Function):
-    """(values - mean) * scale, by the mean of all ranks and the inverse of their deviation.
+    """The function (values - mean) * scale, where scale is 1 / deviation. Mean and deviation are
+    computed over all ranks' values.
 
-    Also returns the scale, and without gradients the mean, the variance and the number of values.
-    Backward uses nothing but these results and differentiable operations, so gradients of any order
-    are right.
+    It also returns the scale, and without gradients the mean, the variance and the number of
+    values. Backward uses only these results and differentiable operations, so gradients of any
+    order are correct.
     """
 
     @staticmethod
@@ -81,7 +82,7 @@ class _Normalize(torch.autograd.Function):
             variance, mean = torch.var_mean(values, over, unbiased=False)
         else:
             variance = mean = values.new_zeros(values.shape[1])
-        # Combining the ranks' means and variances loses no digits, unlike sums of squares.
+        # Combining the ranks' means and variances keeps precision, unlike adding squares.
         every = allgather(torch.cat([mean, variance, own])[None])
         means, variances, counts = every.split([len(mean), len(mean), 1], 1)
         count = counts.sum()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on tensors of all ranks, under the names that all adapters of libddl share.
+"""Operations on tensors of all ranks, with the names that all adapters of libddl share.
 
-All have gradients of any order; among the reductions, sums and averages. All ranks call a backward
-operation, as they called the operation. So the tensors require grad on all ranks or on none, and
-on every rank the results are part of what backward() is called on. Asynchronous operations have
-gradients too; backward waits for them.
+All operations have gradients of any order; reductions have them only for sums and averages. All
+ranks must take part in a backward operation. So the tensors require grad on all ranks or on none,
+and on every rank the loss must depend on the results. Asynchronous operations have gradients, too;
+backward waits for the operation.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _equal_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 
 class Work(Generic[Result]):
-    """A pending operation. Its tensors must not be touched before it is complete. They are kept
-    alive until then, even if the Work is dropped."""
+    """A pending operation. Do not use its tensors before it is complete. They stay alive until
+    then, even if the Work is dropped."""
 
     def __init__(self, work: Any, result: Result) -> None:
         self._work = work
         self._result = result
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Wait until the operation is complete, and return its result. Waiting again returns, or
-        raises, the same.
+        """Wait until the operation is complete, and return its result. Later calls return or raise
+        the same.
 
-        timeout: seconds; None: no limit but the operation's own. Raises
-        torch.distributed.DistBackendError when it passes, the work then being pending still, and
-        when the operation fails.
+        timeout is in seconds; None sets no limit besides the operation's own. Raises
+        torch.distributed.DistBackendError if the operation fails, or if the timeout passes. In that
+        case the operation stays pending.
         """
         if self._work is None:  # an empty group
             return self._result
@@ -56,7 +56,7 @@ class Work(Generic[Result]):
         return self._result
 
     def done(self) -> bool:
-        """Whether the operation has ended, successfully or not. Does not block."""
+        """Return True if the operation has succeeded or failed. Does not block."""
         done: bool = self._work is None or self._work.is_completed()
         return done
 
@@ -73,27 +73,28 @@ class Work(Generic[Result]):
 
 
 def allreduce(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
-    """Combine the ranks' tensors, element by element; all ranks get the same bits.
+    """Combine the ranks' tensors element by element. All ranks get the same bits.
 
-    tensor   of the same shape and type on all ranks, in CPU memory or on a GPU
+    tensor   a tensor in CPU memory or on a GPU, of the same shape and type on all ranks
     op       "sum", "average", "min", "max", "product", "bit_and", "bit_or" or "bit_xor". Integers
              wrap; their average truncates
-    out      what gets the result, of the same shape and type; may be `tensor` itself. None: a new
-             tensor
+    out      the tensor for the result, of the same shape and type; may be `tensor`. None creates a
+             new tensor
 
-    All ranks call it. Has a gradient for sums and averages, but not into `out`: that of all ranks'
-    results. Raises ddl_core.errors.InvalidArgument for an unknown op or an unfit `out`, TypeError
-    for what is no tensor and for an element type that cannot be reduced, NotImplementedError for an
-    op that the type does not have, and in backward for one that has no gradient, ValueError for a
-    tensor that is not dense or on a device that the group has not, RuntimeError for `out` where a
-    gradient is needed, InvalidState before init, and torch.distributed.DistBackendError when ranks
-    call different things, a rank dies, or the time passes.
+    All ranks call this. Sums and averages have a gradient, but not with `out`. Raises
+      ddl_core.errors.InvalidArgument  if the op is unknown, or `out` has another shape or type
+      ddl_core.errors.InvalidState     before init
+      TypeError            if an argument is not a tensor, or its type cannot be reduced
+      NotImplementedError  if the type does not support the op; in backward, if it has no gradient
+      ValueError           if a tensor is not dense, or the group does not support its device
+      RuntimeError         if `out` is given but a gradient is needed
+      torch.distributed.DistBackendError  if calls do not match, a rank dies, or time runs out
     """
     return _allreduce(tensor, op, out, False).wait()
 
 
 def allreduce_async(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Work[Tensor]:
-    """Start `allreduce`. `tensor` may be changed at once, `out` not before the work is complete."""
+    """Start `allreduce`. You may change `tensor` at once, but `out` only when it is complete."""
     return _allreduce(tensor, op, out, True)
 
 
@@ -115,12 +116,12 @@ def _allreduce(tensor: Tensor, op: str, out: Tensor | None, is_async: bool) -> W
 def grouped_allreduce(
     tensors: Sequence[Tensor], op: Op = "sum", out: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
-    """`allreduce` of several tensors as one operation, in which small ones travel together.
+    """Perform `allreduce` on several tensors as one operation. Small tensors are sent together.
 
-    tensors  in the same order on all ranks; they may be of different shapes and types
-    out      what gets the results, one for each tensor; may be `tensors` itself
+    tensors  tensors of any shapes and types, in the same order on all ranks
+    out      the tensors for the results, one for each tensor; may be `tensors`
 
-    All ranks call it. Raises like `allreduce`.
+    All ranks call this. Raises the errors of `allreduce`.
     """
     return grouped_allreduce_async(tensors, op, out).wait()
 
@@ -146,7 +147,7 @@ def grouped_allreduce_async(
         return group().allreduce_coalesced(targets, options), targets
 
     def transpose(*moved: Tensor) -> list[Tensor | None]:
-        # All tensors that can have a gradient, so that the ranks reduce the same ones.
+        # Reduce all tensors that can have a gradient, which are the same on all ranks.
         which = [number for number, each in enumerate(moved) if _has_gradient(each)]
         linear = _linear("grouped_allreduce", op)
         results = iter(grouped_allreduce([moved[number] for number in which], linear))
@@ -157,16 +158,16 @@ def grouped_allreduce_async(
 
 
 def broadcast(tensor: Tensor, root: int = 0, out: Tensor | None = None) -> Tensor:
-    """The root's tensor, on all ranks.
+    """Return the root's tensor on all ranks.
 
-    tensor   of the same shape and type on all ranks, in CPU memory; any element type. On other
-             ranks than the root its values do not matter
-    root     the rank whose values all get
-    out      as for `allreduce`
+    tensor   a tensor in CPU memory with the same shape and type on all ranks, of any element type;
+             its values matter only on the root
+    root     the rank whose values all ranks get
+    out      the tensor for the result, as in `allreduce`
 
-    All ranks call it. Its gradient on the root is the sum of all ranks' gradients, elsewhere 0; so
-    where the root's tensor requires grad, those of the others do as well. Raises like `allreduce`;
-    InvalidArgument for a root that is no rank.
+    All ranks call this. The gradient is the sum of all ranks' gradients on the root, and 0
+    elsewhere. So if the root's tensor requires grad, all ranks' tensors must. Raises the errors of
+    `allreduce`, and InvalidArgument if root is not a rank.
     """
     return _broadcast(tensor, root, out, False).wait()
 
@@ -193,19 +194,19 @@ def _broadcast(tensor: Tensor, root: int, out: Tensor | None, is_async: bool) ->
 
 
 def allgather(tensor: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-    """The ranks' tensors one after the other, along the first dimension.
+    """Concatenate the ranks' tensors along the first dimension.
 
-    tensor   of the same shape and type on all ranks, in CPU memory; any element type
-    rows     for tensors that differ in the first dimension: its size on each rank
+    tensor   a tensor in CPU memory with the same shape and type on all ranks, of any element type
+    rows     each rank's size of the first dimension, if the sizes differ
 
-    Returns a tensor of shape (size * tensor.shape[0], ...); of shape (size,) for a scalar. All
-    ranks call it. Raises like `allreduce`.
+    Returns a tensor of shape (size * tensor.shape[0], ...), or (size,) for scalars. All ranks call
+    this. Raises the errors of `allreduce`.
     """
     return allgather_async(tensor, rows).wait()
 
 
 def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[Tensor]:
-    """Start `allgather`. `tensor` must not be changed before the work is complete."""
+    """Start `allgather`. Do not change `tensor` before the work is complete."""
     given = _checked("tensor", tensor)
     given = given.reshape(given.shape or (1,))
     counts = _rows("rows", rows, len(given))
@@ -226,27 +227,27 @@ def allgather_async(tensor: Tensor, rows: Sequence[int] | None = None) -> Work[T
 
 
 def reduce_scatter(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Tensor:
-    """Return this rank's part of what `allreduce` would give: of as many equal parts, along the
-    first dimension, as there are ranks.
+    """Return this rank's part of the `allreduce` result. The parts are equal, along the first
+    dimension.
 
-    tensor   of the same shape and type on all ranks, in CPU memory; its first dimension is a
-             multiple of size
-    op, out  as for `allreduce`; `out` has the shape of a part
+    tensor   a tensor in CPU memory with the same shape and type on all ranks; its first dimension
+             must be a multiple of the number of ranks
+    op, out  as in `allreduce`; `out` has the shape of a part
 
-    All ranks call it. Raises like `allreduce`.
+    All ranks call this. Raises the errors of `allreduce`.
     """
     return reduce_scatter_async(tensor, op, out).wait()
 
 
 def reduce_scatter_async(tensor: Tensor, op: Op = "sum", out: Tensor | None = None) -> Work[Tensor]:
-    """Start `reduce_scatter`. `tensor` must not be changed before the work is complete."""
+    """Start `reduce_scatter`. Do not change `tensor` before the work is complete."""
     return _reduce_scatter(tensor, op, out)
 
 
 def _reduce_scatter(
     tensor: Tensor, op: str, out: Tensor | None, rows: list[int] | None = None
 ) -> Work[Tensor]:
-    """rows: the size of each rank's part; None: equal parts."""
+    """Start a reduce-scatter. `rows` is the size of each rank's part; None means equal parts."""
     reduction = _reduction(op)
     given = _checked("tensor", tensor)
     counts = [_part(given)] * size() if rows is None else rows
@@ -276,16 +277,17 @@ def alltoall(
     sent_rows: Sequence[int] | None = None,
     received_rows: Sequence[int] | None = None,
 ) -> Tensor:
-    """Give each rank its part of `tensor`, and get theirs, one after the other in the order of
-    ranks. Parts are along the first dimension.
+    """Send each rank a part of `tensor`, and concatenate the parts received, in the order of ranks.
+    Parts are rows, along the first dimension.
 
-    tensor         of the same type on all ranks, and of the same shape but for the first dimension,
-                   in CPU memory; any element type
-    sent_rows      the size of each rank's part; None: equal parts
-    received_rows  the size of the part from each rank; None: found out, by an exchange that takes
-                   a moment, unless sent_rows is None too
+    tensor         a tensor in CPU memory of any element type; the type, and the shape except the
+                   first dimension, are the same on all ranks
+    sent_rows      the number of rows for each rank; None means equal parts
+    received_rows  the number of rows from each rank; if None, and sent_rows is given, the ranks
+                   exchange these numbers first
 
-    All ranks call it, and either all or none with received_rows. Raises like `allreduce`.
+    All ranks call this. received_rows must be given on all ranks or on none. Raises the errors of
+    `allreduce`.
     """
     return alltoall_async(tensor, sent_rows, received_rows).wait()
 
@@ -295,7 +297,7 @@ def alltoall_async(
     sent_rows: Sequence[int] | None = None,
     received_rows: Sequence[int] | None = None,
 ) -> Work[Tensor]:
-    """Start `alltoall`. `tensor` must not be changed before the work is complete."""
+    """Start `alltoall`. Do not change `tensor` before the work is complete."""
     given = _checked("tensor", tensor)
     if sent_rows is None and received_rows is None:
         _part(given)
@@ -322,7 +324,7 @@ def alltoall_async(
 
 
 def barrier() -> None:
-    """Return on no rank before every rank has called it."""
+    """Wait until all ranks have called this."""
     dist.barrier(group())
 
 
@@ -332,7 +334,7 @@ def barrier_async() -> Work[None]:
 
 
 def _prepared(tensor: Tensor, out: Tensor | None) -> Tensor:
-    """The tensor that the operation works on, in place: `out`, holding the values of `tensor`."""
+    """Copy `tensor` to `out`, or to a new tensor, and return the copy for an in-place operation."""
     tensor = tensor.detach()
     if out is None:
         return tensor.clone(memory_format=torch.contiguous_format)
@@ -345,7 +347,7 @@ def _prepared(tensor: Tensor, out: Tensor | None) -> Tensor:
 
 
 def _checked(name: str, value: Any) -> Tensor:
-    """The argument, if it is a tensor whose memory an operation can use."""
+    """Return `value` if it is a tensor whose memory an operation can use, else raise."""
     if not isinstance(value, Tensor):
         kind = type(value)
         raise TypeError(
@@ -368,7 +370,7 @@ def _checked(name: str, value: Any) -> Tensor:
 
 
 def _devices() -> set[str]:
-    """The types of devices whose tensors libddl takes."""
+    """Return the device types that libddl supports in this group."""
     whole = group()
     return {
         device.type for device in whole._device_types if backend_of(whole, device).name() == "ddl"
@@ -384,19 +386,19 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _linear(name: str, op: str) -> str:
-    """The op, if it has a gradient."""
+    """Return the op, or raise NotImplementedError if it has no gradient."""
     if op not in ("sum", "average"):
         raise NotImplementedError(f"{name} by {op} has no gradient; by sum and average it has")
     return op
 
 
 def _rows(name: str, given: Sequence[int] | None, otherwise: int) -> list[int]:
-    """Each rank's rows: as given, or `otherwise`."""
+    """Return each rank's number of rows: the given numbers, or `otherwise` for all ranks."""
     return [otherwise] * size() if given is None else adapter().check_rows(name, given, size())
 
 
 def _part(tensor: Tensor) -> int:
-    """An equal part of the first dimension."""
+    """Return the number of rows in each rank's equal part of a tensor."""
     return adapter().equal_rows("tensor", tensor.shape, size())
 
 

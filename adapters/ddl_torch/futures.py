@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Futures whose callbacks run in one order on all ranks."""
+"""Futures whose callbacks run in the same order on all ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Future(torch.futures.Future[Any]):
     """The future of an operation, or of a callback.
 
     The callbacks of a group's futures run one at a time, in the order in which the program added
-    them. Collectives that they start match the other ranks' by that order, whatever the program
-    starts meanwhile. A callback that another one adds to the future of a callback's result runs
-    when that is complete.
+    them. Collectives that callbacks start match in this order, whatever the program starts
+    meanwhile. A callback that is added within a callback, to the future of a callback's result,
+    runs when that future is complete.
     """
 
     def __init__(self, callbacks: Any, of_callback: bool = False) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations' gradients for autograd.
 
-Each rank's loss is a function of all ranks' inputs. A gradient is that of the sum of all ranks'
-losses: the operation's transpose, which all ranks call in backward.
+Each rank's loss is a function of all ranks' inputs. The gradient is taken of the sum of all ranks'
+losses. It is the operation's transpose, which all ranks call in backward.
 
-Order. On the CPU, one thread runs the ready nodes of autograd's graph, the latest first, and a node
-that uses another's result was created after it. So nodes run in the reverse order of their
-creation, and ranks that call the same operations in forward call the transposes in the same order,
+Order. On the CPU, one thread runs the ready nodes of autograd's graph, the newest first. A node is
+newer than the nodes whose results it uses. So nodes run in the reverse order of their creation.
+Ranks that call the same operations in forward therefore call the transposes in the same order,
 whatever else their graphs contain.
 """
 
@@ -18,20 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Starts an operation on tensors without gradients. Returns c10d's work (None if it is complete) and
-# the results.
+# Starts an operation without gradients. Returns c10d's work (None if it is complete) and the
+# results.
 Start = Callable[..., tuple[Any, Sequence[Tensor]]]
-# Computes the gradients of the tensors from those of the results.
+# Computes the gradients of the tensors from the gradients of the results.
 Transpose = Callable[..., Sequence[Tensor | None]]
 
 
 def start(
     operation: Start, transpose: Transpose, tensors: Sequence[Tensor], outs: Sequence[Tensor] = ()
 ) -> tuple[Any, Sequence[Tensor]]:
-    """What `operation(*tensors)` returns, the results with a gradient if a tensor has one.
+    """Return `operation(*tensors)`, with differentiable results if a tensor requires grad.
 
-    `outs` is the given memory of the results, if any. As in PyTorch's own functions, giving it
-    where a gradient is needed is an error.
+    `outs` are the caller's tensors for the results, if any. As in PyTorch's own functions, they are
+    an error if a gradient is needed.
     """
     needed = any(tensor.requires_grad for tensor in (*tensors, *outs))
     if not (needed and torch.is_grad_enabled()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comms of the native part, as ddl_core's metrics and dump read them."""
+"""The comms of the native part, for ddl_core's metrics and dump."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddl_core.errors import InvalidState
 from ddl_core.live_objects import live_comms
 from ddl_core.readings import Readings
 
-_known: dict[Any, NativeComm] = {}  # by the native group; kept, because live_comms keeps nothing
+_known: dict[Any, NativeComm] = {}  # by native group; live_comms keeps no references
 
 
 class NativeComm(Readings):
@@ -28,15 +28,15 @@ class NativeComm(Readings):
 
     @contextmanager
     def _held(self) -> Iterator[Any]:
-        use = self._group.use()  # until this function ends
+        use = self._group.use()  # keeps the comm open until this function returns
         if use is None:
             raise InvalidState("the process group has been shut down")
         yield ffi.cast("ddl_comm *", use.comm)
 
 
 def add_new(native: Any) -> None:
-    """Add the groups that were created since the last call to ddl_core's live comms."""
-    for group in [group for group in list(_known) if group.closed]:  # threads may add some
+    """Add the native groups that are new since the last call to ddl_core's live comms."""
+    for group in [group for group in list(_known) if group.closed]:  # other threads may add groups
         _known.pop(group, None)
     for group in native.groups():
         if group not in _known:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reductions: libddl's names, and those of torch.distributed.ReduceOp."""
+"""The reductions: libddl's names and the names in torch.distributed.ReduceOp."""
 
 OPS = {
     "sum": "SUM",

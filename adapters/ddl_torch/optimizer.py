@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with any optimizer on all ranks' gradients, without DistributedDataParallel."""
+"""Optimizers that apply the gradients of all ranks, without DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def DistributedOptimizer(
     compression: Compression | None = None,
     bucket_bytes: int = 16 << 20,
 ) -> torch.optim.Optimizer:
-    """Make the optimizer step on the gradients of all ranks, and return it.
+    """Make the optimizer apply the combined gradients of all ranks, and return it.
 
         optimizer = ddl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
         ddl.broadcast_parameters(model)
         ...
-        loss.backward()      # the gradients are reduced meanwhile
+        loss.backward()      # starts to reduce the gradients
         optimizer.step()     # waits for them
 
     op           "average" or "sum" of the ranks' gradients
     backward_passes_per_step  number of backward() calls before each step(); the gradients add up as
                  usual, and are reduced once, in the last call
-    compression  "f16" or "bf16": gradients of float32 and float64 are sent in that type, which
-                 halves or quarters the bytes and costs precision
-    bucket_bytes gradients are reduced in groups of about this size
+    compression  "f16" or "bf16" sends float32 and float64 gradients in this type, which halves or
+                 quarters the bytes and costs precision
+    bucket_bytes the approximate size of the groups in which gradients are reduced
 
-    All ranks call this with the same parameters in the same order, and wait for each other, since
-    the optimizer gets a process group of its own. So ranks may compute gradients, and call other
-    operations in backward() and before step(), in different orders. Between steps parameters may be
-    added, frozen (by requires_grad) and unfrozen, on all ranks alike. A frozen parameter is left
-    alone. Another one without a gradient on this rank counts as zero, since other ranks may have
+    All ranks call this with the same parameters in the same order. They wait for each other to
+    create the optimizer's own process group. So ranks may compute gradients, and call other
+    operations in backward() and before step(), in different orders. Between steps, parameters may
+    be added, frozen (by requires_grad) and unfrozen, if all ranks do so. Frozen parameters are
+    ignored. The missing gradient of another parameter counts as zero, because other ranks may have
     one. To change the gradients before the step, as clipping and GradScaler.unscale_() do, call
-    optimizer.synchronize() first; step() then does not wait again, and may also be left out. The
+    optimizer.synchronize() first. step() then does not wait again, and may be skipped. The
     optimizer cannot be copied or pickled.
 
     Raises ddl_core.errors.InvalidArgument for arguments out of range, and InvalidState before init
-    and if ranks train different parameters. Later backward(), synchronize() and step() raise
-    InvalidState as well when they do not follow each other as said, and what `allreduce` raises.
+    or if ranks train different parameters. Later, backward(), synchronize() and step() raise
+    InvalidState if called in a wrong order, and the errors of `allreduce`.
     """
     adapter().check_gradients(op, compression)
     if backward_passes_per_step < 1:
@@ -83,7 +83,7 @@ def DistributedOptimizer(
 
 
 def refuse_copy() -> NoReturn:
-    """Raise TypeError: a copy of an optimizer has no hooks, so it would step on own gradients."""
+    """Raise TypeError: a copy has no hooks, so it would apply only this rank's gradients."""
     raise TypeError(
         "a DistributedOptimizer cannot be copied or pickled, since the copy would not reduce"
         " gradients: copy its state_dict(), and make another for the parameters of the copy"
@@ -91,18 +91,18 @@ def refuse_copy() -> NoReturn:
 
 
 def call_with_gradients(parameter: Tensor, function: Callable[[Tensor], None]) -> None:
-    """Call the function after each gradient of the parameter, in place of the function of an
-    earlier optimizer, which would reduce the gradient as well."""
+    """Call a function after each gradient of a parameter. It replaces the function of an earlier
+    optimizer, which would reduce the gradient a second time."""
     if parameter in _hooks:
         _hooks[parameter].remove()
     _hooks[parameter] = parameter.register_post_accumulate_grad_hook(function)
 
 
 def gradient(parameter: Tensor, sparse: dict[Tensor, int]) -> Tensor:
-    """Return the gradient of a parameter. If there is none, make it zero, since other ranks may
-    have one: sparse if it was so before on this rank.
+    """Return the gradient of a parameter. If it is None, set it to zeros, because other ranks may
+    have a gradient. The zeros are sparse if an earlier gradient of the parameter was.
 
-    sparse  the number of sparse dimensions of the gradients that were sparse
+    sparse  by parameter, the number of sparse dimensions of its last sparse gradient
     """
     if parameter.grad is None:
         zeros = torch.zeros_like(parameter)
@@ -119,24 +119,24 @@ class _Bucket:
         self.parameters = parameters
         self.passes = dict.fromkeys(parameters, 0)
         self.works: list[Work[Any]] = []
-        self.compressed: list[tuple[Tensor, Tensor]] = []  # gradients, and what is sent for them
-        self.sparse: list[Tensor] = []  # gradients
+        self.compressed: list[tuple[Tensor, Tensor]] = []  # gradients and their compressed copies
+        self.sparse: list[Tensor] = []  # the sparse gradients
 
     def ready(self, passes: int) -> bool:
         return min(self.passes.values()) >= passes
 
 
 class _Reducer:
-    """Reduces gradients while backward() computes them.
+    """A reducer that combines gradients while backward() computes them.
 
-    Buckets start in the same order on all ranks: each when it is complete and those before it have
-    started. When that is differs between ranks, because a rank may not use all parameters. So the
-    optimizer has a process group of its own, in which nothing else runs.
+    Buckets start in the same order on all ranks: each when it is complete and the previous ones
+    have started. The time differs between ranks, because a rank may not use all parameters. So the
+    optimizer has its own process group, in which no other operations run.
 
-    A rank whose parameters were frozen or unfrozen since the last step begins an all-gather of them
-    at the first gradient, and starts no bucket before it has found that all ranks agree. If they
-    do not, the ranks call different operations, which libddl reports. So that the error can name
-    the parameter, the rank has put its list into the store before.
+    A rank whose parameters were frozen or unfrozen since the last step starts an all-gather of its
+    list of them at the first gradient. It starts no bucket until it knows that all ranks agree. If
+    they do not agree, the ranks call different operations, which libddl reports. Each rank first
+    stores its list in the store, so that the error can name the parameter.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class _Reducer:
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[Tensor, _Bucket] = {}
         self._sparse: dict[Tensor, int] = {}
-        self._started = 0  # buckets
+        self._started = 0  # number of buckets that have started
         self._synchronized = False
-        self._begun = False  # a step
+        self._begun = False  # True while a step is in progress
         self._trained: list[int] = []  # see `identities`
-        self._changes = 0  # of the parameters that this rank trains
-        self._agreed_frozen: list[int] = []  # numbers of parameters, when the ranks last agreed
-        self._agreement: Work[Tensor] | None = None  # until all ranks have agreed
+        self._changes = 0  # how often this rank's trained parameters have changed
+        self._agreed_frozen: list[int] = []  # the frozen parameters at the ranks' last agreement
+        self._agreement: Work[Tensor] | None = None  # pending until all ranks have agreed
         self._group = private_group()
         self._store = distributed_c10d._get_process_group_store(self._group)
         weakref.finalize(optimizer, _destroy, self._group).atexit = False
@@ -191,7 +191,7 @@ class _Reducer:
 
     def _make_buckets(self) -> None:
         known, self._buckets, self._bucket_of = self._bucket_of, [], {}
-        last = trained(self._optimizer())[::-1]  # backward() begins with the last
+        last = trained(self._optimizer())[::-1]  # backward() reaches the last parameters first
         for bucket in _buckets(last, self._bucket_bytes):
             self._buckets.append(bucket)
             for parameter in bucket.parameters:
@@ -200,7 +200,7 @@ class _Reducer:
                     call_with_gradients(parameter, self._accumulated)
 
     def _agree(self) -> None:
-        """Wait until all ranks have said what they train. InvalidState if it is not the same."""
+        """Wait for all ranks' lists of parameters. Raises InvalidState if they differ."""
         if self._agreement is None:
             return
         frozen = [each.nonzero().flatten().tolist() for each in self._agreement.wait()]
@@ -210,9 +210,9 @@ class _Reducer:
     def _explain(self) -> None:
         """Raise InvalidState if an operation has failed because only some ranks have frozen or
         unfrozen parameters."""
-        change = self._changes + (self._agreement is None)  # the one that the ranks had in mind
+        change = self._changes + (self._agreement is None)  # the number of the failed change
         frozen = dict.fromkeys(range(self._group.size()), self._agreed_frozen)
-        with suppress(RuntimeError):  # the process with the store has ended
+        with suppress(RuntimeError):  # the process that serves the store has exited
             for rank in frozen:
                 if self._store.check([self._key(change, rank)]):
                     frozen[rank] = json.loads(self._store.get(self._key(change, rank)))
@@ -230,15 +230,15 @@ class _Reducer:
         self._begin()
         self._agree()
         check_unchanged(self._optimizer(), self._trained)
-        while self._started < len(self._buckets):  # those with unused parameters
+        while self._started < len(self._buckets):  # buckets with unused parameters
             self._start(self._buckets[self._started])
         for bucket in self._buckets:
             for work in bucket.works:
                 work.wait()
             for own, sent in bucket.compressed:
                 own.copy_(sent)
-            # Their operation waits for the other ranks when it starts, so not in backward(), where
-            # another operation of these may wait for this rank.
+            # A sparse all-reduce waits for the other ranks when it starts. In backward() this could
+            # deadlock, because the other ranks may wait for this rank in another operation.
             for own in bucket.sparse:
                 dist.all_reduce(own, self._op, self._group)
             bucket.works, bucket.compressed, bucket.sparse = [], [], []
@@ -254,14 +254,14 @@ class _Reducer:
             self.synchronize()
 
     def after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        # Not before: the step() of a derived class may call that of its base, with the same hooks.
+        # Not in before_step: a derived step() may call its base's step(), with the same hooks.
         self._synchronized = False
 
     def _accumulated(self, parameter: Tensor) -> None:
         if self._optimizer() is None:
             return
         self._begin()
-        self._synchronized = False  # also if the step was left out
+        self._synchronized = False  # even if the program skipped a step
         bucket = self._bucket_of.get(parameter)
         if bucket is None:
             raise _state(FROZEN)
@@ -293,7 +293,7 @@ class _Reducer:
             if own.is_sparse:
                 bucket.sparse.append(own)
             elif self._compressed is None or own.dtype not in (torch.float32, torch.float64):
-                dense.append(own.detach())  # after create_graph it requires grad itself
+                dense.append(own.detach())  # with create_graph, gradients require grad
             else:
                 sent = own.to(self._compressed)
                 bucket.compressed.append((own, sent))
@@ -310,7 +310,7 @@ def trained(optimizer: Any) -> list[Tensor]:
 
 
 def identities(optimizer: Any) -> list[int]:
-    """Return the ids of the optimizer's parameters, and 0 for those that are frozen."""
+    """Return the ids of the optimizer's parameters, with 0 for frozen ones."""
     groups = optimizer.param_groups
     return [id(p) if p.requires_grad else 0 for part in groups for p in part["params"]]
 
@@ -370,7 +370,7 @@ def _buckets(parameters: list[Tensor], limit: int) -> Iterator[_Bucket]:
 
 
 def _destroy(own: Any) -> None:
-    with suppress(ValueError, AssertionError):  # the program has destroyed all groups
+    with suppress(ValueError, AssertionError):  # the program has destroyed all groups already
         dist.destroy_process_group(own)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answering requests for the backend "gloo" by ddl, for programs that know no other backend for
+"""The use of ddl for requests for the backend "gloo", for programs that only support Gloo on
 CPUs."""
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from ddl_torch._autoload import cpu_backend
 _GLOO, _DDL = "gloo", "ddl"
 
 _log = logging.getLogger("ddl_torch")
-_chosen: str | None = None  # by `serve`; "": nothing; None: the environment says it
+_chosen: str | None = None  # the backend given to `serve`; "" for none; None: the environment's
 
 
 def serve(backend: str | None) -> None:
-    """Have ddl answer every later request of this process for the backend "gloo".
+    """Use ddl for this process's later requests for the backend "gloo".
 
-    Then init_process_group("gloo"), new_group(backend="gloo"), "cpu:gloo,cuda:nccl", and no
-    backend on a machine without accelerators, make groups of ddl. So programs that ask for Gloo by
-    name use libddl unchanged. torch.distributed.get_backend tells the name that was asked for, and
-    get_backend_config the one that serves. Tensors of accelerators stay with the backend that the
-    program chose.
+    Programs that name Gloo then use libddl unchanged: init_process_group("gloo"),
+    new_group(backend="gloo"), "cpu:gloo,cuda:nccl", and no backend on a machine without
+    accelerators, create groups of ddl. torch.distributed.get_backend returns the name that the
+    program requested, and get_backend_config the backend in use. Accelerator tensors keep the
+    backend that the program chose.
 
-    backend: "gloo", or None: serve no request, the default. DDL_TORCH_SERVE=gloo in the environment
-    does the same as serve("gloo"); a call counts more.
+    backend: "gloo", or None (the default) to leave requests unchanged. DDL_TORCH_SERVE=gloo in the
+    environment does the same as serve("gloo"). A call overrides the variable.
 
-    All ranks make the same choice, before torch.distributed is initialized. Raises
-    ddl_core.errors.InvalidArgument for another name, and InvalidState where a group of Gloo exists.
+    All ranks make the same choice before torch.distributed is initialized. Raises
+    ddl_core.errors.InvalidArgument for another name, and InvalidState if a group of Gloo exists.
     """
     global _chosen
     from ddl_core.errors import InvalidArgument
@@ -44,7 +44,7 @@ def serve(backend: str | None) -> None:
 
 
 def open_gloo_requests(dist: Any) -> None:
-    """Have torch.distributed ask here before it creates a process group."""
+    """Make torch.distributed check here for requests for Gloo before it creates a group."""
     c10d = dist.distributed_c10d
     original = c10d._new_process_group_helper
 
@@ -68,14 +68,14 @@ def open_gloo_requests(dist: Any) -> None:
 
 
 def is_for_ddl(backend: Any) -> bool:
-    """Whether a request for this backend makes a group of ddl, as far as can be said early."""
+    """Return True if a request for this backend may create a group of ddl."""
     name = "" if backend is None else str(backend).lower()
     return _DDL in name or ((not name or _GLOO in name) and _is_serving())
 
 
 def _served_devices(dist: Any, backend: Any) -> dict[str, str] | None:
-    """The backend for each kind of device, with ddl for the CPU; None: the request is not for
-    Gloo, or it is not to be served."""
+    """Return the backend for each device type, with ddl for the CPU. Return None if the request is
+    not for Gloo, or `serve` is off."""
     if str(backend) != dist.Backend.UNDEFINED and _GLOO not in str(backend):
         return None
     if not _is_serving():
@@ -83,7 +83,7 @@ def _served_devices(dist: Any, backend: Any) -> dict[str, str] | None:
     devices = dict(dist.distributed_c10d.BackendConfig(backend).get_device_backend_map())
     if devices.get("cpu") != _GLOO:
         return None
-    if ":" not in str(backend):  # then Gloo's devices are named that may not exist
+    if ":" not in str(backend):  # the map then has Gloo's devices, which may not exist here
         devices = {device: name for device, name in devices.items() if _exists(device)}
     return {**devices, "cpu": _DDL}
 
@@ -99,7 +99,7 @@ def _is_serving() -> bool:
         return _chosen == _GLOO
     try:
         from ddl_core import torch_choices
-    except ImportError:  # Gloo works without libddl
+    except ImportError:  # libddl is broken, but Gloo must still work
         _log.exception("DDL_TORCH_SERVE was not read")
         return False
     return torch_choices.served_backend() == _GLOO
@@ -120,5 +120,5 @@ def _refuse_gloo_groups(dist: Any) -> None:
 def _cpu_backend_name(group: Any) -> str:
     try:
         return str(cpu_backend(group).name())
-    except RuntimeError:  # it has none for the CPU
+    except RuntimeError:  # the group has no backend for the CPU
         return ""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors lie in memory that ranks on one host share, so that these read and write them in
-place instead of through a copy (ddl_alloc).
+"""Tensors in memory that the ranks of a host share (ddl_alloc) and use in place, without a copy.
 
-PyTorch lets a process group allocate what it sends: the buckets of DistributedDataParallel, if an
-environment variable allows that, and the buffers of fully_shard, if each module is told to. To tell
-them, the variable is set here, and fully_shard's default way to allocate is replaced.
+PyTorch lets a process group allocate the buckets of DistributedDataParallel if an environment
+variable is set, and the buffers of fully_shard if each module requests it. This module sets the
+variable, and replaces fully_shard's default allocator.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 
 import torch
 
-_CHOICES = ("none", "buffers", "all")  # csrc/shared_memory.hpp: Sharing
+_CHOICES = ("none", "buffers", "all")  # must match Sharing in csrc/shared_memory.hpp
 
-_asked: str | None = None  # by the program; None: the environment decides
+_asked: str | None = None  # the program's choice; None: the environment decides
 
 
 def ask(shared_memory: bool | str | None) -> None:
-    """What `init` was given. Raises InvalidArgument for anything else."""
+    """Store the argument of `init`. Raises InvalidArgument if it is not one of the choices."""
     global _asked
     if shared_memory not in (None, False, True, "all"):
         from ddl_core.errors import InvalidArgument
@@ -33,14 +32,14 @@ def ask(shared_memory: bool | str | None) -> None:
 
 
 def apply(native: ModuleType) -> None:
-    """Do what was asked for, in the native part."""
+    """Apply the choice to the native part, DistributedDataParallel and fully_shard."""
     from ddl_core import torch_choices
 
     choice = _asked or torch_choices.shared()
     native.share(_CHOICES.index(choice))
     if choice == "none":
         return
-    if not torch.cuda.device_count():  # or NCCL would allocate buckets in its own way as well
+    if not torch.cuda.device_count():  # with GPUs, NCCL would allocate its buckets differently, too
         from ddl_core import adapter
 
         adapter.set_default("DDP_DISABLE_COMM_MEM", "0")
@@ -49,10 +48,10 @@ def apply(native: ModuleType) -> None:
 
 @functools.cache
 def _open_fully_shard(native: ModuleType) -> None:
-    """Make fully_shard allocate what it sends and receives by `empty_shared`, once."""
+    """Make fully_shard allocate its communication buffers with `empty_shared`. Runs once."""
     try:
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
-    except ImportError:  # another version: it has ordinary memory
+    except ImportError:  # another version of PyTorch: keep its allocator
         return
     original = DefaultAllocMixin.allocate
 

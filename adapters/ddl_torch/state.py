@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects, parameters and an optimizer's state, from one rank to all."""
+"""Broadcasts of objects, parameters and optimizer states."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ddl_torch.world import adapter, group, rank, size
 
 
 def broadcast_object(value: Any, root: int = 0) -> Any:
-    """The root's object, on all ranks. On the others `value` is ignored.
+    """Return the root's object on all ranks. On other ranks `value` is ignored.
 
-    It is pickled, so use it only among ranks that trust each other. All ranks call it. Raises like
-    `broadcast`, and TypeError on all ranks if it cannot be pickled.
+    Objects are pickled, so the ranks must trust each other. All ranks call this. Raises the errors
+    of `broadcast`, and TypeError on all ranks if pickling fails.
     """
     from ddl_core.adapter_objects import check, packed, unpacked
 
@@ -34,7 +34,7 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
 
 
 def allgather_object(value: Any) -> list[Any]:
-    """All ranks' objects, in the order of ranks. Pickled as for `broadcast_object`."""
+    """Return all ranks' objects in the order of ranks. Pickled as in `broadcast_object`."""
     from ddl_core.adapter_objects import packed, unpacked
 
     values: list[Any] = [None] * size()
@@ -43,22 +43,22 @@ def allgather_object(value: Any) -> list[Any]:
 
 
 def broadcast_parameters(parameters: torch.nn.Module | Mapping[str, Any], root: int = 0) -> None:
-    """Give all ranks the root's values of a module's parameters and buffers, or of the tensors in a
-    state_dict, in place.
+    """Copy the root's values of a module's parameters and buffers, or of a state_dict's tensors, to
+    all ranks, in place.
 
-    All ranks call it with equal names, shapes and types. What is not a tensor in a state_dict is
-    not changed. Raises like `broadcast`.
+    All ranks call this with the same names, shapes and types. Entries of a state_dict that are not
+    tensors are not changed. Raises the errors of `broadcast`.
     """
     state = parameters.state_dict() if isinstance(parameters, torch.nn.Module) else parameters
     _broadcast([value.detach() for value in state.values() if isinstance(value, Tensor)], root)
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -> None:
-    """Give all ranks the root's state of an optimizer: step counts, momenta, learning rates and all
-    else that is in its state_dict, as after loading a checkpoint on the root.
+    """Copy the root's optimizer state_dict (step counts, momenta, learning rates, ...) to all
+    ranks, for example after the root has loaded a checkpoint.
 
-    All ranks call it, with optimizers of the same parameters; that of others than the root may have
-    no state yet. Raises like `broadcast_object`.
+    All ranks call this with optimizers of the same parameters. Other ranks need no state before.
+    Raises the errors of `broadcast_object`.
     """
     tensors: list[Tensor] = []
 
@@ -82,7 +82,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root: int = 0) -
 
 @dataclass(frozen=True)
 class _Outline:
-    """Of a tensor."""
+    """A tensor's shape, type and device, without its values."""
 
     shape: torch.Size
     dtype: torch.dtype

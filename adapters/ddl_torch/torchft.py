@@ -21,12 +21,12 @@ from ddl_torch import _build, shared_memory
 
 
 class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may be missing
-    """A process group of the backend "ddl" for torchft's Manager, in the place of ProcessGroupGloo.
+    """A process group of the backend "ddl" for torchft's Manager, to replace ProcessGroupGloo.
 
-    timeout: of the creation of each quorum's group, and of its operations.
+    timeout: the limit for creating each quorum's group, and for its operations.
 
-    An operation with a dead member fails within a fraction of a second, not at the timeout. Unlike
-    ProcessGroupGloo, it has reduce_scatter.
+    An operation with a dead member fails within a fraction of a second, not after the timeout. The
+    group supports reduce_scatter, which ProcessGroupGloo does not.
     """
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
@@ -48,7 +48,7 @@ class ProcessGroupDDL(ProcessGroupWrapper):  # type: ignore[misc] # torchft may 
         return "torchft-ddl"
 
     def errored(self) -> Exception | None:
-        """Return an error if the group's comm has failed; torchft then asks for a new quorum."""
+        """Return an error if the group's comm has failed. torchft then requests a new quorum."""
         if self._pg is None:
             return None
         return _failure(self._pg._get_backend(torch.device("cpu")))

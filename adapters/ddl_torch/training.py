@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small helpers for training loops on many ranks."""
+"""Helpers for training loops on many ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ddl_torch.world import adapter, size
 
 
 def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
-    """The ranks' average of each metric.
+    """Return the ranks' average of each metric.
 
     metrics  numbers, or tensors of one element, by name; the same names in the same order on all
              ranks
-    weight   how much this rank's values count, such as its number of samples
+    weight   the weight of this rank's values, such as its number of samples
 
-    All ranks call it. Raises like `allreduce`, InvalidArgument for a negative weight.
+    All ranks call this. Raises the errors of `allreduce`, and InvalidArgument if weight < 0.
     """
 
     def total(own: list[float]) -> list[float]:
@@ -34,18 +34,18 @@ def scaled_warmup(
     scale: float | None = None,
     after: Callable[[int], float] | None = None,
 ) -> torch.optim.lr_scheduler.LambdaLR:
-    """A schedule for large batches by the linear scaling rule: a batch that is n times larger takes
-    a learning rate that is n times higher. The rate rises gradually, since the full one would be
-    too high for fresh weights.
+    """Return a learning-rate scheduler for large batches, by the linear scaling rule: a batch that
+    is n times larger uses a rate that is n times higher. The rate rises gradually, because the full
+    rate is too high for untrained weights.
 
-    optimizer  with the learning rate for one rank's batch
-    steps      calls of step() in which the rate rises evenly to `scale` times that
-    scale      None: the number of ranks
-    after      gives a further factor, such as a decay, for the number of steps since the full rate
-               was reached; None: 1
+    optimizer  an optimizer with the learning rate for one rank's batch
+    steps      number of steps in which the rate rises linearly from this rate to `scale` times it
+    scale      the factor; None means the number of ranks
+    after      a function that returns a further factor, such as a decay, for the number of steps
+               since the full rate was reached; None means 1
 
-    Returns a scheduler, whose step() is called after each of the optimizer's. Raises
-    InvalidArgument for a negative number of steps.
+    Call the scheduler's step() after each step of the optimizer. Raises InvalidArgument if steps is
+    negative.
     """
     if steps < 0:
         raise adapter().InvalidArgument(f"steps: {steps} is negative")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving: torch.distributed's default process group over libddl."""
+"""Initialization and shutdown: torch.distributed's default process group over libddl."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 _STORE_TIMEOUT = 300.0  # seconds, PyTorch's default
 
-_stores: Any = dist  # whose type stubs lack them
+_stores: Any = dist  # the type stubs of torch.distributed lack the stores
 
 _group: Any = None  # the default group, once init has returned
-_ours = False  # whether init made it
+_ours = False  # True if init created the group
 
 
 @functools.cache
 def adapter() -> ModuleType:
-    """ddl_core.adapter. Not imported above: `import torch` loads this file, and nothing more."""
+    """Import ddl_core.adapter late: `import torch` loads this file, but must not load more."""
     from ddl_core import adapter
 
     return adapter
@@ -36,24 +36,21 @@ def adapter() -> ModuleType:
 def init(*, timeout: float | None = None, shared_memory: bool | str | None = None) -> None:
     """Join the job that this process was started in.
 
-    The job is found as ddl_core.init finds it: ddlrun, mpirun of any MPI, torchrun, srun, or
-    alone (size 1). Makes torch.distributed's default process group with the backend "ddl", where
-    there is a GPU of NVIDIA's for its tensors as well: each rank then calls torch.cuda.set_device
-    before. Where torch.distributed is initialized already, with "ddl" for the CPU, its default
-    group is used.
+    The launcher is detected as by ddl_core.init: ddlrun, mpirun of any MPI, torchrun, srun, or none
+    (size 1). This creates torch.distributed's default process group with the backend "ddl", also
+    for GPU tensors if there is an NVIDIA GPU; each rank then calls torch.cuda.set_device first. If
+    torch.distributed is already initialized, with "ddl" for the CPU, its default group is used.
 
-    timeout: seconds that joining, and later each operation, may take; None: PyTorch's default (30
-    minutes).
+    timeout        limit in seconds for joining and for each operation; None: PyTorch's 30 minutes
+    shared_memory  True: ranks on one host use DistributedDataParallel's buckets and fully_shard's
+                   buffers in place, in shared memory; "all": also all later tensors of at least
+                   1 MiB; None: the value of DDL_TORCH_SHARED (0, 1 or all). Ranks may differ.
+                   Forked children, such as data loader workers, get a copy of such memory
 
-    shared_memory: True: DistributedDataParallel's buckets and fully_shard's buffers lie in memory
-    that ranks on one host read and write in place; "all": and all tensors of 1 MiB and more that
-    are made from now on. A forked child, such as a data loader's worker, has a copy of such memory.
-    None: what DDL_TORCH_SHARED says (0, 1 or all). Ranks need not agree.
-
-    All ranks call it. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for a
-    bad argument, ddl_core's errors when not all ranks come, and
-    torch.distributed.DistBackendError when the group cannot be made. Warns where the native part
-    cannot be compiled and Python replaces it.
+    All ranks call this. Raises ddl_core.errors.InvalidState on a second call, InvalidArgument for
+    an invalid argument, ddl_core's errors if not all ranks join, and
+    torch.distributed.DistBackendError if the group cannot be created. Warns if the native part
+    cannot be compiled, and uses Python instead.
     """
     global _group, _ours
     if is_initialized():
@@ -87,13 +84,13 @@ def init(*, timeout: float | None = None, shared_memory: bool | str | None = Non
 
 
 def is_initialized() -> bool:
-    """Whether `init` has returned and its group was not destroyed since."""
+    """Return True if `init` has returned, and its group has not been destroyed since."""
     return _group is not None and dist.is_initialized() and dist.group.WORLD is _group
 
 
 def shutdown() -> None:
-    """Leave the job: destroys the process group that `init` made, if any. `init` may then be called
-    again. Blocks about a second if operations are pending."""
+    """Leave the job, and destroy the process group if `init` created it. `init` may then be called
+    again. Blocks for about a second if operations are pending."""
     global _group, _ours
     if is_initialized() and _ours:
         dist.destroy_process_group()
@@ -102,37 +99,39 @@ def shutdown() -> None:
 
 
 def rank() -> int:
-    """The number of this process among all, from 0 on. InvalidState before `init`."""
+    """Return the rank of this process, starting at 0. Raises InvalidState before `init`."""
     number: int = group().rank()
     return number
 
 
 def size() -> int:
-    """How many processes there are. InvalidState before `init`."""
+    """Return the number of processes. Raises InvalidState before `init`."""
     number: int = group().size()
     return number
 
 
 def local_rank() -> int:
-    """The number of this process among those that share its memory. InvalidState before `init`."""
+    """Return the rank of this process among the processes that share its memory. Raises
+    InvalidState before `init`."""
     return _local()[0]
 
 
 def local_size() -> int:
-    """How many processes share this one's memory, itself included. InvalidState before `init`."""
+    """Return the number of processes that share this process's memory, including itself. Raises
+    InvalidState before `init`."""
     return _local()[1]
 
 
 def group() -> Any:
-    """The process group of all ranks. InvalidState before `init`."""
+    """Return the process group of all ranks. Raises InvalidState before `init`."""
     if not is_initialized():
         raise adapter().not_joined("ddl_torch")
     return _group
 
 
 def private_group() -> Any:
-    """Create another process group of all ranks, with the timeout of the first. Its operations are
-    matched among themselves. All ranks call it. InvalidState before `init`."""
+    """Create another process group of all ranks, with the timeout of the first. Its operations
+    match only each other. All ranks call this. Raises InvalidState before `init`."""
     return dist.new_group(timeout=cpu_backend(group()).options._timeout)
 
 
@@ -154,8 +153,8 @@ def _local() -> tuple[int, int]:
 
 
 def _connect_store(comm: Comm, timeout: timedelta) -> Any:
-    """A store that all ranks are connected to. The job's comm tells the others where it is, so
-    every launcher that ddl_core knows will do."""
+    """Return a store that all ranks are connected to. Rank 0 sends its address over the job's comm,
+    so every launcher that ddl_core supports works."""
     if comm.size == 1:
         return _stores.HashStore()
     options = {"wait_for_workers": False, "timeout": timeout}

@@ -3,8 +3,8 @@
 
     import ddl_horovod.keras as hvd  # was: import horovod.keras as hvd
 
-docs/horovod.md lists what is served and what differs.
-ddl_keras serves the other backends.
+docs/horovod.md lists the supported functions and the differences.
+ddl_keras supports the other backends.
 """
 
 from ddl_horovod import built

@@ -23,7 +23,8 @@ __all__ = [
 
 
 class BestModelCheckpoint(base.BestModelCheckpoint):
-    """Saves the best model to its attribute `filepath`, which the program sets before training."""
+    """A callback that saves the best model to its attribute `filepath`. The program sets this
+    attribute before training."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs from ddl_horovod.tensorflow.keras."""
+"""The operations that differ from ddl_horovod.tensorflow.keras."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def allreduce(
     op: Reduction | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Combine the ranks' values, by default to their average. op goes before average."""
+    """Combine the ranks' values, by default to their average. `op` overrides `average`."""
     chosen = average if op is None else None
     return operations.allreduce(
         value, name, chosen, prescale_factor, postscale_factor, op, compression

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of Keras that apply the gradients of all ranks."""
+"""Keras optimizers that apply the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def DistributedOptimizer(
     num_groups: int = 0,
     groups: Any = None,
 ) -> Any:
-    """See ddl_horovod.tensorflow.keras.DistributedOptimizer, which has more options."""
+    """Make a Keras optimizer apply the combined gradients of all members, and return it.
+
+    ddl_horovod.tensorflow.keras.DistributedOptimizer documents the options and has more of them.
+    """
     return base.DistributedOptimizer(
         *(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense),
         *(gradient_predivide_factor, op),
@@ -56,9 +59,9 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedOptimizer`, but the gradients of some layers stay those of their rank.
+    """Call `DistributedOptimizer`, but keep the gradients of some layers local to each rank.
 
-    local_layers           a layer of Keras, or several, which are built
+    local_layers           a built Keras layer, or several
     scale_local_gradients  divide these gradients by the number of members
     """
     made = base.DistributedOptimizer(

@@ -3,7 +3,7 @@
 
     import ddl_horovod.tensorflow as hvd  # was: import horovod.tensorflow as hvd
 
-docs/horovod.md lists what is served and what differs.
+docs/horovod.md lists the supported functions and the differences.
 """
 
 from ddl_horovod import built
@@ -40,7 +40,7 @@ from ddl_horovod.tensorflow.world import (
     remove_process_set,
 )
 
-_executing_eagerly = util._executing_eagerly  # programs use Horovod's
+_executing_eagerly = util._executing_eagerly  # some programs use this name
 
 __all__ = [
     "Adasum",

@@ -9,8 +9,8 @@ from ddl_keras import SyncBatchNormalization as _Synchronized
 
 
 class SyncBatchNormalization(_Synchronized):
-    """That of ddl_keras, which may also be used in functions that XLA compiles. fused is False.
-    Ranks that have joined take no part in it."""
+    """The layer of ddl_keras. fused must be False. It also works in functions that XLA compiles,
+    but not while a rank has called join()."""
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused in (True, None):

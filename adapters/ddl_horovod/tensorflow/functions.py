@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects and variables, from one rank to all, and numbers of ranks as tensors."""
+"""Broadcasts of objects and variables, and operations that return ranks as tensors."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Give all members the root's values of variables, TensorFlow's or Keras's. In a graph of
-    TensorFlow 1, return the operation that does so. inplace changes nothing. Variables of strings
-    stay as they are."""
+    """Assign the root's values to the variables of all members. In a graph of TensorFlow 1, return
+    the operation that does this. inplace is ignored. String variables are not changed."""
     movable = [each for each in variables if tf.as_dtype(each.dtype) != tf.string]
     assigned = broadcast_(movable, root_rank, None, process_set)
     return tf.group(*assigned) if not tf.executing_eagerly() else None
@@ -53,8 +52,8 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on all members. It is pickled, so use it only among ranks that trust each
-    other. TypeError on all members if it cannot be pickled. session is not needed."""
+    """Return the root's object on all members. Objects are pickled, so the ranks must trust each
+    other. Raises TypeError on all members if pickling fails. session is ignored."""
     members = process_set.members()
     own = members[process_set.rank()] == root_rank
     data = packed(obj, root_rank) if own else b""
@@ -71,7 +70,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function that does `broadcast_object` with these arguments."""
+    """Return a function that calls `broadcast_object` with these arguments."""
 
     def move(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -85,14 +84,14 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """All members' objects. Pickled as for `broadcast_object`."""
+    """Return the objects of all members. They are pickled as in `broadcast_object`."""
     data = packed(obj, process_set.members()[process_set.rank()])
     return [unpacked(each) for each in _gathered(data, name, process_set)]
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """In a graph of TensorFlow 1, the operation that gives all ranks the root's variables.
-    RuntimeError where TensorFlow executes eagerly."""
+    """Return the operation of a TensorFlow 1 graph that broadcasts the root's variables to all
+    ranks. Raises RuntimeError in eager execution."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "broadcast_global_variables: there are none in eager execution; use"
@@ -102,8 +101,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Gives all ranks the root's variables when a session of TensorFlow 1 begins. device is
-    ignored."""
+    """A hook that broadcasts the root's variables to all ranks when a TensorFlow 1 session begins.
+    device is ignored."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
@@ -111,48 +110,48 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self._operation: Any = None
 
     def begin(self) -> None:
-        """Add the operation to the graph."""
+        """Add the broadcast to the graph."""
         graph = tf.compat.v1.get_default_graph()
         if self._operation is None or self._operation.graph is not graph:
             self._operation = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Run it."""
+        """Run the broadcast."""
         session.run(self._operation)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The number of a process set's members when it runs."""
+    """Return an operation that computes the number of a process set's members when it runs."""
     return _number(lambda: WORLD.process_set(process_set_id).size(), name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """1 on the members of a process set, elsewhere 0, when it runs."""
+    """Return an operation whose value is 1 on the members of a process set, and 0 elsewhere."""
     return _number(lambda: int(WORLD.process_set(process_set_id).included()), name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """`local_size` when it runs."""
+    """Return an operation that calls `local_size` when it runs."""
     return _number(WORLD.local_size, name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """`rank` when it runs."""
+    """Return an operation that calls `rank` when it runs."""
     return _number(WORLD.rank, name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """`local_rank` when it runs."""
+    """Return an operation that calls `local_rank` when it runs."""
     return _number(WORLD.local_rank, name)
 
 
 def vars_to_refs(vars: Any) -> Any:
-    """References of variables, which are hashable; of a list, a tuple of them."""
+    """Return a variable's hashable reference; for a list, a tuple of references."""
     return tuple(map(vars_to_refs, vars)) if isinstance(vars, list) else vars.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """The variables of `vars_to_refs`."""
+    """Return the variables of references that `vars_to_refs` returned."""
     return [refs_to_vars(each) for each in refs] if isinstance(refs, tuple) else refs.deref()
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's operations on tensors of all ranks, or of a process set: eagerly, in tf.function, and
-in TensorFlow's sessions. Functions that XLA compiles have all-reduces over all ranks only.
+"""Horovod's operations over all ranks or a process set: eager, in tf.function, and in sessions.
 
-Eager operations match by their order. Those of a graph match by name, because TensorFlow starts
-them in any order: by the name given, else by their number in a tf.function, and in a graph of
-TensorFlow 1 by the names of their tensors.
+Functions that XLA compiles support only all-reduces over all ranks. Eager operations match by their
+order. The operations of a graph match by name, because TensorFlow starts them in any order. The
+name is the given one, else the operation's number in a tf.function, or the names of its tensors in
+a TensorFlow 1 graph.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = [
     "reducescatter",
 ]
 
-How = tuple[Reduction, float, float]  # and the factors before and after
+How = tuple[Reduction, float, float]  # the reduction, prescale_factor, postscale_factor
 Named = tuple[str | None, bool]  # the name given, and whether to ignore the graph's scope
 _UNNAMED: Named = (None, False)
 _AVERAGE: How = (Average, 1.0, 1.0)
-_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+_as_it_is = tf.autograph.experimental.do_not_convert  # the functions here need no AutoGraph
 
 
 @_as_it_is
@@ -66,8 +66,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Combine the members' tensors, by default to their average. Of tf.IndexedSlices the members'
-    slices follow one another. Has a gradient: that of the members' results, combined likewise.
+    """Combine the members' tensors, by default to their average. tf.IndexedSlices are concatenated.
+    The operation is differentiable: its gradient combines the members' gradients in the same way.
     The devices are ignored."""
     scales = prescale_factor, postscale_factor
     options = compression, op, *scales, process_set, ignore_name_scope, name
@@ -88,7 +88,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """`allreduce` of several tensors as one operation."""
+    """Perform `allreduce` on several tensors as one operation."""
     how = _how(average, op, prescale_factor, postscale_factor, process_set)
     named = name, ignore_name_scope
     results: list[Any] = list(tensors)
@@ -112,8 +112,8 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The members' tensors one after the other along the first dimension, in which they may
-    differ. Has a gradient: this member's rows of the members' average."""
+    """Concatenate the members' tensors along the first dimension, whose sizes may differ. The
+    gradient is this member's rows of the members' averaged gradients."""
     return _allgather([tensor], (name, ignore_name_scope), process_set)[0]
 
 
@@ -124,7 +124,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """`allgather` of several tensors as one operation."""
+    """Perform `allgather` on several tensors as one operation."""
     return _allgather(tensors, (name, ignore_name_scope), process_set)
 
 
@@ -136,8 +136,8 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The tensor of the rank root_rank, which is a number among all ranks. Has a gradient: on the
-    root the members' average, elsewhere 0."""
+    """Return the tensor of the global rank root_rank. The gradient is the members' averaged
+    gradient on the root, and 0 elsewhere."""
     members = process_set.members()
     if root_rank not in members:
         raise ValueError(f"root_rank: {root_rank} is no member of {members}")
@@ -164,8 +164,8 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Give all members the root's values of variables. Returns the variables, or in a graph of
-    TensorFlow 1 the operations that do so."""
+    """Assign the root's values to the variables of all members. Return the variables, or the
+    assignments in a TensorFlow 1 graph."""
     return [
         each.assign(broadcast(each, root_rank, name and f"{name}.{number}", False, process_set))
         if tf.inside_function() or not tf.executing_eagerly()
@@ -182,10 +182,10 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Give each member its rows of the tensor, and get theirs, one after the other.
+    """Send each member some rows of the tensor, and concatenate the rows received.
 
-    splits: the rows of each member; None: equally many. If given, the rows received from each are
-    returned as well. Has a gradient, which travels back.
+    splits is the number of rows for each member; None divides the rows equally. If splits is given,
+    also return the number of rows received from each member. The operation is differentiable.
     """
 
     sent = tf.constant([], tf.int64) if splits is None else tf.convert_to_tensor(splits)
@@ -208,10 +208,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Return this member's rows of what `allreduce` would give, by Average or Sum; where they
-    cannot be
-    divided equally, the first members have one more. Has Horovod's gradient: the members' rows,
-    for Sum times their number."""
+    """Return this member's rows of the `allreduce` result. op must be Average or Sum. If the rows
+    cannot be divided equally, the first members get one more. The gradient is Horovod's: the
+    members' concatenated gradients, for Sum times the number of members."""
     how = op, float(prescale_factor), float(postscale_factor)
     sent, context = compression.compress(tf.convert_to_tensor(tensor))
     named = name, ignore_name_scope
@@ -228,7 +227,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """`reducescatter` of several tensors as one operation."""
+    """Perform `reducescatter` on several tensors as one operation."""
     if not tensors:
         return []
     how = op, float(prescale_factor), float(postscale_factor)
@@ -238,8 +237,9 @@ def grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Take part with zeros in what the other ranks call, until all ranks have joined; allreduce by
-    Sum and Average, allgather (with no rows) and barrier. Returns the rank that joined last."""
+    """Take part with zeros in the other ranks' operations until all ranks have joined. Return the
+    rank that joined last. The others may call allreduce (Sum, Average, Adasum), allgather (to which
+    this rank adds no rows) and barrier."""
     executor = global_process_set.executor()
     call = Call(JOIN, executor.name(None))
     return tf.constant(executor.submit(call, performers.barrier).result(), tf.int32)
@@ -248,7 +248,7 @@ def join() -> tf.Tensor:
 def submit(
     process_set: ProcessSet, name: str | None, call: Call, perform: performers.Perform
 ) -> Future[Any]:
-    """Start an operation that matches by its order."""
+    """Start an eager operation, which matches by its order."""
     executor = process_set.executor()
     return executor.submit(replace(call, name=executor.name(name)), perform)
 
@@ -257,9 +257,9 @@ def submit(
 
 
 class Operation(NamedTuple):
-    """An operation, but for its tensors.
+    """An operation without its tensors.
 
-    equal  what is equal on all members: the reduction and the factors, or the root
+    equal  arguments that must be equal on all members: the reduction and the factors, or the root
     """
 
     kind: str
@@ -267,7 +267,8 @@ class Operation(NamedTuple):
     process_set: ProcessSet
 
     def prepare(self, arrays: list[Array]) -> tuple[Call, performers.Perform]:
-        """The call, which has no name yet, and what performs it. Refused for wrong splits."""
+        """Return the call, without its name, and the function that performs it. Raises Refused if
+        the splits are invalid."""
         kind, equal, process_set = self
         own = [np.ascontiguousarray(each).reshape(np.shape(each)) for each in arrays]
         splits: list[int] = []
@@ -285,7 +286,7 @@ class Operation(NamedTuple):
         return Call(kind, "", dtypes, shapes, list(equal), ragged, splits), perform
 
     def __call__(self, name: str, arrays: list[Array]) -> Future[list[Array]]:
-        """Start the operation of a graph."""
+        """Start the operation of a graph, which matches by name."""
         call, perform = self.prepare(arrays)
         return self.process_set.executor().submit(replace(call, name=name, graph=True), perform)
 
@@ -296,7 +297,7 @@ def _run(
     tensors: Sequence[tf.Tensor],
     outputs: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Perform an operation now, or in a graph whenever it runs. outputs: types and shapes."""
+    """Perform an eager operation, or add it to the graph. outputs has the types and shapes."""
     process_set = operation.process_set
     process_set.rank()
     if tf.executing_eagerly():
@@ -313,14 +314,14 @@ def _run(
 
 
 def _of_gradient(matched: str | None) -> Named:
-    """Name the gradient after its operation. Eager ones match by their order."""
+    """Return the name of an operation's gradient. Eager operations have none."""
     return (None if matched is None or tf.executing_eagerly() else f"{matched}_gradient", True)
 
 
 def _matched(
     kind: str, named: Named, tensors: Sequence[tf.Tensor], process_set: ProcessSet
 ) -> str | None:
-    """The name that an operation on these tensors is matched by; no other of its graph has it."""
+    """Return the name by which an operation on these tensors matches, unique in its graph."""
     name, ignores_scope = named
     if tf.executing_eagerly():
         return name
@@ -328,10 +329,10 @@ def _matched(
     if name is not None:
         name = f"{kind}_{name}"
     elif graph.building_function:
-        # Its order is the program's, but names in it depend on what a rank did before.
+        # The order is the same on all ranks, but tensor names depend on a rank's earlier work.
         name, ignores_scope = kind, True
     else:
-        # Ranks may build a graph in any order, such as that of a set of variables.
+        # Ranks may build a graph in different orders, such as the order of a set of variables.
         name, ignores_scope = "_".join([kind, tensors[0].name, tensors[-1].name]), True
     outer = tf.compat.v1.name_scope(None) if ignores_scope else nullcontext()
     with outer, tf.name_scope(re.sub(r"[^\w.\-]", "_", name)) as scope:
@@ -372,7 +373,7 @@ def _allreduce(
 
 
 def _native(tensors: Sequence[tf.Tensor], how: How) -> list[tf.Tensor]:
-    """By the operations of ddl_tensorflow, which XLA compiles."""
+    """Combine tensors with ddl_tensorflow's operations, which XLA can compile."""
     op, prescale, postscale = how
     sent = [_scaled(each, prescale) for each in tensors]
     results = ddl_tensorflow.grouped_allreduce(sent, op.name.lower())
@@ -380,7 +381,7 @@ def _native(tensors: Sequence[tf.Tensor], how: How) -> list[tf.Tensor]:
 
 
 def _scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
-    """The tensor times the factor, which may be out of the range of the tensor's type."""
+    """Multiply a tensor by a factor that may be outside the range of the tensor's type."""
     if factor == 1:
         return tensor
     wide = tf.float64 if tensor.dtype.is_integer else tensor.dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each operation is performed, once the members have exchanged their calls."""
+"""Functions that perform each operation after the members have exchanged their calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 def dtype(name: str) -> np.dtype[Any]:
-    """The type of this name."""
+    """Return the NumPy or ml_dtypes type of this name."""
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
@@ -34,8 +34,8 @@ def allreduce(arrays: list[Array], op: str, prescale: float, postscale: float) -
 
 
 def allgather(arrays: list[Array]) -> Perform:
-    """The members' arrays differ in the first dimension. Those of a member that has joined have
-    no rows."""
+    """Concatenate the members' arrays, whose numbers of rows may differ. A joined member has no
+    rows."""
 
     def perform(comm: Comm, calls: list[Call]) -> list[Array]:
         results = []
@@ -50,7 +50,7 @@ def allgather(arrays: list[Array]) -> Perform:
 
 
 def broadcast(array: Array, root: int) -> Perform:
-    """root: among the members."""
+    """Broadcast the array of the member `root`, a rank within the set."""
 
     def perform(comm: Comm, calls: list[Call]) -> list[Array]:
         return [comm.broadcast(array.copy(), root)]
@@ -74,7 +74,8 @@ def alltoall(array: Array, rank: int) -> Perform:
 
 
 def reducescatter(arrays: list[Array], op: str, prescale: float, postscale: float) -> Perform:
-    """The first parts of an array whose rows cannot be divided equally have a row more."""
+    """Reduce and scatter the rows. The first members get one row more if the rows cannot be divided
+    equally."""
 
     def perform(comm: Comm, calls: list[Call]) -> list[Array]:
         results = []
@@ -99,7 +100,7 @@ def _counts(rows: list[int], array: Array) -> list[int]:
 
 
 def _scaled(array: Array, factor: float) -> Array:
-    """The array times the factor, which may be out of the range of the array's type."""
+    """Multiply an array by a factor that may be outside the range of the array's type."""
     if factor == 1:
         return array
     small = array.dtype.itemsize < 4 and array.dtype.kind not in "iub"
@@ -108,8 +109,8 @@ def _scaled(array: Array, factor: float) -> Array:
 
 
 def _adasum(array: Array, comm: Comm) -> Array:
-    """Adds gradients that are orthogonal, and averages those that are parallel, in pairs; the
-    number of members is a power of two."""
+    """Combine gradients in pairs: orthogonal gradients are added, parallel ones are averaged. The
+    number of members must be a power of two."""
     everyone = np.empty((comm.size, *array.shape), array.dtype)
     comm.allgather(array, everyone)
     vectors = [each.astype(np.float64) for each in everyone]

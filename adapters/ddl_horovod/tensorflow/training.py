@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of all ranks: tapes, and the optimizers of TensorFlow 1."""
+"""Gradient tapes and TensorFlow 1 optimizers that combine the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ddl_horovod.tensorflow.operations import grouped_allreduce
 from ddl_horovod.tensorflow.world import global_process_set
 from ddl_horovod.world import ProcessSet
 
-_as_it_is = tf.autograph.experimental.do_not_convert  # what is traced here needs no AutoGraph
+_as_it_is = tf.autograph.experimental.do_not_convert  # the functions here need no AutoGraph
 
 
 class Reducer:
-    """Combines gradients of variables, but for those that are local to their rank."""
+    """A reducer that combines the gradients of variables, except the rank's local variables."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Reducer:
         self._local: set[Any] = set()
 
     def register_local(self, variable: Any) -> None:
-        """Leave the gradients of a variable alone, or only divide them by the number of
-        members."""
+        """Make a variable local: do not combine its gradients. They are divided by the number of
+        members if scale_local_gradients is set."""
         self._local.add(_key(variable))
 
     def check_copy(self) -> None:
-        """ValueError if there are local variables: those of a copy would be others."""
+        """Raise ValueError if there are local variables, because a copy has other variables."""
         if self._local:
             raise ValueError(
                 f"optimizer: {len(self._local)} of its variables are local, so it cannot be copied;"
@@ -63,12 +63,12 @@ class Reducer:
         return vars(self)
 
     def is_local(self, variable: Any) -> bool:
-        """Whether it was registered."""
+        """Return True if the variable was registered as local."""
         return _key(variable) in self._local
 
     @_as_it_is
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The members' gradients; None where there is none."""
+        """Return the combined gradients of the variables; None for a variable without one."""
         results = list(gradients)
         sent = {}
         for number, (gradient, variable) in enumerate(zip(results, variables, strict=True)):
@@ -87,7 +87,7 @@ class Reducer:
         return results
 
     def _combined(self, gradients: list[Any]) -> list[Any]:
-        if not gradients or not self.process_set.included():  # others train alone
+        if not gradients or not self.process_set.included():  # other ranks train alone
             return gradients
         options = {"compression": self._compression, "process_set": self.process_set}
         if not isinstance(gradients[0], tf.IndexedSlices):
@@ -103,12 +103,12 @@ class Reducer:
 
 
 class _Tape:
-    """What is added to the class of a tape."""
+    """The methods that `DistributedGradientTape` adds to a tape."""
 
     _reducer: Reducer
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradients of a variable alone."""
+        """Make a variable local: its gradients are not combined."""
         self._reducer.register_local(source)
 
     @_as_it_is
@@ -119,7 +119,7 @@ class _Tape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> Any:
-        """As tf.GradientTape.gradient, for the members' targets together."""
+        """Call tf.GradientTape.gradient, and combine the members' gradients."""
         own = super().gradient(target, sources, output_gradients)  # type: ignore[misc]
         flat = tf.nest.flatten(sources)
         reduced = self._reducer.reduce(tf.nest.flatten(own), flat)
@@ -132,7 +132,7 @@ class _Tape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """Pairs of a source and its gradient: those of local sources, and the others."""
+        """Return (source, gradient) pairs: first of the local sources, then of the others."""
         gradients = self.gradient(target, sources, output_gradients)
         pairs = list(zip(sources, gradients, strict=True))
         local = [pair for pair in pairs if self._reducer.is_local(pair[0])]
@@ -152,17 +152,17 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Have the tape's `gradient` give the combined gradients of all members, and return it.
+    """Make the tape's `gradient` return the combined gradients of all members. Return the tape.
 
     compression                Compression.fp16 sends gradients in float16
     sparse_as_dense            make tf.IndexedSlices dense first
     op                         Average, Sum or Adasum
-    gradient_predivide_factor  with Average: gradients are divided by it before they are added, and
-                               by the rest of the number of members after
-    num_groups, groups         checked; all dense gradients travel together
+    gradient_predivide_factor  f: with Average, divide gradients by f before they are added, and by
+                               size / f after
+    num_groups, groups         checked but not used; all dense gradients are sent together
     scale_local_gradients      divide gradients of local sources by the number of members
 
-    The devices are ignored. ValueError for options that conflict.
+    The devices are ignored. Raises ValueError for options that conflict.
     """
     reducer = Reducer(
         *(compression, sparse_as_dense, op, gradient_predivide_factor, num_groups, groups),
@@ -188,9 +188,9 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """`DistributedGradientTape`, but the gradients of some layers stay those of their rank.
+    """Call `DistributedGradientTape`, but keep the gradients of some layers local to each rank.
 
-    local_layers  a layer of Keras, or several
+    local_layers  a Keras layer, or several
     """
     tape = DistributedGradientTape(
         *(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op),
@@ -202,7 +202,7 @@ def PartialDistributedGradientTape(
 
 
 def local_variables(layers: Any) -> list[Any]:
-    """The trainable weights of a layer, or of several. ValueError for what is no layer."""
+    """Return the trainable weights of one or several layers. Raises ValueError for other values."""
     given = [layers] if isinstance(layers, tf.keras.layers.Layer) else list(layers or ())
     if not all(isinstance(each, tf.keras.layers.Layer) for each in given):
         raise ValueError(f"local_layers: {layers!r} is neither a layer of Keras nor a list of them")
@@ -226,10 +226,11 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Have an optimizer combine the gradients of all members, and return it: one of Keras, see
-    ddl_horovod.tensorflow.keras, or of tf.compat.v1.train, whose compute_gradients then does.
+    """Make an optimizer combine the gradients of all members, and return it.
 
-    The latter has no backward_passes_per_step above 1. Otherwise as `DistributedGradientTape`.
+    ddl_horovod.tensorflow.keras documents Keras optimizers. Optimizers of tf.compat.v1.train
+    combine gradients in compute_gradients, and support only backward_passes_per_step=1. Other
+    options are as in `DistributedGradientTape`.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:
@@ -257,29 +258,29 @@ def DistributedOptimizer(
 
 
 class _Optimizer:
-    """What is added to the class of an optimizer of TensorFlow 1."""
+    """The methods that `DistributedOptimizer` adds to a TensorFlow 1 optimizer."""
 
     _reducer: Reducer
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradients of a variable alone."""
+        """Make a variable local: its gradients are not combined."""
         self._reducer.register_local(var)
 
     def compute_gradients(self, *arguments: Any, **options: Any) -> list[Any]:
-        """Pairs of the members' gradient and its variable."""
+        """Return pairs of a combined gradient and its variable."""
         pairs = super().compute_gradients(*arguments, **options)  # type: ignore[misc]
         gradients, variables = zip(*pairs, strict=True)
         return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
 
 
 def _extend(value: Any, more: type) -> None:
-    """Give an object what `more` adds to its class, unless it has it."""
+    """Add the methods of `more` to an object's class, unless it has them already."""
     kind = type(value)
     if not issubclass(kind, more):
         value.__class__ = type(kind.__name__, (more, kind), {"__module__": kind.__module__})
 
 
 def _key(variable: Any) -> Any:
-    """Equal for a variable of Keras and the one of TensorFlow that it holds."""
+    """Return a key that is equal for a Keras variable and the TensorFlow variable that it wraps."""
     held = getattr(variable, "value", variable)
     return (held if hasattr(held, "ref") else variable).ref()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Horovod's module `util` that programs import."""
+"""The names that programs import from Horovod's module `util`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving, ranks, and process sets, by comms of ddl_core."""
+"""Initialization and shutdown, ranks, and process sets, implemented with comms of ddl_core."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Refused(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]
 
 
 class Mismatch(tf.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc]
-    """The members call different things."""
+    """The members' calls do not match."""
 
 
 class Failed(tf.errors.UnknownError, HorovodInternalError):  # type: ignore[misc]
-    """The operation failed: a rank ended, or the time passed."""
+    """The operation failed: a rank exited, or the operation timed out."""
 
 
 class _Members:
@@ -112,7 +112,7 @@ class ProcessSet(world.ProcessSet):
     __doc__ = world.ProcessSet.__doc__
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """A copy is the same set."""
+        """Make copies of a set refer to the same set."""
         return "global_process_set" if self is WORLD.everyone else (_added, (self.process_set_id,))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that tensors travel in."""
+"""The types in which tensors are sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Half(Compressor):
 
 
 class Compression:
-    """`Compression.none`, and `Compression.fp16`: floating-point tensors are sent in float16."""
+    """The compressors `none`, and `fp16`, which sends floating-point tensors in float16."""
 
     none = Compressor
     fp16 = _Half

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the place of Horovod's module for elastic training: says what to use."""
+"""A stand-in for Horovod's elastic module: its names raise an error that says what to use."""
 
 from ddl_horovod.common import no_elastic
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects, parameters and an optimizer's state, from one rank to all."""
+"""Broadcasts of objects, parameters and optimizer states."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all members the root's values, in place.
+    """Copy the root's values to the parameters of all members, in place.
 
-    params: a state_dict, model.named_parameters(), or tensors. ValueError for something else.
+    params is a state_dict, model.named_parameters(), or tensors. Raises ValueError for other types.
     """
     if isinstance(params, Mapping):
         pairs: list[Any] = sorted(params.items())
@@ -49,9 +49,8 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all members the root's state of an optimizer. Members other than the root may have no
-    state yet. Parameters without a gradient get zeros. model is not used. ValueError for
-    torch.optim.LBFGS."""
+    """Copy the root's optimizer state to all members. Other members need no state before. Gradients
+    that are None are set to zeros. model is not used. Raises ValueError for torch.optim.LBFGS."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("optimizer: the state of torch.optim.LBFGS cannot be broadcast")
     state = broadcast_object(optimizer.state_dict(), root_rank, None, process_set)
@@ -59,7 +58,7 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(state)
     for parameter in (each for part in optimizer.param_groups for each in part["params"]):
         if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)  # programs read it
+            parameter.grad = torch.zeros_like(parameter)  # some programs read it
 
 
 def broadcast_object(
@@ -68,8 +67,8 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object, on all members. It is pickled, so use it only among ranks that trust each
-    other. TypeError on all members if it cannot be pickled."""
+    """Return the root's object on all members. Objects are pickled, so the ranks must trust each
+    other. Raises TypeError on all members if pickling fails."""
     own = process_set.members()[process_set.rank()] == root_rank
     data = packed(obj, root_rank) if own else b""
     length = torch.tensor([len(data)])
@@ -85,7 +84,7 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """All members' objects. Pickled as for `broadcast_object`."""
+    """Return the objects of all members. They are pickled as in `broadcast_object`."""
     data = packed(obj, process_set.members()[process_set.rank()])
     own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     lengths = allgather(torch.tensor([len(own)]), name and f"{name}.length", process_set)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's operations on tensors of all ranks, or of a process set."""
+"""Horovod's operations over all ranks or a process set."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _handles = count(1)
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation has ended, so that `synchronize` will not wait."""
+    """Return True if the operation has completed, so that `synchronize` does not wait."""
     return _work(handle)[0].done()
 
 
 def synchronize(handle: int) -> Any:
-    """Wait for an operation, and return its result. The handle is then used up."""
+    """Wait for an operation, and return its result. The handle is invalid afterwards."""
     future, finish = _work(handle)
     try:
         return finish(future.result())
@@ -104,7 +104,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """`allreduce` in place."""
+    """Perform `allreduce` in place."""
     scales = prescale_factor, postscale_factor
     return synchronize(allreduce_async_(tensor, average, name, op, *scales, process_set))
 
@@ -119,8 +119,8 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """Combine the members' tensors, by default to their average. Has a gradient: that of the
-    members' results, combined likewise."""
+    """Combine the members' tensors, by default to their average. The operation is differentiable:
+    its gradient combines the members' gradients in the same way."""
     how = _how(average, op, prescale_factor, postscale_factor, process_set)
     sent, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(name, how, process_set, sent)[0], context)
@@ -164,7 +164,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """`grouped_allreduce` in place."""
+    """Perform `grouped_allreduce` in place."""
     scales = prescale_factor, postscale_factor
     return synchronize(grouped_allreduce_async_(tensors, average, name, op, *scales, process_set))
 
@@ -179,7 +179,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Tensor]:
-    """`allreduce` of several tensors as one operation."""
+    """Perform `allreduce` on several tensors as one operation."""
     how = _how(average, op, prescale_factor, postscale_factor, process_set)
     sent, contexts = zip(*map(compression.compress, tensors), strict=True)
     results = _Allreduce.apply(name, how, process_set, *sent)
@@ -192,8 +192,8 @@ def sparse_allreduce_async(
     op: Reduction = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], Tensor]:
-    """Start combining sparse tensors, by Average or Sum. Returns a function that waits, and
-    returns the result. ValueError for another op."""
+    """Start to combine sparse tensors by Average or Sum. Return a function that waits for the
+    result and returns it. Raises ValueError for another op."""
     if op not in (Average, Sum):
         raise ValueError(f"op: {op.name} is neither Average nor Sum, as sparse tensors need")
     own = tensor.coalesce()
@@ -218,8 +218,8 @@ def allgather_async(
 def allgather(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """The members' tensors one after the other along the first dimension, in which they may
-    differ. Has a gradient: this member's rows of the members' average."""
+    """Concatenate the members' tensors along the first dimension, whose sizes may differ. The
+    gradient is this member's rows of the members' averaged gradients."""
     return _Allgather.apply(name, process_set, tensor)[0]
 
 
@@ -233,7 +233,7 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Tensor]:
-    """`allgather` of several tensors as one operation."""
+    """Perform `allgather` on several tensors as one operation."""
     return list(_Allgather.apply(name, process_set, *tensors))
 
 
@@ -263,7 +263,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """`broadcast` in place."""
+    """Perform `broadcast` in place."""
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -273,8 +273,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The tensor of the rank root_rank, which is a number among all ranks. Has a gradient: on the
-    root the members' average, elsewhere 0."""
+    """Return the tensor of the global rank root_rank. The gradient is the members' averaged
+    gradient on the root, and 0 elsewhere."""
     return _Broadcast.apply(name, root_rank, process_set, tensor)
 
 
@@ -294,10 +294,10 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Give each member its rows of the tensor, and get theirs, one after the other.
+    """Send each member some rows of the tensor, and concatenate the rows received.
 
-    splits: the rows of each member; None: equally many. If given, the rows received from each
-    are returned as well. Has a gradient, which travels back.
+    splits is the number of rows for each member; None divides the rows equally. If splits is given,
+    also return the number of rows received from each member. The operation is differentiable.
     """
     result, received = _Alltoall.apply(tensor, splits, name, process_set)
     return result if splits is None else (result, received)
@@ -325,8 +325,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Return this member's rows of what `allreduce` would give, by Average or Sum; where they
-    cannot be divided equally, the first members have one more. Has a gradient."""
+    """Return this member's rows of the `allreduce` result. op must be Average or Sum. If the rows
+    cannot be divided equally, the first members get one more. The operation is differentiable."""
     how = op, prescale_factor, postscale_factor
     sent, context = compression.compress(tensor)
     return compression.decompress(_Reducescatter.apply(name, how, process_set, sent)[0], context)
@@ -354,7 +354,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """`reducescatter` of several tensors as one operation."""
+    """Perform `reducescatter` on several tensors as one operation."""
     how = op, prescale_factor, postscale_factor
     sent, contexts = zip(*map(compression.compress, tensors), strict=True)
     results = _Reducescatter.apply(name, how, process_set, *sent)
@@ -362,7 +362,7 @@ def grouped_reducescatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return on no member before every one has called it."""
+    """Wait until all members have called this."""
     executor = process_set.executor()
     call = _call("barrier", executor.name(None), [], [])
     executor.submit(call, performers.barrier).result()
@@ -371,8 +371,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def exchange_async(
     numbers: list[int], name: str, process_set: ProcessSet = global_process_set
 ) -> Callable[[], dict[int, list[int]]]:
-    """Start to exchange numbers. Returns a function that waits, and returns those of each rank that
-    has not joined."""
+    """Start to exchange numbers. Return a function that waits, and returns the numbers of each rank
+    that has not joined."""
     executor = process_set.executor()
 
     def perform(group: Any, calls: list[Call]) -> dict[int, list[int]]:
@@ -386,9 +386,9 @@ def exchange_async(
 
 
 def join(device: int = -1) -> int:
-    """Take part with zeros in what the other ranks call, until all ranks have joined; allreduce by
-    Sum and Average, allgather (with no rows) and barrier. Returns the rank that joined last.
-    device is ignored."""
+    """Take part with zeros in the other ranks' operations until all ranks have joined. Return the
+    rank that joined last. The others may call allreduce (Sum, Average, Adasum), allgather (to which
+    this rank adds no rows) and barrier. device is ignored."""
     executor = global_process_set.executor()
     last: int = executor.submit(Call(JOIN, executor.name(None)), performers.barrier).result()
     return last
@@ -396,7 +396,7 @@ def join(device: int = -1) -> int:
 
 # ---- starting ----
 
-How = tuple[Reduction, float, float]  # and the factors before and after
+How = tuple[Reduction, float, float]  # the reduction, prescale_factor, postscale_factor
 
 
 def _how(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers that step on the gradients of all ranks."""
+"""PyTorch optimizers that apply the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
-    """Make the optimizer step on the combined gradients of all members, and return it.
+    """Make the optimizer apply the combined gradients of all members, and return it.
 
-    Gradients are combined while backward() computes them. synchronize() waits for them, so that
-    they can be clipped; `with optimizer.skip_synchronize():` then has step() not wait again.
-    A parameter without a gradient on this rank counts as zero. A rank that is not in process_set
-    trains alone. The optimizer cannot be copied or pickled.
+    Gradients are combined while backward() computes them. To clip them, call synchronize(), which
+    waits for them, and then step() within `with optimizer.skip_synchronize():`. A missing gradient
+    counts as zero. A rank outside process_set trains alone. The optimizer cannot be copied or
+    pickled.
 
-    named_parameters           model.named_parameters(); all parameters of the optimizer
+    named_parameters           model.named_parameters(); must name all parameters of the optimizer
     compression                Compression.fp16 sends gradients in float16
     backward_passes_per_step   number of backward() calls before each step()
     op                         Average, Sum or Adasum
-    gradient_predivide_factor  with Average: gradients are divided by it before they are added, and
-                               by the rest of the number of members after
-    num_groups, groups         a number of groups, or lists of parameters: gradients that travel
-                               together. By default each travels when it is there
-    sparse_as_dense            make sparse gradients dense while they travel
+    gradient_predivide_factor  f: with Average, divide gradients by f before they are added, and by
+                               size / f after
+    num_groups, groups         a number of groups, or lists of parameters whose gradients are sent
+                               together; by default each gradient is sent alone, once computed
+    sparse_as_dense            send sparse gradients as dense ones
 
-    All members do this with the same parameters in the same order. Gradients match by the names of
-    their parameters; the process set's second optimizer and later ones add their number. Between
-    steps parameters may be added, frozen (by requires_grad) and unfrozen, on all members alike.
-    ValueError for names that repeat, parameters without a name, and options that conflict; later
+    All members call this with the same parameters in the same order. Gradients match by their
+    parameters' names; optimizers after a process set's first one append their number. Between
+    steps, parameters may be added, frozen (by requires_grad) and unfrozen, if all members do so.
+    Raises ValueError for repeated or missing names and for conflicting options. A later step raises
     ddl_core.errors.InvalidState if members train different parameters.
     """
     if isinstance(optimizer, _Distributed):
@@ -85,7 +85,7 @@ def DistributedOptimizer(
     named = _named(optimizer, named_parameters)
     together = _grouped(named, groups)
     kind = type(optimizer)
-    # A scheduler that was made before has put a wrapper of the class's step() there.
+    # Remove the wrapper of the old class's step() that an existing scheduler has set.
     optimizer.__dict__.pop("step", None)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
     assert isinstance(optimizer, _Distributed)
@@ -99,10 +99,10 @@ def DistributedOptimizer(
 
 
 class _Distributed(torch.optim.Optimizer):
-    """What is added to the class of an optimizer."""
+    """The methods that `DistributedOptimizer` adds to an optimizer's class."""
 
     _ddl: _Reducer
-    _parameter_names: dict[Tensor, str]  # programs read it
+    _parameter_names: dict[Tensor, str]  # some programs read it
 
     def __getstate__(self) -> NoReturn:
         refuse_copy()
@@ -113,7 +113,7 @@ class _Distributed(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, step() does not synchronize."""
+        """Make step() not synchronize within this context."""
         self._ddl.skips = True
         try:
             yield
@@ -125,7 +125,7 @@ class _Distributed(torch.optim.Optimizer):
         self._ddl.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Synchronize, and step. ValueError for a closure outside of skip_synchronize()."""
+        """Synchronize, and step. Raises ValueError for a closure outside skip_synchronize()."""
         if not self._ddl.skips:
             if closure is not None:
                 raise ValueError(
@@ -146,11 +146,11 @@ class _Distributed(torch.optim.Optimizer):
         self._opt_called = True
         return super().step(closure)
 
-    # For schedulers, which wrap step() otherwise, and warn if a wrapper is missing later.
+    # Keeps schedulers from wrapping step(), and from warning that their wrapper is missing.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        """As usual. AssertionError between backward() and step() or synchronize()."""
+        """Reset the gradients. Raises AssertionError while gradients are being combined."""
         if self._ddl.calls:
             raise AssertionError(
                 "zero_grad() came after backward() and before step() or synchronize(), while"
@@ -160,11 +160,11 @@ class _Distributed(torch.optim.Optimizer):
 
 
 class _Reducer:
-    """Combines gradients group by group, while backward() computes them: each group when it is
-    complete, and the rest in synchronize(). Their operations match by name, since ranks that use
-    other parameters start them in another order.
+    """A reducer that combines gradients in groups while backward() computes them.
 
-    At the first gradient of a step the members begin to exchange which parameters they train.
+    A group starts when it is complete, and the remaining groups start in synchronize(). Operations
+    match by name, because ranks that use different parameters start them in different orders. At
+    the first gradient of a step the members start to exchange the set of parameters they train.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class _Reducer:
         process_set: ProcessSet,
     ) -> None:
         self.passes, self.skips, self.synchronized = passes, False, False
-        self.calls = Counter[Tensor]()  # of backward(), since the last synchronize()
+        self.calls = Counter[Tensor]()  # backward() calls since the last synchronize()
         self._optimizer = weakref.ref(optimizer)
         self._named, self._compression = named, compression
         self._op, self._predivide = op, predivide
@@ -189,16 +189,16 @@ class _Reducer:
         self._group_of: dict[Tensor, list[Tensor]] = {}
         self._began: list[int] = []  # `identities` at the beginning of the step
         self._trained: set[int] = set()  # the same, for look-ups
-        self._agreement: Callable[[], dict[int, list[int]]] | None = None  # of the present step
-        self._works: dict[int, Callable[[], None]] = {}  # of groups that have started, by id
+        self._agreement: Callable[[], dict[int, list[int]]] | None = None  # this step's exchange
+        self._works: dict[int, Callable[[], None]] = {}  # waits for started groups, by id(group)
         self._suffix = ""
         if process_set.included():
             number = process_set.executor().count_optimizer()
             self._suffix = f".{number}" if number else ""
 
     def add(self, groups: list[list[Tensor]]) -> None:
-        """Combine the gradients of these parameters, too. A rank outside of the process set trains
-        alone."""
+        """Add groups of parameters whose gradients to combine. Do nothing on a rank outside the
+        process set, which trains alone."""
         if self._process_set.included():
             self._groups += groups
             for group in groups:
@@ -240,7 +240,7 @@ class _Reducer:
         if self._optimizer() is None:
             return
         self._begin()
-        self.synchronized = False  # also if the step was left out
+        self.synchronized = False  # even if the program skipped a step
         if id(parameter) not in self._trained:
             raise InvalidState(FROZEN)
         self.calls[parameter] += 1
@@ -289,7 +289,7 @@ class _Reducer:
             for parameter, result, context in zip(dense, results, contexts, strict=True):
                 assert parameter.grad is not None
                 combined = self._compression.decompress(result, context)
-                if parameter.grad.is_sparse:  # as sparse optimizers need it
+                if parameter.grad.is_sparse:  # sparse optimizers need it sparse
                     parameter.grad = combined.to_sparse(parameter.grad.sparse_dim())
                 else:
                     parameter.grad.detach().copy_(combined)
@@ -300,7 +300,7 @@ class _Reducer:
 def _named(
     optimizer: torch.optim.Optimizer, given: Iterable[tuple[str, Tensor]] | None
 ) -> dict[Tensor, str]:
-    """The optimizer's parameters, with their names."""
+    """Return the names of the optimizer's parameters, by parameter."""
     own = [parameter for part in optimizer.param_groups for parameter in part["params"]]
     if given is None:
         return {parameter: f"noname.{number}" for number, parameter in enumerate(own)}
@@ -320,8 +320,8 @@ def _named(
 def _grouped(
     named: dict[Tensor, str], groups: int | Sequence[Sequence[Tensor]] | None
 ) -> list[list[Tensor]]:
-    """Return the parameters whose gradients travel together, in the order in which they start:
-    backward() reaches the last parameters first."""
+    """Return the groups of parameters whose gradients are sent together, in the order in which
+    backward() reaches them: the last parameters first."""
     trained = [parameter for parameter in named if parameter.requires_grad]
     if not groups:
         return [[parameter] for parameter in reversed(trained)]

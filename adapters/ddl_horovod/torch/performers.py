@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each operation is performed, once the members have exchanged their calls."""
+"""Functions that perform each operation after the members have exchanged their calls."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def allreduce(
 
 
 def allgather(tensors: list[Tensor]) -> Perform:
-    """The members' tensors differ in the first dimension. Those of a member that has joined have
-    no rows."""
+    """Concatenate the members' tensors, whose numbers of rows may differ. A joined member has no
+    rows."""
 
     def perform(group: Any, calls: list[Call]) -> list[Tensor]:
         results = []
@@ -56,7 +56,7 @@ def allgather(tensors: list[Tensor]) -> Perform:
 
 
 def broadcast(tensor: Tensor, output: Tensor, root: int) -> Perform:
-    """root: among all ranks."""
+    """Broadcast the tensor of the global rank `root`."""
 
     def perform(group: Any, calls: list[Call]) -> Tensor:
         moved = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -79,7 +79,8 @@ def alltoall(tensor: Tensor, rank: int) -> Perform:
 
 
 def reducescatter(tensors: list[Tensor], op: str, prescale: float, postscale: float) -> Perform:
-    """The first rows of a tensor whose rows cannot be divided equally are one more each."""
+    """Reduce and scatter the rows. The first members get one row more if the rows cannot be divided
+    equally."""
 
     def perform(group: Any, calls: list[Call]) -> list[Tensor]:
         results = []
@@ -100,8 +101,8 @@ def barrier(group: Any, calls: list[Call]) -> None:
 
 
 def _adasum(tensor: Tensor, group: Any) -> Tensor:
-    """Adds gradients that are orthogonal, and averages those that are parallel, in pairs; the
-    number of members is a power of two."""
+    """Combine gradients in pairs: orthogonal gradients are added, parallel ones are averaged. The
+    number of members must be a power of two."""
     everyone = [torch.empty_like(tensor) for _ in range(group.size())]
     dist.all_gather(everyone, tensor, group=group)
     vectors = [each.double() for each in everyone]

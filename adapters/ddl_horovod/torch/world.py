@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining and leaving, ranks, and process sets, by torch.distributed."""
+"""Initialization and shutdown, ranks, and process sets, implemented with torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with JAX: ddl_elastic's half that knows jax.
+"""Elastic training with JAX: ddl_elastic's adapter for jax.
 
     import ddl_jax.elastic as elastic
 
-    def grad_fn(state, batch, key):            # of one share; pure, it is compiled
+    def grad_fn(state, batch, key):            # for one share; a pure function, compiled by JAX
         return jax.value_and_grad(loss)(state["parameters"], batch, key)
 
-    def update_fn(state, gradients):           # those of the whole batch
+    def update_fn(state, gradients):           # with the gradients of the whole batch
         ...
         return new_state
 
     state = elastic.train(make_state, grad_fn, update_fn, data, batch=256, logical=16, passes=10)
 
-docs/elastic/ tells what is promised, and what a program must not do.
+docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -56,23 +56,24 @@ def train(
     keep: int = 3,
     progress: bool = True,
 ) -> Any:
-    """Train; returns the final state, a tree like `state`.
+    """Train, and return the final state, a tree like `state`.
 
-    state      a tree of arrays, or a function that makes it
-    grad_fn    (state, batch, key) -> (loss, gradients) of one share, as jax.value_and_grad gives
-               them; or ((loss, extra), gradients), where extra is a tree of arrays such as the
-               statistics of batch norm. `key` is made of the seed, the step and the logical worker
-    update_fn  (state, gradients) -> state, or (state, gradients, extra) -> state: both averaged
-               over all shares
+    state      a tree of arrays, or a function that returns it
+    grad_fn    (state, batch, key) -> (loss, gradients) of one share, in the form that
+               jax.value_and_grad returns; or -> ((loss, extra), gradients), where extra is a tree
+               of arrays such as batch norm's statistics. `key` depends on the seed, the step and
+               the logical worker
+    update_fn  (state, gradients) -> state, or (state, gradients, extra) -> state; gradients and
+               extra are averaged over all shares
 
-    Both functions are pure, and are compiled by jax.jit.
+    Both functions must be pure. jax.jit compiles them.
 
     data, batch, logical, passes, steps, seed, threads, collate, watchdog, checkpoint, every, keep,
-    progress: as of ddl_elastic.Job
+    progress: see ddl_elastic.Job
 
     In a worker of `ddl elastic run`, or with `comm`, this process trains together with the others.
-    Else it starts workers of its own, so many as `workers` says, forked from this process. JAX must
-    not have computed anything here before: give `state` as a function, or of NumPy arrays.
+    Otherwise it forks the number of workers that `workers` gives. JAX must not have computed
+    anything in this process before: pass `state` as a function, or with NumPy arrays.
     """
     constants: dict[str, Any] = {"batch": batch, "logical": logical, "seed": seed}
     reading: dict[str, Any] = {"passes": passes, "steps": steps, "collate": collate}
@@ -92,7 +93,7 @@ def train(
 
 
 class Job(ddl_elastic.Job):
-    """What `train` makes where it starts the workers; `report` tells how it goes. See
+    """The job that `train` creates if it starts the workers. `report` describes its progress. See
     ddl_elastic.Job."""
 
     def __init__(
@@ -118,7 +119,7 @@ class Job(ddl_elastic.Job):
         return _make_half(self._state, *self._functions, self._data, collate, **numbers)
 
     def _restore(self, state: State) -> Any:
-        """Of NumPy arrays: JAX need not start in this process."""
+        """Return the state with NumPy arrays, so that JAX does not start in this process."""
         return elastic_state.load(state, elastic_state.shapes(self._state))
 
 
@@ -133,14 +134,14 @@ def _make_half(
     logical: int,
     seed: int,
 ) -> Half:
-    """With one share as an example, which shows the shapes of the gradients."""
+    """Create the adapter. It reads one share as an example, to determine the gradients' shapes."""
     example = read_example(data, batch, logical, seed, flat.seed, collate or flat.stack)
     made = state() if callable(state) else state
     return Half(made, grad_fn, update_fn, example)
 
 
-# ---- of ddl_elastic.frameworks.protocol.AdapterModule ----
+# ---- from ddl_elastic.frameworks.protocol.AdapterModule ----
 
 
 def preload() -> None:
-    """All that training needs is there when jax is imported."""
+    """Do nothing: importing jax loads all that training needs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddl_elastic calls: shares and updates of a state, by two compiled functions."""
+"""The JAX adapter of ddl_elastic: two compiled functions compute shares and update the state."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ddl_jax.elastic import state as elastic_state
 
 
 class Half(Flat):
-    """See ddl_elastic.frameworks.protocol.Framework, and ddl_jax.elastic.train.
+    """The JAX adapter; implements ddl_elastic.frameworks.protocol.Framework for `train`.
 
-    example  a batch as every share has it
+    example  a batch with the shapes that every share has
     """
 
     seed = staticmethod(flat.seed)
@@ -33,7 +33,7 @@ class Half(Flat):
         example: Any,
     ) -> None:
         self.model = jax.tree.map(as_array, state)
-        self._words = np.zeros(2, np.uint32)  # which a share's key is made of
+        self._words = np.zeros(2, np.uint32)  # from which a share's key is made
 
         def compute(state: Any, batch: Any, words: Any) -> Any:
             value, gradients = grad_fn(state, batch, _make_key(words))
@@ -50,7 +50,7 @@ class Half(Flat):
             gradients, extra = jax.tree.unflatten(form, leaves)
             return update_fn(state, gradients, extra) if has_extra else update_fn(state, gradients)
 
-        self.walked = [grad_fn, update_fn]  # which may have a state besides
+        self.walked = [grad_fn, update_fn]  # functions that may have hidden state
         self._compute, self._update = jax.jit(compute), jax.jit(update)
         pairs = zip(names, leaves, strict=True)
         self.lay_out([Spec(each.shape, each.dtype, name=name) for name, each in pairs])
@@ -62,7 +62,8 @@ class Half(Flat):
     # ---- a share ----
 
     def begin(self, worker: int) -> None:
-        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        """Draw the words of the share's key from Python's generator, which the caller has seeded
+        for this step and worker."""
         self._words = np.array([random.getrandbits(32) for _ in range(2)], np.uint32)
 
     def run(self, batch: Any, ready: protocol.Ready | None = None) -> protocol.Share:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bits of JAX's results depend on, and how it is fixed."""
+"""Settings that make the bits of JAX's results reproducible."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _log = logging.getLogger("ddl_elastic")
 
 
 def _is_started() -> bool:
-    """Whether JAX has threads in this process, as it has from its first computation on."""
+    """Return True if JAX has run its first computation, and so has threads."""
     return bool(xla_bridge.backends_are_initialized())
 
 
 def pin(threads: int) -> None:
-    """XLA's threads, whose number is read when JAX computes for the first time."""
+    """Fix the number of XLA's threads, which XLA reads at JAX's first computation."""
     elastic_threads.pin("JAX", _is_started(), threads, "NPROC")
 
 
 def refuse_fork() -> None:
-    """Raises RuntimeError in a process whose children could not use JAX."""
+    """Raise RuntimeError if forked children of this process could not use JAX."""
     elastic_threads.refuse_fork(
         "JAX", _is_started(), "a state of NumPy arrays or a function that makes it"
     )
 
 
 def describe(_model: Any = None) -> dict[str, str]:
-    """See ddl_elastic.frameworks.protocol.Framework.environment."""
+    """Return versions and hardware; see ddl_elastic.frameworks.protocol.Framework.environment."""
     device = jax.devices()[0]
     return {
         "JAX": jax.__version__,
@@ -52,7 +52,7 @@ def describe(_model: Any = None) -> dict[str, str]:
 
 
 def tell_device() -> None:
-    """Warn on a device whose results may differ."""
+    """Log a warning if JAX's device may give different bits in each run."""
     platform = jax.default_backend()
     if platform != "cpu":
         _log.warning(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tree of arrays as the state of an elastic job, by the names of its leaves."""
+"""The conversion of a tree of arrays to an elastic job's state, by the names of its leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ddl_elastic.frameworks.protocol import State
 
 
 def shapes(state: Any) -> Any:
-    """The tree that the state is, or that it returns, with shapes and dtypes in place of arrays."""
+    """Return the state's tree with shapes and dtypes instead of arrays. `state` is a tree or a
+    function that returns one."""
     return jax.eval_shape(state if callable(state) else lambda: state)
 
 
@@ -22,7 +23,8 @@ def save(tree: Any) -> State:
 
 
 def load(state: State, like: Any) -> Any:
-    """A tree of NumPy arrays; keys are JAX's own. Raises ValueError for another tree's state."""
+    """Return a tree of NumPy arrays, with JAX's random keys. Raises ValueError if the state belongs
+    to another tree."""
     specs = {name: _spec(leaf) for name, leaf in _named(like)}
     found = flat.unpack(state, specs)
     leaves = [
@@ -35,8 +37,8 @@ def load(state: State, like: Any) -> Any:
 
 
 def check(tree: Any, before: Any) -> None:
-    """Raises RuntimeError if a state has other leaves than before: those of a worker that joins are
-    the initial state's."""
+    """Raise RuntimeError if a state has other leaves than before: a joining worker has the leaves
+    of the initial state."""
     if _form(tree) == _form(before):
         return
     now, then = ({name: _describe(leaf) for name, leaf in _named(each)} for each in (tree, before))

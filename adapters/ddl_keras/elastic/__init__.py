@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with Keras 3, on each of its backends: ddl_elastic's half that knows keras.
+"""Elastic training with Keras 3 on any of its backends: ddl_elastic's adapter for keras.
 
     import ddl_keras.elastic as elastic
 
     model.compile("adamw", "mse", metrics=["mae"])              # as it was
     elastic.fit(model, data, batch=256, logical=16, epochs=10)  # was: model.fit(...)
 
-Under `ddl elastic run` each worker runs the program. `Job` starts workers itself, which make the
-model by a function. docs/elastic/ tells what is promised, and what a program must not do.
+Under `ddl elastic run`, each worker runs the program. `Job` starts workers itself, which create the
+model with a function. docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ def fit(
     keep: int = 3,
     strict: bool = False,
 ) -> Any:
-    """Instead of model.fit, in all processes of the job; returns the same History.
+    """Train like model.fit, in all processes of the job. Return Keras's History.
 
-    model      is compiled. Its own train_step computes the shares
+    model      a compiled model. Its train_step computes the shares
     data       a data set of (input, target) by number, or a tuple of arrays
-    callbacks  run in all processes, with the values of the whole job; those of Keras that write
-               files run in one of them, and if that one dies in another
-    epochs     passes over the data. The step with which an epoch ends may reach into the next one
-    validation_data   as `data`; evaluated by all processes together after each epoch
-    comm       of the processes of the job; None: those that `ddl elastic run` has started, else as
-               ddl_core.init finds them
-    strict     whether hidden state is an error instead of a warning
-    batch, logical, seed, threads, collate, watchdog, checkpoint, every, keep: as of ddl_elastic.Job
+    callbacks  callbacks that run in all processes, with the values of the whole job. Keras
+               callbacks that write files run in one process; if it dies, in another one
+    epochs     passes over the data. The last step of an epoch may extend into the next one
+    validation_data   data like `data` that all processes evaluate together after each epoch
+    comm       a comm of the job's processes; None: the processes that `ddl elastic run` started,
+               else the result of ddl_core.init
+    strict     True to make hidden state an error instead of a warning
+    batch, logical, seed, threads, collate, watchdog, checkpoint, every, keep: see ddl_elastic.Job
     """
     pin(threads)
     data, validation_data = _as_dataset(data), _as_dataset(validation_data)
@@ -108,7 +108,7 @@ def fit(
     )
 
     def begin_epoch(number: int) -> None:
-        if number == ([0, *ends])[epoch]:  # not after a checkpoint within it
+        if number == ([0, *ends])[epoch]:  # not if the job resumed within the epoch
             half.reset_metrics()
         calls.on_epoch_begin(epoch)
 
@@ -130,8 +130,8 @@ def fit(
         for share in step:
             step.run(share)
         half.update()
-        epoch = bisect_right(ends, step.number)  # a newcomer learns only now which step it is in
-        if step.number == ([0, *ends])[epoch]:  # what was reset before may have been loaded since
+        epoch = bisect_right(ends, step.number)  # a joining worker knows its step only now
+        if step.number == ([0, *ends])[epoch]:  # a state loaded after the reset has old metrics
             half.keep_last_metrics()
         calls.on_train_batch_end(step.number, evaluation.results(model))
         if step.number + 1 == ends[epoch]:
@@ -145,10 +145,10 @@ def fit(
 
 
 class Job(ddl_elastic.Job):
-    """Training without a loop, by workers that are started here; see ddl_elastic.Job.
+    """A job that starts workers and needs no training loop; see ddl_elastic.Job.
 
-    model  makes a compiled model: a function without arguments
-    data   as of `fit`
+    model  a function without arguments that returns a compiled model
+    data   the data, as for `fit`
     """
 
     def __init__(
@@ -179,4 +179,4 @@ def _make_half(model: Any, data: Any, collate: Any, batch: int, logical: int, se
 
 
 def preload() -> None:
-    """All that training needs is there when keras is imported."""
+    """Do nothing: importing keras loads all that training needs."""

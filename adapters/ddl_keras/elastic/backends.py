@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each backend of Keras computes a share: the model's own train_step, with an optimizer that
+"""The computation of a share on each Keras backend: the model's train_step, with an optimizer that
 keeps the gradients instead of applying them."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import keras
 
-# Of a batch: the gradients of all trainable variables, and the logs. The other variables of the
-# model change as they do in `fit`.
+# Takes a batch; returns the gradients of all trainable variables, and the logs. Other variables of
+# the model change as in `fit`.
 Compute = Callable[[Any], tuple[Sequence[Any], dict[str, Any]]]
 Update = Callable[[Sequence[Any]], None]  # step the optimizer with these gradients
 
 
 class Keeper:
-    """Stands in for an optimizer while a share is computed."""
+    """A substitute for an optimizer while a share is computed. It keeps the gradients."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -39,7 +39,7 @@ class Keeper:
 
     @contextmanager
     def of(self, model: Any) -> Iterator[None]:
-        """Meanwhile it is the model's optimizer."""
+        """Make this the model's optimizer in this context."""
         model.optimizer = self
         try:
             yield
@@ -48,7 +48,7 @@ class Keeper:
 
 
 def make_functions(model: keras.Model) -> tuple[Compute, Update]:
-    """For the backend that Keras uses in this process."""
+    """Return the functions for the backend that Keras uses in this process."""
     keeper = Keeper(model.optimizer)
     return _MAKERS[keras.backend.backend()](model, keeper)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks that write files, once for all processes of a job."""
+"""Callbacks that write files in one process of a job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _WRITING = (
 
 
 def on_writer(callback: keras.callbacks.Callback, loop: Loop) -> keras.callbacks.Callback:
-    """The callback; if it writes files, only while this process is the one that does."""
+    """Return the callback. If it writes files, wrap it to run only while this process is the
+    writer."""
     return OnWriter(callback, loop) if isinstance(callback, _WRITING) else callback
 
 
 class OnWriter(keras.callbacks.Callback):  # type: ignore[misc]
-    """Calls another callback while this process is the writer."""
+    """A callback that calls another callback only while this process is the writer."""
 
     def __init__(self, callback: Any, loop: Loop) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class OnWriter(keras.callbacks.Callback):  # type: ignore[misc]
             return
         if not self._has_begun:
             self._has_begun = True
-            if hook != "on_train_begin":  # another process was the writer, and has died
+            if hook != "on_train_begin":  # the previous writer has died
                 if hasattr(self._callback, "append"):
                     self._callback.append = True
                 self._callback.on_train_begin()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of a whole job, in training and of validation data."""
+"""Metrics of the whole job, for training and validation data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddl_keras.elastic.half import Half
 
 
 def results(model: Any) -> dict[str, Any]:
-    """The model's metrics, as `fit` gives them to callbacks."""
+    """Return the model's metrics in the form that `fit` passes to callbacks."""
     found: dict[str, Any] = {}
     for name, value in model.get_metrics_result().items():
         found |= value if isinstance(value, dict) else {name: value}
@@ -21,11 +21,11 @@ def results(model: Any) -> dict[str, Any]:
 
 
 def run(half: Half, loop: Loop, data: Any, batch: int, collate: Any) -> dict[str, Any]:
-    """The metrics of these data, evaluated on all ranks together. All ranks call this."""
+    """Evaluate the data on all ranks together, and return the metrics. All ranks call this."""
     model = half.model
 
     def evaluate(samples: Any) -> Any:
-        """What a batch adds to the metrics' variables."""
+        """Return the amounts that a batch adds to the metrics' variables."""
         half.write_metrics(half.unseen)
         model.test_on_batch(*samples)
         values = [keras.ops.convert_to_numpy(each) for each in model.metrics_variables]

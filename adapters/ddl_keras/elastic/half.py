@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddl_elastic calls: shares and updates of a compiled model."""
+"""The Keras adapter of ddl_elastic: shares and updates of a compiled model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddl_keras.elastic.backends import make_functions
 
 
 class Half(Flat):
-    """See ddl_elastic.frameworks.protocol.Framework.
+    """The Keras adapter; implements ddl_elastic.frameworks.protocol.Framework.
 
-    A share starts with the committed variables, metrics that have seen nothing, and seed generators
-    seeded for it. Its changes of variables such as batch norm's statistics are averaged, those of
-    metrics are added up, so that metrics are those of all shares since `reset_metrics`.
+    A share starts with the committed variables, empty metrics, and seed generators seeded for this
+    share. The shares' changes of variables such as batch norm's statistics are averaged. Their
+    changes of metrics are added, so metrics cover all shares since `reset_metrics`.
 
-    example  a batch as every share has it
+    example  a batch with the shapes that every share has
     """
 
     seed = staticmethod(pins.seed)
@@ -50,13 +50,13 @@ class Half(Flat):
         self.lay_out(specs)
 
     def reset_metrics(self) -> None:
-        """They have seen nothing."""
+        """Reset all metrics."""
         self.totals = [each.copy() for each in self.unseen]
         self.write_metrics(self.totals)
 
     def keep_last_metrics(self) -> None:
-        """Forget what the metrics have seen before the last step. A worker that joins with this
-        step, or resumes, has loaded a state from before the reset."""
+        """Reset the metrics to the values of the last step. A worker that joined or resumed in this
+        step has loaded a state from before the reset."""
         self.totals = [*map(np.add, self.unseen, self._added)]
         self.write_metrics(self.totals)
 
@@ -75,7 +75,8 @@ class Half(Flat):
         self._seed()
 
     def _seed(self) -> None:
-        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        """Seed the share's generators from Python's generator, which the caller has seeded for this
+        step and worker."""
         for each in self._seeds:
             each.assign(np.array([random.getrandbits(31), 0]))
 
@@ -119,7 +120,7 @@ class Half(Flat):
     def update(self) -> None:
         self._update(self._gradients)
 
-    # ---- what is looked at for hidden state, see ddl_elastic/hidden/ ----
+    # ---- for the search for hidden state, see ddl_elastic/hidden/ ----
 
     def held(self) -> list[Any]:
         """Return the parts of the job's state."""
@@ -127,7 +128,7 @@ class Half(Flat):
 
     @property
     def walked(self) -> list[Any]:
-        """The layers of the program's own classes, which may have a state besides the job's."""
+        """The layers of the program's own classes, which may have hidden state."""
         layers = [self.model, *self.model._flatten_layers()]
         return [each for each in layers if not type(each).__module__.startswith("keras.")]
 
@@ -149,7 +150,8 @@ class Half(Flat):
         self.write_metrics(self.totals)
 
     def _named(self) -> dict[str, Any]:
-        """Layers have other names in another model of the process."""
+        """Return the variables by name, with a number: a second model in the process gives its
+        layers other names."""
         groups = {"model": self.model.variables, "optimizer": self.model.optimizer.variables}
         return {
             f"{kind}.{number}.{each.name}": each
@@ -163,7 +165,7 @@ def _trained(model: Any) -> dict[int, str]:
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """Return the settings of an optimizer that are no variables, and so not in the state."""
+    """Return an optimizer's settings that are not variables, and so are not in the state."""
     plain = (bool, int, float, str, type(None))
     config = optimizer.get_config().items()
     return {k: v for k, v in config if isinstance(v, plain) and k != "learning_rate"}
@@ -189,7 +191,7 @@ def _write(variables: Sequence[Any], values: Sequence[Values]) -> None:
 
 
 def _refuse(model: Any) -> None:
-    """What cannot keep the promise."""
+    """Raise ValueError or TypeError for a model that elastic training does not support."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError("model has no optimizer: call model.compile before")
     for layer in model._flatten_layers():

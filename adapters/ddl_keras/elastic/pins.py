@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bits of a share depend on with the backend that Keras uses, and how it is fixed."""
+"""Settings that make the bits of a share reproducible with the backend that Keras uses."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ refuse_fork = _backend.refuse_fork
 
 
 def describe(model: Any) -> dict[str, str]:
-    """See ddl_elastic.frameworks.protocol.Framework.environment."""
+    """Return versions and hardware; see ddl_elastic.frameworks.protocol.Framework.environment."""
     found: dict[str, str] = _backend.describe(model)
     return {"Keras": keras.__version__, **found}

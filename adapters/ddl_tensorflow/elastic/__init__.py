@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with TensorFlow: ddl_elastic's half that knows tensorflow, for loops of one's
-own. Models of Keras have ddl_keras.elastic as well.
+"""Elastic training with TensorFlow: ddl_elastic's adapter for tensorflow, for custom loops. Keras
+models can also use ddl_keras.elastic.
 
     import ddl_tensorflow.elastic as elastic
 
@@ -16,7 +16,7 @@ own. Models of Keras have ddl_keras.elastic as well.
             step.backward(compute(x, y))
         optimizer.apply(job.gradients, model.trainable_variables)
 
-docs/elastic/ tells what is promised, and what a program must not do.
+docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["Half", "Job", "pin", "preload", "seed"]
 class Job(Loop):
     """An elastic job with its own training loop.
 
-    model      a tf.Module or Keras model that has its variables
-    optimizer  has `variables`, as those of Keras have; it is built if it can be
-    generators that shares draw from, besides those that are attributes of the model's modules
+    model       a tf.Module or Keras model whose variables exist
+    optimizer   an object with `variables`, such as a Keras optimizer; the job builds it if needed
+    generators  generators that shares use, besides the attributes of the model's modules
     batch, logical, seed, threads, comm, watchdog, checkpoint, every, keep: see docs/elastic/
     """
 
@@ -69,15 +69,15 @@ class Job(Loop):
 
     @property
     def gradients(self) -> list[tf.Tensor]:
-        """Those of the whole batch, once the step is agreed on, of model.trainable_variables."""
+        """The gradients of model.trainable_variables for the whole batch, after all shares."""
         return self._half.gradients
 
     @property
     def random_seed(self) -> tf.Tensor:
-        """For tf.random.stateless_uniform and the like: of this share, two numbers. Give it to a
-        tf.function as an argument."""
+        """The share's seed, two numbers for tf.random.stateless_uniform and similar functions. Pass
+        it to a tf.function as an argument."""
         return self._half.random_seed
 
 
 def preload() -> None:
-    """All that training needs is there when tensorflow is imported."""
+    """Do nothing: importing tensorflow loads all that training needs."""

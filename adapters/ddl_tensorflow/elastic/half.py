@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ddl_elastic calls: the gradients that a program computed, and the variables of its model."""
+"""The TensorFlow adapter of ddl_elastic: a program's gradients, and the variables of its model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddl_tensorflow.elastic import pins
 
 
 class Half(Flat):
-    """See ddl_elastic.frameworks.protocol.Framework."""
+    """The TensorFlow adapter; implements ddl_elastic.frameworks.protocol.Framework."""
 
     seed = staticmethod(pins.seed)
 
@@ -55,7 +55,8 @@ class Half(Flat):
         self._seed()
 
     def _seed(self) -> None:
-        """Python's generator is seeded by the seed of the job, the step and the worker."""
+        """Seed the share's generators from Python's generator, which the caller has seeded for this
+        step and worker."""
         for each in self._seeds:
             each.assign([random.getrandbits(31), 0])
         for generator in self._generators:
@@ -65,7 +66,7 @@ class Half(Flat):
     def backward(
         self, loss: Any, ready: protocol.Ready | None = None, weight: Any = 1.0
     ) -> protocol.Share:
-        """Add a share's (loss, gradients), which a GradientTape has computed."""
+        """Add a share's (loss, gradients), computed by a GradientTape."""
         value, gradients = loss
         self._check()
         pairs = zip(self._trained, gradients, strict=True)
@@ -107,7 +108,8 @@ class Half(Flat):
         self._buffers.forget()
 
     def _named(self) -> dict[str, Any]:
-        """Layers have other names in another model of the process."""
+        """Return the variables by name, with a number: a second model in the process gives its
+        layers other names."""
         others = list(self.model.non_trainable_variables)
         groups = {"model": [*self._trained, *others], "optimizer": self.optimizer.variables}
         return {
@@ -118,12 +120,12 @@ class Half(Flat):
 
 
 def _is_generator(variable: Any) -> bool:
-    """Whether it is the state of a SeedGenerator of Keras."""
+    """Return True if the variable is the state of a Keras SeedGenerator."""
     return str(variable.name).startswith("seed_generator_state")
 
 
 def _find_generators(model: Any) -> list[tf.random.Generator]:
-    """Those that are attributes of modules in the model."""
+    """Return the generators that are attributes of the model's modules."""
     if not isinstance(model, tf.Module):
         return []
     return [*model._flatten(predicate=lambda each: isinstance(each, tf.random.Generator))]

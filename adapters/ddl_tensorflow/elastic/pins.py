@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bits of TensorFlow's results depend on, and how it is fixed."""
+"""Settings that make the bits of TensorFlow's results reproducible."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ddl_elastic.frameworks import threads as elastic_threads
 
 __all__ = ["describe", "pin", "refuse_fork", "seed"]
 
-# TensorFlow's own generators have states within operations, so programs use stateless operations.
+# TensorFlow's stateful random operations hide their state, so programs use stateless operations.
 seed = flat.seed
 
 
 def _is_started() -> bool:
-    """Whether TensorFlow has threads in this process, as it has from its first operation on."""
+    """Return True if TensorFlow has run its first operation, and so has threads."""
     found = context.context_safe()
     return bool(found and found._initialized)
 
 
 def pin(threads: int) -> None:
-    """Threads within an operation, and algorithms. Random operations without a seed are refused
-    from now on: what they draw would depend on what was computed before."""
+    """Fix the number of threads per operation, and the algorithms. TensorFlow then rejects random
+    operations without a seed, because their results would depend on earlier computations."""
     tf.config.experimental.enable_op_determinism()
     elastic_threads.pin("TensorFlow", _is_started(), threads, "TF_NUM_INTRAOP_THREADS")
 
 
 def refuse_fork() -> None:
-    """Raises RuntimeError in a process whose children could not use TensorFlow."""
+    """Raise RuntimeError if forked children of this process could not use TensorFlow."""
     elastic_threads.refuse_fork("TensorFlow", _is_started(), "a function that makes the model")
 
 
 def describe(_model: Any = None) -> dict[str, str]:
-    """See ddl_elastic.frameworks.protocol.Framework.environment."""
+    """Return versions and hardware; see ddl_elastic.frameworks.protocol.Framework.environment."""
     gpus = tf.config.list_physical_devices("GPU")
     devices = {"GPU": str(tf.config.experimental.get_device_details(gpus[0]))} if gpus else {}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training with PyTorch: ddl_elastic's half that knows torch.
+"""Elastic training with PyTorch: the adapter that ddl_elastic uses for torch.
 
     import ddl_torch.elastic as elastic
 
@@ -10,7 +10,7 @@
         optimizer.step()
         schedule.step()
 
-docs/elastic/ tells what is promised, and what a program must not do.
+docs/elastic/ explains the guarantees, and what a program must not do.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from ddl_torch.elastic.refusals import refuse
 from ddl_torch.elastic.shares import Share, Shares, add
 
 BuffersKind = Literal["average", "first"]
-BUCKET_BYTES = 25 << 20  # as DistributedDataParallel has it
+BUCKET_BYTES = 25 << 20  # the default of DistributedDataParallel
 
 
 class Job(Loop):
     """An elastic job with its own training loop.
 
-    batch, logical, seed   see docs/elastic/: they are constants of the job
-    threads                of PyTorch in each process, a constant as well: other numbers, other bits
-    buffers                "average", of what the shares change in them, as batch norm does, or
-                           "first": as logical worker 0's share leaves them; a constant as well
-    bucket_bytes           about the size of the buckets in which gradients are summed during the
-                           backward pass: the same in all processes, but no constant
-    comm                   of the processes of the job; None: those that `ddl elastic run` has
-                           started, else as ddl_core.init finds them
-    watchdog               seconds that the others wait for a process that hangs; 0: for ever
-    also                   what else the loop changes that has a state, by name: schedules, averaged
-                           models, gradient scalers. Checkpoints have it, and processes that join
-    strict                 hidden state is an error instead of a warning: docs/elastic/reference.md
-    checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job goes on as well;
-                           steps between two checkpoints; how many are kept
+    batch, logical, seed   constants of the job; see docs/elastic/
+    threads                PyTorch threads per process, a constant: it changes the bits of results
+    buffers                a constant: "average" averages the shares' changes of the model's
+                           buffers, such as batch norm's; "first" keeps logical worker 0's buffers
+    bucket_bytes           the approximate size of the buckets in which gradients are summed during
+                           the backward pass; the same in all processes, but not a constant
+    comm                   a comm of the job's processes; None: the processes that `ddl elastic run`
+                           started, else the result of ddl_core.init
+    watchdog               seconds that the others wait for a process that hangs; 0 means no limit
+    also                   other objects with a state that the loop changes, by name: schedules,
+                           averaged models, gradient scalers; saved and sent to joining processes
+    strict                 make hidden state an error, not a warning: docs/elastic/reference.md
+    checkpoint, every, keep  a folder or s3://bucket/prefix, from which the job also resumes; steps
+                           between two checkpoints; number of checkpoints to keep
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Job(Loop):
 
 
 def preload() -> None:
-    """Import what PyTorch imports only when it is first used: seconds, which workers that are
-    forked from this process need not spend."""
+    """Run one step, so that PyTorch imports modules that it loads on first use. This takes seconds,
+    which workers forked from this process then save."""
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
     torch.optim.SGD([parameter]).step()
 
 
 class Half(Loading):
-    """See ddl_elastic.frameworks.protocol.Framework."""
+    """The PyTorch adapter; implements ddl_elastic.frameworks.protocol.Framework."""
 
     def __init__(
         self,
@@ -119,15 +119,15 @@ class Half(Loading):
         self.loss = float("nan")
         refuse(model, optimizer)
         self._takes_first, self._bucket_bytes = buffers == "first", bucket_bytes
-        self._changes = -1  # there were, when the model was looked at
-        self._tensors: list[Tensor] = []  # that it had then: first its parameters
-        self._trained: list[bool] | None = None  # which of the parameters the arrays are made for
+        self._changes = -1  # the value of modules.changes at the last look at the model
+        self._tensors: list[Tensor] = []  # the model's parameters, then its buffers, at that time
+        self._trained: list[bool] | None = None  # for each parameter: True if the arrays have it
         self._gradients = Gradients([], bucket_bytes)
-        self._worker = 0  # whose share is computed
+        self._worker = 0  # the logical worker whose share is being computed
         self._has_begun = False
 
     def _look_up(self) -> None:
-        """What the arrays hold. The program may freeze a parameter between two steps."""
+        """Update the layout of the arrays. The program may freeze parameters between two steps."""
         if self._changes != modules.changes:
             self._changes = modules.changes
             self._parameters = list(self.model.parameters())
@@ -193,7 +193,7 @@ class Half(Loading):
     # ---- the result ----
 
     def result(self) -> Share:
-        if not self._has_begun:  # what the program makes before its first step is there
+        if not self._has_begun:  # the program has created its schedules by now
             elastic_state.check_schedule(self.optimizer, self._also.values())
             self._has_begun = True
         self._look_up()
@@ -213,7 +213,7 @@ class Half(Loading):
         if self._schedule:
             self._schedule.step()
 
-    # ---- what is looked at for hidden state, see ddl_elastic/hidden/ ----
+    # ---- for the search for hidden state, see ddl_elastic/hidden/ ----
 
     def held(self) -> list[Any]:
         """Return the parts of the job's state."""

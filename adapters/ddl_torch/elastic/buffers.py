@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a share does to the buffers of a model, as the running statistics of batch norm are."""
+"""The changes that shares make to a model's buffers, such as batch norm's running statistics."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ddl_torch.elastic.tensors import WIDE, is_integer, wide
 
 
 class Buffers:
-    """Those of a model. Each share starts from the committed values.
+    """The buffers of a model. Each share starts from the committed values.
 
-    first  whether the values of logical worker 0's share are committed; else the average over all
-           shares of how they changed them
+    first  True to commit the values of logical worker 0's share, False to commit the average of all
+           shares' changes
     """
 
     def __init__(self, model: nn.Module, first: bool) -> None:
         self._first = first
         self.op = "sum" if first else "average"
         self._slots = [module._buffers for module in model.modules() if module._buffers]
-        self._pointers: list[int] | None = None  # of all buffers, when _memory was made
+        self._pointers: list[int] | None = None  # of all buffers, when _memory was created
         self._memory: list[_Memory] = []
         kinds: dict[torch.dtype, list[Tensor]] = {}
-        self._fixed: list[Tensor] = []  # those that have no sum, and must not change
+        self._fixed: list[Tensor] = []  # buffers of types without sums: they must not change
         for each in model.buffers():
             if each.dtype in WIDE or is_integer(each):
                 kinds.setdefault(wide(each), []).append(each)
@@ -39,8 +39,8 @@ class Buffers:
         self._is_saved = False
 
     def begin(self) -> None:
-        """A share starts."""
-        if self._is_saved:  # by a share before it, which has changed the buffers
+        """Start a share with the committed values."""
+        if self._is_saved:  # an earlier share of this step has changed the buffers
             for memory, committed in zip(self._memory, self._committed, strict=True):
                 memory.store(committed)
         else:
@@ -60,13 +60,13 @@ class Buffers:
         return [each.data_ptr() for each in found if each is not None]
 
     def take(self, share: Share, worker: int) -> None:
-        """Store what the worker's share did."""
+        """Store the buffer changes of a logical worker's share in `share`."""
         self._check()
         sections = zip(share.buffers, self._committed, self._memory, strict=True)
         for section, committed, memory in sections:
             memory.load(section)
             if not self._first:
-                # Exactly zero where nothing changed, also for an infinity.
+                # Exactly zero if a value did not change, even if it is infinite.
                 unchanged = section.whole == committed.whole
                 section.whole.sub_(committed.whole).masked_fill_(unchanged, 0)
             elif worker:
@@ -84,8 +84,8 @@ class Buffers:
                 )
 
     def apply(self, result: Arrays) -> None:
-        """Commit what came of all shares."""
-        if not self._is_saved:  # there was no share here
+        """Commit the combined result of all shares."""
+        if not self._is_saved:  # this process computed no share
             self._save()
         sections = zip(result.buffers, self._committed, self._memory, strict=True)
         for section, committed, memory in sections:
@@ -96,7 +96,7 @@ class Buffers:
 
 
 class _Memory:
-    """That of some buffers of one kind, apart from what autograd knows of them."""
+    """The memory of some buffers of one kind, accessed without autograd."""
 
     def __init__(self, buffers: Sequence[Tensor]) -> None:
         self._tensors = [each.detach() for each in buffers]
@@ -105,7 +105,7 @@ class _Memory:
 
     def load(self, section: Section) -> None:
         """Copy the buffers to a section."""
-        if self._flat:  # the quickest way to do it
+        if self._flat:  # the fastest way
             torch.cat(self._flat, out=section.whole)
         else:
             torch._foreach_copy_(section.parts, self._tensors)

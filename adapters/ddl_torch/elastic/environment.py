@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bits of PyTorch's results depend on, besides the program."""
+"""The versions and hardware that, besides the program, affect the bits of PyTorch's results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddl_elastic.base import environment
 
 
 def describe(model: torch.nn.Module) -> dict[str, str]:
-    """See ddl_elastic.frameworks.protocol.Framework.environment."""
+    """Return these facts by name; see ddl_elastic.frameworks.protocol.Framework.environment."""
     built = torch.__config__.show()
     found = {
         "PyTorch": torch.__version__,

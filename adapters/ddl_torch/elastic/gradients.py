@@ -15,9 +15,9 @@ from ddl_torch.elastic.tensors import wide
 
 
 class Gradients:
-    """Those of these parameters, in buckets of about so many bytes: the last parameters' first,
-    since the backward pass reaches them first. Hooks notice when all parameters of a bucket have
-    their gradients; the last bucket, with which the backward pass ends, needs none."""
+    """The gradients of these parameters, in buckets of about `bucket_bytes` bytes. The first bucket
+    has the last parameters, which the backward pass reaches first. Hooks detect that all gradients
+    of a bucket are computed. The last bucket needs none: it is complete when the pass ends."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], bucket_bytes: float) -> None:
         self.buckets = list(_buckets(parameters, bucket_bytes))
@@ -28,10 +28,10 @@ class Gradients:
         self._hooks = [
             each.register_post_accumulate_grad_hook(self._accumulated) for each in self._bucket_of
         ]
-        # Of the backward pass that is under way.
+        # The fields below belong to the current backward pass.
         self._ready: Ready | None = None
         self._share: Share
-        self._missing: list[set[nn.Parameter]] = []  # by bucket: those without a gradient yet
+        self._missing: list[set[nn.Parameter]] = []  # by bucket: parameters without gradients yet
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -39,8 +39,8 @@ class Gradients:
             hook.remove()
 
     def compute(self, loss: Tensor, shares: Shares, ready: Ready | None) -> Share:
-        """The backward pass: a share that has the gradients, and tells which parameters were
-        used."""
+        """Run the backward pass. Return a share with the gradients, whose `numbers` mark the
+        parameters that were used."""
         share = self._share = shares.take()
         share.numbers.fill(True)
         self._ready = ready
@@ -52,7 +52,7 @@ class Gradients:
         while len(share.parts) < len(self.buckets):
             self._take()
         for parameter in self._parameters:
-            parameter.grad = None  # what the program may do to it would not count
+            parameter.grad = None  # changes that the program made to it would have no effect
         return share
 
     def _accumulated(self, parameter: nn.Parameter) -> None:
@@ -72,7 +72,7 @@ class Gradients:
             self._ready(self._share, len(parts))
 
     def _take(self) -> None:
-        """The gradients of the next bucket."""
+        """Append the gradients of the next bucket to the share."""
         bucket = self.buckets[len(self._share.parts)]
         gradients = [each.grad for each in bucket]
         if not self._direct or not all(map(_is_plain, gradients)):
@@ -88,7 +88,7 @@ class Gradients:
         return parameter.grad.to("cpu", wide(parameter)).contiguous()
 
     def apply(self, result: Arrays, weight: float) -> None:
-        """Set the gradients, of those parameters that were used in any share."""
+        """Set the gradients of the parameters that any share used, and clear the others."""
         parts, used = [*chain.from_iterable(result.parts)], result.numbers.tolist()[2:]
         if weight != 1:
             for section in result.gradients:
@@ -104,7 +104,7 @@ def _is_plain(gradient: Tensor | None) -> bool:
 
 
 def _buckets(parameters: Sequence[nn.Parameter], limit: float) -> Iterator[list[nn.Parameter]]:
-    """Of parameters whose gradients are added in the same type."""
+    """Yield buckets of parameters whose gradients are added in the same type."""
     part: dict[torch.dtype, list[nn.Parameter]] = {}
     held: dict[torch.dtype, int] = {}
     for parameter in reversed(parameters):

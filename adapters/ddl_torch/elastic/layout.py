@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrays of a share: which part of them is for which tensor. shares.py makes them.
+"""The layout of a share's arrays: the part for each tensor. shares.py creates the arrays.
 
-There is an array for each bucket of gradients. Then come those of buffers, one for each type, and
-the numbers: the loss, its weight, and for each parameter whether it was used. What can be added
-together with the last bucket is in its array, so that most models have one or two arrays.
+Each bucket of gradients has an array. The next arrays are for buffers, one for each type, and for
+the numbers: the loss, its weight, and for each parameter 1 if it was used. Sections that can be
+added together with the last bucket are in its array, so most models have one or two arrays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ddl_torch.elastic.tensors import wide
 
 
 class Section:
-    """Tensors one after the other, in the type that they are added in: as a whole, and the part of
-    each, in its shape."""
+    """Concatenated tensors, in the type in which they are added: `whole`, and `parts` with the
+    tensors' shapes."""
 
     def __init__(self, whole: Tensor, tensors: Sequence[Tensor]) -> None:
         self.whole, self.array = whole, whole.numpy()
@@ -35,10 +35,11 @@ class Section:
 
 
 class Layout:
-    """Of shares with these buckets of parameters and these groups of buffers, each of one type.
+    """The layout of shares with these buckets of parameters and these groups of buffers, each of
+    one type.
 
-    op   how buffers are made from those of all shares; gradients and numbers: "average"
-    ops  how each array is
+    op   how the shares' buffers are combined; gradients and numbers are averaged
+    ops  how each array is combined: "average" or "sum"
     """
 
     def __init__(

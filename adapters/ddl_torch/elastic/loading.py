@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's loader processes, for the shares of an elastic job."""
+"""Data loading with PyTorch's loader processes, for the shares of an elastic job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddl_elastic.frameworks.protocol import Batches, Key
 
 
 class Loading:
-    """What ddl_elastic.frameworks.protocol.Framework has of reading samples."""
+    """The methods of ddl_elastic.frameworks.protocol.Framework that read samples."""
 
     model: nn.Module
     collate = staticmethod(default_collate)
@@ -27,7 +27,7 @@ class Loading:
         loader: DataLoader[Any] = DataLoader(
             batches,  # type: ignore[arg-type]
             sampler=keys,
-            batch_size=None,  # what is read is a batch already
+            batch_size=None,  # `batches` returns whole batches
             collate_fn=unchanged,
             num_workers=processes,
             worker_init_fn=start,
@@ -38,8 +38,8 @@ class Loading:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Samples are read with one thread, as in loader processes: with several, sums in a data
-        set would have other bits."""
+        """Read samples with one PyTorch thread in this context, as loader processes do. With more
+        threads, sums in a data set would have other bits."""
         threads = torch.get_num_threads()
         if threads == 1:
             yield
@@ -52,7 +52,7 @@ class Loading:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Without gradients, and with all modules in evaluation mode."""
+        """Disable gradients, and put all modules into evaluation mode, in this context."""
         modes = {module: module.training for module in self.model.modules()}
         self.model.eval()
         try:
@@ -65,8 +65,9 @@ class Loading:
 
 @contextmanager
 def keeping_child_handler() -> Iterator[None]:
-    """PyTorch's handler of SIGCHLD raises an error wherever the program is when a loader process
-    has been killed. Without it the next batch has that error, and a LoadingError tells whose."""
+    """Restore the SIGCHLD handler that PyTorch replaces in this context. When a loader process is
+    killed, PyTorch's handler raises an error anywhere in the program. Without it, the next batch
+    raises the error, as a LoadingError that names the process."""
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGCHLD) if is_main else None
     try:
@@ -81,6 +82,6 @@ def unchanged(batch: Any) -> Any:
 
 
 def start(_number: int) -> None:
-    """A loader process starts. It ends with its parent, also while it reads a sample: PyTorch's own
-    watchdog looks only between two of them, each five seconds."""
+    """Make a loader process exit with its parent, even while it reads a sample. PyTorch's watchdog
+    checks only between samples, every five seconds."""
     end_with_parent()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often any module of this process got another parameter, buffer or module.
+"""A counter of assignments of parameters, buffers and modules to any module of this process.
 
-A model keeps its tensors meanwhile. To look at all of them would take as long as everything else
-that a step does besides its computation.
+While it does not change, a model has the same tensors. Checking all tensors instead would take as
+long as the rest of a step's work besides its computation.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bits of PyTorch's results depend on, and how it is fixed."""
+"""Settings that make the bits of PyTorch's results reproducible."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["describe", "pin", "refuse_fork", "seed"]
 
 
 def pin(threads: int) -> None:
-    """Fix what changes the bits of a share's gradients."""
+    """Fix the number of threads and the algorithms, which affect the bits of gradients."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False  # it chooses algorithms by their times
+    torch.backends.cudnn.benchmark = False  # the benchmark would choose algorithms by their speed
     environment.fix_cublas()
 
 
 def seed(seed: int) -> None:
-    """Seed all generators. 64 bits."""
-    # torch.manual_seed formats a stack for CUDA's sake on each call, initialized or not.
+    """Seed the generators of PyTorch, NumPy and Python with a 64-bit seed."""
+    # torch.manual_seed is slow: it formats a stack for CUDA on each call, even without CUDA.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
@@ -33,4 +33,4 @@ def seed(seed: int) -> None:
 
 
 def refuse_fork() -> None:
-    """PyTorch on a processor may be forked."""
+    """Do nothing: PyTorch on the CPU works in forked processes."""

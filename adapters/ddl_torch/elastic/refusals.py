@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and optimizers with which an elastic job could not keep its promise."""
+"""Checks for models and optimizers with which an elastic job would not be reproducible."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 
 from ddl_torch.batch_norm import SyncBatchNorm
 
-# By the name of a class, which need not be imported.
+# Class names, so that the classes need not be imported.
 _SHARDED = ("DTensor", "FSDPModule", "FullyShardedDataParallel", "ZeroRedundancyOptimizer")
 
 
 def refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raises TypeError or ValueError for such ones."""
+    """Raise TypeError or ValueError for models and optimizers that elastic jobs do not support."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm | SyncBatchNorm):
             raise TypeError(

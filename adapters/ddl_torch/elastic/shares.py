@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a share computes. Its gradients stay where autograd has left them until they are added to
-another share's, or copied to an array."""
+"""The results of shares. Gradients stay in autograd's tensors until they are added to another
+share's gradients, or copied to an array."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _DTYPES = {each: dtypes.from_name(str(each)[6:], "") for each in (torch.float32,
 
 
 class Arrays(list[Array]):
-    """What a share computes, or the result of a step, as arrays, and the sections of them.
+    """The results of a share or of a step, as arrays and their sections.
 
-    has_gradients  whether there is a place for them
+    has_gradients  True to allocate memory for gradients
     """
 
     def __init__(self, layout: Layout, has_gradients: bool = True) -> None:
         found: dict[int, Section] = {}
-        self.others: list[Array] = []  # of each array: all but the gradients
+        self.others: list[Array] = []  # for each array, its part without gradients
         for numbers in layout.arrays:
             sections = [
                 layout.sections[number] if has_gradients or number >= layout.buckets else []
@@ -48,9 +48,9 @@ class Arrays(list[Array]):
 
 
 class Share(Sequence[Array]):
-    """What a share computes: its arrays, which are made when somebody takes them.
+    """The results of a share, as arrays that are filled on first access.
 
-    parts  the gradients, by bucket; those of the first buckets while it is computed
+    parts  the gradients by bucket; during the backward pass only the first buckets are there
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -58,7 +58,7 @@ class Share(Sequence[Array]):
         self.numbers, self.buffers = self._own.numbers, self._own.buffers
         self.parts: list[list[Tensor]] = []
         self._arrays: Arrays | None = None
-        self._made = 0  # so many of the arrays
+        self._made = 0  # number of arrays that are filled
 
     def __len__(self) -> int:
         return len(self._own)
@@ -75,8 +75,8 @@ class Share(Sequence[Array]):
         return arrays[number]
 
     def add(self, number: int, left: Share, right: Share) -> None:
-        """Array `number` of this one, which is left or right, becomes left + right. The ones
-        before it have been added."""
+        """Set array `number` to left + right. This share is one of the two, and the arrays before
+        this one have been added already."""
         arrays, given = self._take_arrays(), (left, right)
         if all(each._made > number for each in given):
             ddl_core.add(arrays[number], left[number], right[number])
@@ -97,7 +97,7 @@ class Share(Sequence[Array]):
         return self._arrays
 
     def _have_made(self, arrays: Arrays) -> None:
-        """The next one of the arrays."""
+        """Mark the next array as filled, and use its memory for the gradients."""
         if self._made < len(self.parts):
             self.parts[self._made] = arrays.parts[self._made]
         self._made += 1
@@ -107,14 +107,14 @@ class Share(Sequence[Array]):
         return arrays.others[number]
 
     def clear(self) -> Arrays | None:
-        """Nobody uses it any more. Returns the arrays that were made."""
+        """Reset a share that is no longer in use. Return its arrays, or None if it has none."""
         arrays, self._arrays, self._made = self._arrays, None, 0
         self.parts = []
         return arrays
 
 
 class Shares:
-    """Those of a layout, which are used again."""
+    """A pool of reusable shares and arrays of one layout."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -134,5 +134,5 @@ class Shares:
 
 
 def add(number: int, into: Share, left: Share, right: Share) -> None:
-    """See ddl_elastic.step.partial.add_arrays."""
+    """Add one array of two shares; see ddl_elastic.step.partial.add_arrays."""
     into.add(number, left, right)

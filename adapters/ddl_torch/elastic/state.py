@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of an elastic job by name: model, optimizer, and what else has a state_dict.
+"""The state of an elastic job by name: the model, the optimizer, and other objects with a state.
 
-model.NAME         a parameter or a buffer that the model's state_dict has
+model.NAME         a parameter or a buffer in the model's state_dict
 buffer.NAME        a buffer with persistent=False, which the state_dict lacks
 slot.NUMBER.NAME   the optimizer's state of a parameter
 group.NUMBER.NAME  a setting of one of the optimizer's groups
-also.NAME.KEY      of an object in `also`
+also.NAME.KEY      an entry in the state_dict of an object in `also`
 mode.KIND          frozen parameters, modules in evaluation mode, and the parameters of each
                    group. Not part of the digest: see ddl_elastic.frameworks.protocol.MODE
 """
@@ -24,7 +24,7 @@ from ddl_torch.elastic.tensors import pack, unpack
 
 
 def read(model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]) -> State:
-    """See ddl_elastic.frameworks.protocol.Framework.state."""
+    """Return the state; see ddl_elastic.frameworks.protocol.Framework.state."""
     return {name: pack(name, value) for name, value in _named(model, optimizer, also)}
 
 
@@ -69,8 +69,8 @@ def _group_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[lis
 
 
 def check_schedule(optimizer: torch.optim.Optimizer, also: Iterable[Any]) -> None:
-    """Raises ValueError if a learning-rate schedule drives the optimizer, and none is in `also`:
-    a process that joins would begin with a new one. A schedule marks the method `step`."""
+    """Raise ValueError if a learning-rate schedule drives the optimizer but is not in `also`: a
+    joining process would start it from the beginning. A schedule marks the optimizer's `step`."""
     if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         return
     if not any(_has_schedule(each, optimizer) for each in also):
@@ -81,7 +81,7 @@ def check_schedule(optimizer: torch.optim.Optimizer, also: Iterable[Any]) -> Non
 
 
 def _has_schedule(found: Any, optimizer: torch.optim.Optimizer, depth: int = 2) -> bool:
-    """Whether it is a schedule of the optimizer, or an object that has one."""
+    """Return True if `found` is a schedule of the optimizer, or an object that holds one."""
     if found is optimizer or depth < 0:
         return False
     if getattr(found, "optimizer", None) is optimizer:
@@ -94,8 +94,8 @@ def _has_schedule(found: Any, optimizer: torch.optim.Optimizer, depth: int = 2) 
 def write(
     state: State, model: nn.Module, optimizer: torch.optim.Optimizer, also: Mapping[str, Any]
 ) -> None:
-    """Set the state. What it lacks, such as slots that do not exist yet, does not exist afterwards.
-    Raises ValueError for a state that is not theirs."""
+    """Set the state. Entries that it lacks, such as slots that do not exist yet, are removed.
+    Raises ValueError if the state belongs to another model or optimizer."""
     modes = {key.removeprefix(MODE): unpack(key, state[key]) for key in state if is_mode(key)}
     _compare_groups(modes.get("groups"), _group_names(model, optimizer))
     groups = [{"params": each["params"]} for each in optimizer.state_dict()["param_groups"]]
@@ -130,7 +130,8 @@ def write(
 
 
 def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None:
-    """Raises ValueError if the optimizer's groups have other parameters than those of a state."""
+    """Raise ValueError if the optimizer's groups and the state's groups have different
+    parameters."""
     if found is None or found == own:
         return
     for number, (names, here) in enumerate(zip_longest(found, own, fillvalue=[])):
@@ -144,7 +145,7 @@ def _compare_groups(found: list[list[str]] | None, own: list[list[str]]) -> None
 
 
 def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
-    """Set the buffers that the state_dict lacks. A state of an earlier version has none."""
+    """Set the buffers that the state_dict lacks. States of earlier versions have none of them."""
     own = _volatile(model)
     if found and found.keys() != own.keys():
         only = ", ".join(sorted(found.keys() ^ own.keys()))
@@ -163,7 +164,8 @@ def _write_buffers(model: nn.Module, found: dict[str, Tensor]) -> None:
 
 
 def _keep_types(optimizer: torch.optim.Optimizer, slots: dict[int, dict[str, Any]]) -> None:
-    """Optimizer.load_state_dict gives slots the type of their parameter, which may be narrower."""
+    """Restore the types of slots. Optimizer.load_state_dict converts them to their parameter's
+    type, which may be narrower."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for number, slot in slots.items():
         held = optimizer.state[parameters[number]]
@@ -173,7 +175,7 @@ def _keep_types(optimizer: torch.optim.Optimizer, slots: dict[int, dict[str, Any
 
 
 def _write_modes(model: nn.Module, modes: dict[str, Any]) -> None:
-    """Freeze parameters and set training modes. A state of an earlier version has none."""
+    """Freeze parameters and set training modes. States of earlier versions have no modes."""
     if modes:
         frozen, evaluating = {*modes["frozen"]}, {*modes["evaluating"]}
         for name, parameter in model.named_parameters():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What elastic sums know of tensors, and the values of a state as bytes."""
+"""The types in which elastic jobs add tensors, and the conversion of state values to bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ddl_elastic.frameworks import protocol
 
-# What gradients and buffers are added in; half types are rounded once, at the end.
+# The types in which gradients and buffers are added. 16-bit types are rounded once, at the end.
 WIDE = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
@@ -30,7 +30,7 @@ def is_integer(tensor: Tensor) -> bool:
 
 
 def wide(tensor: Tensor) -> torch.dtype:
-    """What tensors like this one are added up in."""
+    """Return the type in which tensors like this one are added."""
     if tensor.dtype not in WIDE and not is_integer(tensor):
         raise NotImplementedError(f"elastic training has no sums of {tensor.dtype}")
     return WIDE.get(tensor.dtype, torch.int64)
@@ -46,7 +46,7 @@ def pack(name: str, value: Any) -> protocol.Tensor:
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(value.dtype).removeprefix("torch.")
-        if dtype in _NUMBERS:  # bool, which Python has as well
+        if dtype in _NUMBERS:  # bool is also the name of a Python type
             dtype = str(value.dtype)
         return protocol.Tensor(dtype, tuple(value.shape), data)
     kind = type(value).__name__
@@ -60,7 +60,7 @@ def pack(name: str, value: Any) -> protocol.Tensor:
 
 
 def _pack_json(name: str, value: Any) -> protocol.Tensor:
-    """Lists and dictionaries of numbers and texts, as schedules have them."""
+    """Pack lists and dictionaries of numbers and texts, such as the state of schedules."""
     try:
         text = json.dumps(_tag(value), sort_keys=True)
         if _untag(json.loads(text)) != value:
@@ -74,7 +74,7 @@ def _pack_json(name: str, value: Any) -> protocol.Tensor:
     return protocol.Tensor(_JSON, data.shape, data)
 
 
-_TAG = "__kind__"  # of what JSON has no form for
+_TAG = "__kind__"  # the key that marks types that JSON lacks
 
 
 def _tag(value: Any) -> Any:
@@ -111,7 +111,7 @@ def unpack(name: str, packed: protocol.Tensor) -> Any:
     dtype = getattr(torch, packed.dtype.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name}: there is no dtype {packed.dtype!r}")
-    if not packed.data.size:  # which frombuffer refuses
+    if not packed.data.size:  # frombuffer rejects empty buffers
         return torch.empty(packed.shape, dtype=dtype)
     flat = torch.from_numpy(np.array(packed.data).reshape(-1).view(np.uint8))
     return flat.view(dtype).view(packed.shape)

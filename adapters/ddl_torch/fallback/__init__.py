@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend "ddl" without a compiler: a process group in Python over ddl_core.
 
-Its results are those of the native part. Each operation takes some tenths of a millisecond longer.
-Two things need the native part: DDP's built-in hooks in C++, and coalescing into one operation.
+It gives the same results as the native part. Each operation takes some tenths of a millisecond
+longer. DDP's built-in C++ hooks and coalescing into one operation need the native part.
 """
 
 from ddl_torch.fallback.group import ProcessGroup

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which callbacks of futures run: csrc/callbacks.hpp in Python."""
+"""The execution of futures' callbacks in a fixed order: csrc/callbacks.hpp in Python."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def current() -> str | None:
 
 
 class Callbacks:
-    """Runs the callbacks of one group's futures one at a time, in the order of their addition."""
+    """A queue that runs the callbacks of one group's futures one at a time, in the order in which
+    they were added."""
 
     def __init__(self) -> None:
-        self.group = ""  # its name, equal on all ranks
+        self.group = ""  # the group's name, equal on all ranks
         self._lock = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = False
@@ -44,7 +45,7 @@ class Callbacks:
         self._open_in_order(gate, future, of_callback)
 
     def _open_in_order(self, gate: Any, future: Any, of_callback: bool) -> None:
-        # This thread completes it, after the present callback: so do not wait for it here.
+        # This thread completes the future after the current callback, so do not wait for it here.
         if of_callback and current() == self.group and not future.done():
             torch.futures.Future.add_done_callback(future, lambda done: _copy(done, gate))
         else:
@@ -73,7 +74,7 @@ class Callbacks:
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Wait for the source, and complete the target as it."""
+    """Wait for the source, and complete the target with its value or exception."""
     try:
         value = source.wait()
     except Exception as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group, and joining it through a store."""
+"""The process group, which ranks join through a store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ddl_torch.fallback.work import (
     profiled,
 )
 
-# What the profiler calls the operations of ddl_core, as for the native part.
+# The profiler's names of ddl_core's operations, the same as for the native part.
 _TITLES = {
     "allgather": "_all_gather_base",
     "allgatherv": "all_gather",
@@ -49,8 +49,8 @@ _TITLES = {
     "reduce_scatterv": "reduce_scatter",
     "scatterv": "scatter",
 }
-# Older versions of PyTorch keep only the C++ half of a work that C++ waits for. Without the Python
-# half the wait would never end, so the last works are kept here.
+# Older versions of PyTorch keep only the C++ object of a work that C++ waits for. Without the
+# Python object the wait would never end, so the group keeps the last works.
 _KEPT = 64 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9) else 0
 
 _endpoint: ddl_core.Endpoint | None = None
@@ -58,9 +58,9 @@ _endpoint_lock = threading.Lock()
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A process group over one ddl_core.Comm. Methods that were renamed in newer versions of
-    PyTorch have both names. As in c10d, a root or a ReduceOp may be given instead of options, and a
-    tensor instead of a list of one."""
+    """A process group over one ddl_core.Comm. Methods that newer versions of PyTorch have renamed
+    have both names. As in c10d, callers may pass a root or a ReduceOp instead of options, and a
+    tensor instead of a list with one tensor."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
@@ -70,7 +70,9 @@ class ProcessGroup(dist.ProcessGroup):
         self._window: Work | None = None
         self._kept: deque[Work] = deque(maxlen=_KEPT)
         self._callbacks = Callbacks()
-        self._named: dict[str, int] = {}  # operations that callbacks started, by their group
+        self._named: dict[
+            str, int
+        ] = {}  # number of operations that callbacks started, by the callbacks' group
         self._named_lock = threading.Lock()
         self._sequence = self._monitored = self._splits = 0
         with dist_errors():
@@ -137,7 +139,8 @@ class ProcessGroup(dist.ProcessGroup):
     def splitGroup(
         self, ranks: list[int], timeout: timedelta | None = None, *rest: Any, **options: Any
     ) -> ProcessGroup | None:
-        """A group of these ranks; None on the others. All ranks of this group call it."""
+        """Create a group of these ranks; return None on other ranks. All ranks of this group call
+        this."""
         self._splits += 1
         if self._comm.rank not in ranks:
             return None
@@ -158,7 +161,7 @@ class ProcessGroup(dist.ProcessGroup):
         options: Any = None,
         copies: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> Work:
-        """Start operations of the comm as one work, which ends with the copies."""
+        """Start operations of the comm as one work, which makes the copies at the end."""
         limit = getattr(options, "timeout", None) or self._timeout
         limit = limit if limit > NO_TIMEOUT else self._timeout
         self._sequence += 1
@@ -182,7 +185,8 @@ class ProcessGroup(dist.ProcessGroup):
         return Work([], [], [], self._callbacks)
 
     def _matching(self) -> dict[str, str]:
-        """Return how ranks match a collective: by name if a callback starts it, else by order."""
+        """Return the arguments for matching a collective: a name if a callback starts it, none if
+        it matches by order."""
         group = current()
         if group is None:
             return {}
@@ -299,8 +303,8 @@ class ProcessGroup(dist.ProcessGroup):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
     ) -> Work:
         copies: list[tuple[Tensor, Tensor]] = []
-        # Check all, so that what is wrong on all ranks is refused on all; then the group stays
-        # usable.
+        # Check all arguments first. An error on all ranks then starts no operation on any rank, and
+        # the group stays usable.
         if len(outputs) != self._comm.size:
             raise ValueError(f"ddl: there are {len(outputs)} lists, but {self._comm.size} ranks")
         for row in outputs:
@@ -429,15 +433,15 @@ exclude_from_compilation(ProcessGroup)
 
 
 def _join(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[ddl_core.Comm, int]:
-    """Exchange addresses through the store, as group.cpp does, and join. Groups that use one store
-    in succession are told apart by the number that is returned with the comm."""
+    """Exchange addresses through the store, as group.cpp does, and join. Return the comm, and the
+    number that distinguishes successive groups on one store."""
     global _endpoint
     with _endpoint_lock:
         if _endpoint is None or _endpoint.closed:
             _endpoint = ddl_core.Endpoint()
     endpoint, seconds = _endpoint, timeout.total_seconds()
     addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
-    owned = addresses.index(endpoint.address) != rank  # this rank and an earlier one are threads
+    owned = addresses.index(endpoint.address) != rank  # an earlier rank is a thread of this process
     if len(set(addresses)) < size:
         endpoint = ddl_core.Endpoint() if owned else endpoint
         addresses, number = _exchange(store, endpoint.address, rank, size, timeout)
@@ -471,7 +475,7 @@ def _exchange(
 
 
 def _get_all(store: Any, keys: list[str]) -> list[bytes]:
-    """The keys' values, in one request if the store supports it, as in group.cpp."""
+    """Return the keys' values, in one request if the store supports it, as group.cpp does."""
     if store.has_extended_api():
         values: list[bytes] = store.multi_get(keys)
         return values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors and reductions as ddl_core takes them."""
+"""The conversion of PyTorch's tensors and reductions to ddl_core's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reduction_of(options: Any, tensor: Tensor) -> dict[str, Any]:
 
 
 def scaled(memory: Tensor, keywords: dict[str, Any]) -> Tensor:
-    """The memory; multiplied by a prescale of 0, which ddl_core refuses."""
+    """Return the memory. First multiply it by 0 if the prescale is 0, which ddl_core rejects."""
     if keywords.get("prescale") == 0:
         del keywords["prescale"]
         own = memory.detach()
@@ -52,20 +52,21 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def bytes_each(tensor: Tensor) -> int:
-    """How many of ddl_core's elements one element is: bytes for types that it does not have."""
+    """Return the number of ddl_core elements per tensor element. Tensors of types that ddl_core
+    lacks are sent as bytes."""
     return 1 if tensor.dtype in _DTYPES else tensor.element_size()
 
 
 def as_buffer(tensor: Tensor) -> Buffer:
-    """The memory of a contiguous tensor. Not by DLPack, which older versions of PyTorch lack for
-    some types."""
+    """Return the memory of a contiguous tensor. This does not use DLPack, which older versions of
+    PyTorch lack for some types."""
     count = tensor.numel() * bytes_each(tensor)
     dtype = _DTYPES.get(tensor.dtype, _DTYPES[torch.uint8])
     return Buffer(tensor.data_ptr(), count, dtype, True, tensor)
 
 
 def contiguous(tensor: Tensor) -> Tensor:
-    """The elements in contiguous host memory."""
+    """Return the tensor, or a copy of it, in contiguous host memory."""
     return tensor if _is_plain(tensor) else _scratch(tensor.shape, tensor).copy_(tensor.detach())
 
 
@@ -74,18 +75,18 @@ def _scratch(shape: Any, like: Tensor) -> Tensor:
 
 
 def writable(tensor: Tensor, copies: list[tuple[Tensor, Tensor]], filled: bool = False) -> Tensor:
-    """The tensor, or scratch memory that `copies` brings to it in the end."""
+    """Return the tensor, or scratch memory with an entry in `copies` that copies it back later."""
     if _is_plain(tensor):
         return tensor
     scratch = _scratch(tensor.shape, tensor)
-    if filled or tensor.device.type != "cpu":  # what an accelerator still does with it comes first
+    if filled or tensor.device.type != "cpu":  # waits for the accelerator's pending work
         scratch.copy_(tensor.detach())
     copies.append((tensor, scratch))
     return scratch
 
 
 def separate(input: Tensor, output: Tensor) -> Tensor:
-    """The input, or a copy of it if it shares memory with the output."""
+    """Return the input, or a copy of it if it shares memory with the output."""
     begin, end = input.data_ptr(), input.data_ptr() + input.nbytes
     shared = begin < output.data_ptr() + output.nbytes and output.data_ptr() < end
     return input.detach().clone() if shared else input
@@ -113,7 +114,7 @@ def copy_into(to: Tensor, part: Tensor) -> None:
 
 
 def scratch_of(parts: list[Tensor], copies: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Scratch memory for all parts, which `copies` brings to them in the end."""
+    """Return scratch memory for all parts, with entries in `copies` that copy it to them later."""
     counts = [part.numel() for part in parts]
     whole = _scratch(sum(counts), parts[0])
     rows = whole.split(counts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pending operations, and ddl_core's errors as PyTorch's."""
+"""Pending operations, and the conversion of ddl_core's errors to PyTorch's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_TIMEOUT = timedelta(0)
 
 
 class Work(dist.Work):
-    """One operation of c10d, which may be several of ddl_core."""
+    """One operation of c10d, made of one or more operations of ddl_core."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Work(dist.Work):
         self._title = title  # the profiler's name of the wait
         self._lock = threading.Lock()
         self._future: Future | None = None
-        self.is_all_gather = False  # of a list of tensors
+        self.is_all_gather = False  # True for an all-gather into a list of tensors
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         limit = timeout.total_seconds() if timeout > NO_TIMEOUT else None
@@ -58,8 +58,8 @@ class Work(dist.Work):
         return True
 
     def get_future(self) -> Any:
-        """The future is completed by its own thread, since callbacks may wait for other
-        operations."""
+        """Return the operation's future. A separate thread completes it, because callbacks may wait
+        for other operations."""
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -89,7 +89,7 @@ class Work(dist.Work):
     def is_completed(self) -> bool:
         if not all(work.done() for work in self._works):
             return False
-        with suppress(Exception):  # it has ended nevertheless
+        with suppress(Exception):  # a failed operation is complete, too
             self.wait()
         return True
 
@@ -127,8 +127,8 @@ exclude_from_compilation(Work)
 
 
 def profiled(title: str) -> AbstractContextManager[Any]:
-    """Show what runs inside to a profiler, if there is one. Slices of a thread must nest, so an
-    operation has one for its start and one for each wait."""
+    """Record the body of this context as a slice if a profiler is active. Slices of a thread must
+    nest, so an operation has one for its start and one for each wait."""
     if title and torch.autograd._profiler_enabled():
         return torch.autograd.profiler.record_function(title)
     return nullcontext()
@@ -136,7 +136,7 @@ def profiled(title: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def dist_errors() -> Iterator[None]:
-    """Raise ddl_core's errors as PyTorch's, except those about arguments."""
+    """Convert ddl_core's errors to PyTorch's, except errors about arguments."""
     try:
         yield
     except UsageError as error:

@@ -13,15 +13,15 @@ enum { MAGIC = 0x61644464, FORMAT = 3 };
 
 enum { SHARES_MEMORY = 1, SEVERAL_SOCKETS = 2 };
 
-/* The bytes of an address: a head, the host's name, and the IPs. Numbers have the low byte first,
- * as on all machines on which this library runs. */
+/* The bytes of an address: a head, the host's name, and the IPs. Numbers are little-endian, as on
+ * all machines on which this library runs. */
 typedef struct __attribute__((packed)) encoded_head {
     uint32_t magic;
     uint16_t format;
     ddl__digest endpoint;
     uint64_t network;
     uint16_t port;
-    uint8_t flags, n_ips, host; /* host: the length of its name */
+    uint8_t flags, n_ips, host; /* host: the length of the host's name */
     uint32_t user;
 } encoded_head;
 
@@ -156,7 +156,7 @@ socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage
     struct sockaddr_un *un = (struct sockaddr_un *)to;
     memset(to, 0, sizeof *to);
     un->sun_family = AF_UNIX;
-    /* An abstract name begins with NUL, is in no file system, and ends with its socket. */
+    /* An abstract name begins with NUL, is not in a file system, and disappears with its socket. */
     int n =
         snprintf(un->sun_path + 1, sizeof un->sun_path - 1, "libddl-%016llx%016llx",
                  (unsigned long long)endpoint->words[0], (unsigned long long)endpoint->words[1]);

@@ -14,22 +14,22 @@ enum { DDL__HOST_MAX = 64 };
 
 typedef struct ddl__address {
     ddl__digest endpoint; /* random; also the abstract unix socket's name */
-    uint64_t network;     /* equal for processes that have the same interfaces; 0: not known */
+    uint64_t network;     /* equal for processes with the same interfaces; 0 if unknown */
     uint16_t port;
-    uint32_t user;        /* the effective user, who alone shares its memory */
-    bool shares_memory;   /* with members of its host, where a comm allows it */
-    bool several_sockets; /* it opens several connections to each peer */
+    uint32_t user;        /* the effective user; only members of this user share memory */
+    bool shares_memory;   /* may share memory with members on its host, if the comm allows it */
+    bool several_sockets; /* opens several connections to each peer */
     uint8_t n_ips;
-    ddl__interface *ips;      /* in the order in which to try them; in memory of its user */
+    ddl__interface *ips;      /* in the order in which to try them; the caller owns the memory */
     char host[DDL__HOST_MAX]; /* for messages only */
 
-    /* Not exchanged: its place among the members of its comm that may share its memory, and their
-     * number (neighbours.h). */
+    /* Not exchanged: the member's place among the members of the comm that may share its memory,
+     * and their number (neighbours.h). */
     int place, sharing;
 } ddl__address;
 
 /* Convert to and from the exchanged bytes. encode returns the length, at most DDL_ADDRESS_MAX;
- * decode sets the message. `ips` has room for DDL__INTERFACES_MAX, and becomes the address's. */
+ * decode sets the message. `ips` has room for DDL__INTERFACES_MAX; the address points to it. */
 size_t ddl__address_encode(const ddl__address *address, unsigned char *bytes);
 ddl_status ddl__address_decode(ddl__address *address, ddl__interface *ips, const void *bytes,
                                size_t n);
@@ -39,7 +39,7 @@ socklen_t ddl__address_ip(const ddl__address *address, unsigned i, struct sockad
 socklen_t ddl__address_of(const ddl__interface *ip, uint16_t port, struct sockaddr_storage *to);
 socklen_t ddl__address_unix(const ddl__digest *endpoint, struct sockaddr_storage *to);
 
-/* Which of the address's IPs this one in words is, or -1. */
+/* The index of an IP, given as text, among the address's IPs, or -1. */
 int ddl__address_find(const ddl__address *address, const char *ip);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Design notes. The threads are detached, since joining one could block forever. Each thread closes
- * descriptors from the list and ends when the list is empty. A close that blocks occupies one
- * thread, so there are several. The last thread to end frees a released closer. */
+/* Design notes. The threads are detached, because joining one could block forever. Each thread
+ * closes descriptors from the list and ends when the list is empty. A close that blocks occupies
+ * one thread, so there are several. The last thread to end frees a released closer. */
 #include "connect/closer.h"
 
 #include <pthread.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* closer.h - closes the connections of unauthenticated clients on threads of its own.
+/* closer.h - closes the connections of unauthenticated clients on separate threads.
  *
- * A client can send descriptors over a unix socket. Closing that socket, or reading past them,
- * drops the last reference to the files that they refer to, and blocks until those are closed: for
- * a TCP socket with SO_LINGER and unsent data as long as the client chooses, for a file in FUSE
- * forever. So a unix connection whose peer has not proven the secret is closed here. */
+ * A client can send descriptors over a unix socket. Closing the socket, or reading past them, drops
+ * the last reference to their files, and blocks until the files are closed. With a TCP socket with
+ * SO_LINGER and unsent data this takes as long as the client chooses, with a file in FUSE forever.
+ * So unix connections whose peers have not proven the secret are closed here. */
 #ifndef DDL_CONNECT_CLOSER_H
 #define DDL_CONNECT_CLOSER_H
 
@@ -12,15 +12,15 @@
 
 typedef struct ddl__closer ddl__closer;
 
-/* NULL: no memory. Releasing does not wait: connections that are not closed yet keep the closer
- * alive. */
+/* Create returns NULL without memory. Release does not wait: connections that are not closed yet
+ * keep the closer alive. */
 ddl__closer *ddl__closer_create(void);
 void ddl__closer_release(ddl__closer *closer);
 
 /* Close fd without blocking the caller. */
 void ddl__closer_add(ddl__closer *closer, int fd);
 
-/* True if so many connections wait to be closed that no more should be accepted. */
+/* True if too many connections wait to be closed: no more should be accepted. */
 bool ddl__closer_is_full(ddl__closer *closer);
 
 #endif

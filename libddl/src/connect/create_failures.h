@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* create_failures.h - create-failure notices: messages of members that cannot create a comm.
  *
- * An endpoint keeps the notices until a creation asks for them. A notice counts for the sender's
- * creation and for all earlier ones of its family: the sender comes to none of these any more. */
+ * An endpoint keeps the notices until a creation reads them. A notice counts for the sender's
+ * creation and for all earlier ones of its family: the sender will not take part in any of them. */
 #ifndef DDL_CONNECT_CREATE_FAILURES_H
 #define DDL_CONNECT_CREATE_FAILURES_H
 
@@ -28,12 +28,12 @@ typedef struct ddl__create_failures {
     unsigned next;
 } ddl__create_failures;
 
-/* Add a notice, unless it is known. With status DDL_OK it does not count: another member has
- * relayed it, and the direct one is ignored when it comes. */
+/* Add a notice, unless it is known. A notice with status DDL_OK does not count: another member has
+ * relayed its content, so the direct notice will be ignored when it arrives. */
 void ddl__create_failures_add(ddl__create_failures *failures, const ddl__create_failure *notice);
 
-/* Discard the notices about creations of the family up to this number: of a member that tries
- * again, or of all members (from = -1). */
+/* Discard the notices about creations of the family up to this number, from a member that tries
+ * again, or from all members (from = -1). */
 void ddl__create_failures_forget(ddl__create_failures *failures, ddl__digest family,
                                  uint32_t creation, int from);
 

@@ -15,10 +15,10 @@
 enum {
     RESERVE = 64,      /* for descriptors that the program opens meanwhile */
     LARGE = 64 * 1024, /* with this much room left, open descriptors are not counted */
-    SHARING = 1,       /* the control connection */
-    PLAIN = 3,         /* two links, and the control connection */
-    UNOPENED = 1,      /* the control connection */
-    WITH_LANES = 5     /* as PLAIN, and an epoll set for each link; the lanes come on top */
+    SHARING = 1,       /* shared memory: the control connection */
+    PLAIN = 3,         /* TCP: two links, and the control connection */
+    UNOPENED = 1,      /* TCP, links unopened: the control connection */
+    WITH_LANES = 5 /* TCP with lanes, without the lanes: PLAIN, and an epoll set for each link */
 };
 
 static bool looks_local(const ddl__address *own, const ddl__address *other, uint32_t kinds)
@@ -35,8 +35,8 @@ static uint64_t count_tcp_sockets(const ddl_endpoint *endpoint, const ddl__addre
     return lanes > 1 ? 2 * lanes + WITH_LANES : unopened ? UNOPENED : PLAIN;
 }
 
-/* An upper bound on the descriptors that a comm of these members needs on this rank: when all links
- * are open, or as long as those of a large comm are unopened. */
+/* An upper bound on the descriptors that a comm of these members needs on this rank: with all links
+ * open, or (`unopened`) before a large comm opens the links that it opens when used. */
 static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *addresses, int rank,
                              int size, uint32_t kinds, bool unopened)
 {
@@ -52,8 +52,8 @@ static uint64_t count_needed(const ddl_endpoint *endpoint, const ddl__address *a
     return needed;
 }
 
-/* Linux 6.2 and later give the number as the folder's size. Listing them takes as long as most of a
- * creation. */
+/* Linux 6.2 and later report the number as the folder's size. Listing the folder would take most of
+ * the time of a creation. */
 static uint64_t count_open_descriptors(void)
 {
     uint64_t n = 0;

@@ -61,8 +61,8 @@ static uint8_t interface_prefix(const struct ifaddrs *i)
     return bits;
 }
 
-/* The driver's speed in Mbit/s; 0 if it is unknown. The driver is asked since /sys shows the
- * network namespace of the process that mounted it. */
+/* The driver's speed in Mbit/s; 0 if it is unknown. /sys is not used, because it shows the network
+ * namespace of the process that mounted it. */
 static uint32_t interface_speed(const char *name)
 {
     struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
@@ -110,7 +110,8 @@ static ddl_status select_host(ddl__interface *all, unsigned *n, const char *host
     return DDL_OK;
 }
 
-/* Identifies the effective user. Containers may give its number to another one. */
+/* Identifies the effective user, including the user namespace: in another container, the same
+ * number may mean another user. */
 static uint32_t user_id(void)
 {
     struct stat users;
@@ -136,7 +137,8 @@ static uint64_t network_id(void)
     return digest.words[0];
 }
 
-/* A peer accepts printable names only; Linux allows nearly any byte in them. */
+/* Replace other characters by '?'. Peers accept only printable names, but Linux allows nearly any
+ * byte in them. */
 static void make_printable(char *name)
 {
     for (; *name; name++)
@@ -175,7 +177,7 @@ static int8_t find_route(const ddl__address *ours, const ddl__address *theirs, u
     struct sockaddr_storage to;
     char from[INET6_ADDRSTRLEN] = "?";
     socklen_t length = ddl__address_ip(theirs, j, &to);
-    int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* connecting it sends nothing */
+    int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* connect() sends nothing */
     if (fd < 0)
         return -1;
     if (!connect(fd, (struct sockaddr *)&to, length))

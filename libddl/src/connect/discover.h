@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* discover.h - this host's network interfaces and routes, from which topo/interfaces.h chooses. */
+/* discover.h - finds this host's network interfaces and routes, for topo/interfaces.h to choose. */
 #ifndef DDL_CONNECT_DISCOVER_H
 #define DDL_CONNECT_DISCOVER_H
 
 #include "connect/address.h"
 
-/* Find this host's name and network, and the IPs to use: only `host` if it is given, else those
+/* Find this host's name and network, and the IPs to use: only `host` if it is given, else the IPs
  * that `filter` selects. */
 ddl_status ddl__discover(ddl__address *address, const char *host, const char *filter);
 

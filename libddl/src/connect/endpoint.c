@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creating and destroying an endpoint: its listeners, descriptors and thread. */
+/* Creates and destroys an endpoint: its listeners, descriptors and thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

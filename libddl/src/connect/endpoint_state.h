@@ -3,21 +3,20 @@
  * destruction), endpoint_slots.c (the slots of comms), endpoint_thread.c (the thread: tasks and
  * events), pending.c (listeners, and connections that no comm has taken yet).
  *
- * An endpoint's one thread accepts connections and runs their handshakes without blocking. It
- * refuses at once a client that is wrong here, and parks the others until the comm that they want
- * opens its slot. It also runs the background tasks of comms that no caller drives.
+ * An endpoint's thread accepts connections and runs their handshakes without blocking. It refuses
+ * invalid clients at once, and parks the others until their comm opens its slot. It also runs the
+ * background tasks of comms that no caller drives.
  *
  * `lock` guards everything here. The thread releases it while a task runs (`busy`), so that
- * accepting and creating continue. Epoll events carry serial numbers, never pointers, since a slot
- * may be gone when its event is handled.
+ * accepting and creating continue. Epoll events carry serial numbers, never pointers, because a
+ * slot may have been closed when its event is handled.
  *
- * The listeners and the pending connections have an epoll descriptor of their own, `listeners`. A
- * caller that waits for an accepted connection polls it itself, since waking it by way of this
- * thread would take twice as long; meanwhile the thread does not watch it. It is polled only from
- * time to time while unauthenticated clients exceed the rate limit (docs/security.md) and nobody
- * waits for an accepted connection. A task's descriptor is
- * watched one-shot, and only while the task waits for it. Otherwise data that a waiting caller is
- * about to take would wake the thread. */
+ * The listeners and the pending connections have a separate epoll descriptor, `listeners`. A caller
+ * that waits for an accepted connection polls it itself, because being woken by the thread would
+ * take twice as long. Meanwhile the thread does not watch it. While unauthenticated clients exceed
+ * the rate limit (docs/security.md) and no caller waits, it is only polled from time to time. A
+ * task's descriptor is watched one-shot, and only while the task waits for it. Otherwise data that
+ * a waiting caller is about to receive would wake the thread. */
 #ifndef DDL_CONNECT_ENDPOINT_STATE_H
 #define DDL_CONNECT_ENDPOINT_STATE_H
 
@@ -38,7 +37,7 @@ enum {
     DDL__FIRST_SERIAL = DDL__TCP_LISTENER + DDL__INTERFACES_MAX /* pending connections, slots */
 };
 
-/* Setting a timer takes as long on a virtual machine as a short operation, and callers come in
+/* On a virtual machine, setting a timer takes as long as a short operation, and calls come in
  * bursts. So the timer runs this many times more after it was last needed. */
 enum { DDL__TIMER_RUNS = 16 };
 
@@ -47,8 +46,8 @@ typedef struct ddl__pending_conn {
     struct ddl__pending_conn *next;
     uint64_t serial;
     ddl__inbound inbound;
-    bool proven;    /* its handshake is complete: it waits for its comm */
-    bool peer_left; /* its peer has closed it; only the last message is left to read */
+    bool proven;    /* the handshake is complete: the connection waits for its comm */
+    bool peer_left; /* the peer has closed it; only the last message is left to read */
     int64_t deadline;
 } ddl__pending_conn;
 
@@ -63,15 +62,15 @@ struct ddl__comm_slot {
     uint64_t serial;
     ddl__comm_id id;
     ddl__background_task task; /* run is NULL while the comm is being created */
-    uint64_t failed_serial;    /* connections with a higher serial came after the creation failed;
-                                  0: it has not failed */
-    bool keeps_waiting;        /* its parked connections are kept */
-    ddl__taker takers[2];      /* see ddl__slot_taker */
-    bool has_cores;            /* see ddl__endpoint_grant_cores */
-    bool ready;                /* the task is to run */
-    bool ready_on_timer;       /* the task is to run when the timer expires */
-    bool asleep;               /* the task has run and waits for its fd */
-    bool busy;                 /* the task is running */
+    uint64_t failed_serial; /* connections with a higher serial arrived after the creation failed;
+                               0: it has not failed */
+    bool keeps_waiting;     /* keep the slot's parked connections after a failure */
+    ddl__taker takers[2];   /* see ddl__slot_taker */
+    bool has_cores;         /* see ddl__endpoint_grant_cores */
+    bool ready;             /* the task must run */
+    bool ready_on_timer;    /* the task must run when the timer expires */
+    bool asleep;            /* the task has run and waits for its fd */
+    bool busy;              /* the task is running */
 };
 
 /* The highest number that was used for a creation of a family. */
@@ -82,16 +81,16 @@ typedef struct ddl__counter {
 } ddl__counter;
 
 struct ddl_endpoint {
-    unsigned generation; /* of the process that created it */
+    unsigned generation; /* of the creating process (base/forks.h) */
     ddl__address address;
     ddl__interface ips[DDL__INTERFACES_MAX]; /* of the address */
     ddl__job job;
-    bool takes_secret; /* nobody has given one, or said that there is none */
+    bool takes_secret; /* the creator left the secret open */
     unsigned sockets;
     int epoll, wake, timer, listeners, local;
     int tcp[DDL__INTERFACES_MAX]; /* one for each of the address's IPs */
     bool timer_armed;
-    int timer_runs; /* how often the timer is still to be restarted */
+    int timer_runs; /* number of remaining restarts of the timer */
     pthread_t thread;
     bool started;
     ddl__regions *regions;
@@ -105,25 +104,25 @@ struct ddl_endpoint {
     unsigned n_pending;
     ddl__rate_limit rate_limit;
     ddl__closer *closer;
-    int64_t accept_retry_at;  /* the listeners are not polled before; 0: they are polled */
-    int64_t accept_failed_at; /* when accepting failed last; 0: never */
-    unsigned n_accepting;     /* threads that wait for an accepted connection, */
-    bool polled;              /* one of which polls `listeners` */
-    bool overloaded;          /* `listeners` is polled only from time to time, */
-    int64_t poll_at;          /* next at this time */
-    bool watched;             /* by the thread */
+    int64_t accept_retry_at;  /* do not poll the listeners before this time; 0: poll them */
+    int64_t accept_failed_at; /* the time of the last failure to accept; 0: never */
+    unsigned n_accepting;     /* number of callers that wait for an accepted connection */
+    bool polled;              /* one of these callers polls `listeners` */
+    bool overloaded;          /* `listeners` is polled only from time to time */
+    int64_t poll_at;          /* the time of the next such poll */
+    bool watched;             /* the thread watches `listeners` */
     ddl__comm_slot *slots;
     ddl__counter *counters;
-    char refusal[160]; /* the last one */
+    char refusal[160]; /* the text of the last refusal */
     ddl__path_memory path_memory;
-    ddl__replay_guard replay_guard; /* for numbered hellos of others */
+    ddl__replay_guard replay_guard; /* for numbered hellos that arrive here */
     uint64_t n_hellos;              /* numbered hellos that this endpoint has sent */
     ddl__create_failures failures;
-    void *attached[DDL__N_ATTACHED]; /* or NULL */
+    void *attached[DDL__N_ATTACHED]; /* NULL if not created */
     void (*destroy_attached[DDL__N_ATTACHED])(void *object);
 };
 
-/* ---- listen.c: the TCP listeners, one for each of the addresses, all on one port ---- */
+/* ---- listen.c: the TCP listeners, one for each IP, all on one port ---- */
 
 /* Listen on all IPs of the address, on one port of the range `ports` ("20000-20100"; "": any). The
  * port is stored in the address; fds has room for DDL__INTERFACES_MAX. An IP that is no longer
@@ -153,15 +152,15 @@ void ddl__pending_poll(ddl_endpoint *endpoint);
  * at a time. `awake`: do not sleep at first. */
 void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline);
 
-/* Do what is due by time: resume accepting, apply the rate limit, drop expired connections. */
+/* Run the timed work: resume accepting, apply the rate limit, drop expired connections. */
 void ddl__pending_maintain(ddl_endpoint *endpoint);
 
 /* Take the next accepted connection of the slot's comm; false if there is none. Control
- * connections are held back until `control` is true. */
+ * connections are not returned until `control` is true. */
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
                        ddl__accepted *accepted);
 
-/* Who takes connections of this kind; NULL for a kind that waits for ddl__pending_take. */
+/* The slot's taker of connections of this kind; NULL for kinds that wait for ddl__pending_take. */
 static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
 {
     bool is_link = kind == DDL__CONN_FIRST_USE || kind == DDL__CONN_FIRST_MEMORY;
@@ -175,13 +174,13 @@ static inline ddl__taker *ddl__slot_taker(ddl__comm_slot *slot, uint8_t kind)
 uint32_t ddl__pending_find_creation(const ddl_endpoint *endpoint, ddl__digest family,
                                     uint32_t used);
 
-/* Give the slot's connections that have come to its takers. */
+/* Pass the slot's connections that have arrived to its takers. */
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
-/* The slot is closed: drop the connections that belong to it. */
+/* Drop the connections of a slot that is being closed. */
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot);
 
-/* The endpoint is destroyed: drop all connections. */
+/* Drop all connections of an endpoint that is being destroyed. */
 void ddl__pending_drop_all(ddl_endpoint *endpoint);
 
 #endif

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * Both ends of a pair may need a link at the same time, and each that has something to send dials.
- * The higher rank decides: while it dials itself it answers DDL_INPROGRESS, and the lower one then
- * waits for that connection. The lower rank takes a connection whatever it does itself, and drops
- * its own. So exactly one connection becomes the link, at both ends.
+ * Both ends of a pair may need a link at the same time. Each end that has data to send dials. The
+ * higher rank decides: while it dials, it answers DDL_INPROGRESS to the lower rank, which then
+ * waits for the higher rank's connection. The lower rank always accepts a connection, and drops its
+ * own attempt. So exactly one connection becomes the link, at both ends.
  *
- * `lock` guards the state of every pair. A link gets its connection under it, or lapses: whichever
- * comes first. A thread of the comm dials, one link after the other, with the lock released. The
- * thread that has read the dialer's proof accepts (accept_link, under the endpoint's lock); it
- * never waits for anything, so no ranks wait for each other. Locks of links, of the endpoint and of
- * the failure detector come before `lock`, never after it; that of a link's arrival comes last.
- * Nothing is sent before both ends have proven the secret, as at any connection (handshake.h).
+ * `lock` guards the state of every pair. Under it, a link gets its connection or lapses (closes
+ * unopened), whichever comes first. A thread of the comm dials one link after the other, with the
+ * lock released. The thread that has read the dialer's proof accepts (accept_link, under the
+ * endpoint's lock). It never waits, so ranks cannot wait for each other. Lock order: the locks of
+ * links, the endpoint and the failure detector come before `lock`; the lock of a link's arrival
+ * comes after it. Nothing is sent before both ends have proven the secret (handshake.h).
  *
- * A member that dies or leaves while its link is being opened: data is only ever sent over a
- * connection that its receiver has taken before. So a link that nobody dials lapses at once. One
- * that this rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later: the answer may be
- * on its way, and data behind it. A peer that cannot be reached, and is not found dead either, ends
- * the comm after DDL__FIRST_USE_LIMIT. */
+ * If a member dies or leaves while its link is being opened: data is only sent over a connection
+ * that the receiver has accepted. So a link that neither end dials lapses at once. A link that this
+ * rank dials lapses when the dial has failed, or DDL__LEFT_AFTER later, because the answer may be
+ * on its way, with data behind it. A peer that cannot be reached, but is not found dead, ends the
+ * comm after DDL__FIRST_USE_LIMIT. */
 #include "connect/first_use.h"
 
 #include <errno.h>
@@ -39,35 +39,35 @@
 enum { LEAST_SIZE = 9 };
 
 typedef enum use_state {
-    NOT_ADDED, /* it was opened when the comm was created, or uses the connection of the first */
+    NOT_ADDED, /* opened when the comm was created, or shares the pair's first connection */
     UNUSED,
-    ASKED,   /* this rank is to dial */
-    DIALING, /* it dials */
+    ASKED,   /* this rank must dial */
+    DIALING, /* this rank dials */
     AWAITED, /* the peer dials */
     ENDED    /* open, or lapsed */
 } use_state;
 
-/* One link of one pair; of one that will share memory, both links. */
+/* One link of a pair; both links if the pair will share memory. */
 typedef struct link_use {
     ddl__first_use *use;
     ddl__link *link;
     int peer;
-    bool shared; /* it will share memory */
+    bool shared; /* the pair will share memory */
     use_state state;
-    ddl__link_state gone; /* DDL__LINK_OPEN: it is not */
+    ddl__link_state gone; /* how the peer left or was lost; DDL__LINK_OPEN: it has not */
     int64_t gone_at;
 } link_use;
 
 struct ddl__first_use {
-    ddl__wireup wireup; /* for dialing only: has neither links nor a deadline */
+    ddl__wireup wireup; /* for dialing only: without links and deadline */
     ddl__first_use_events events;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool started, stop;
-    ddl__tcp_buffers *tcp_buffers; /* of TCP links, by the same number as `uses` */
-    ddl__shm_buffers *shm_buffers; /* of those that share memory, by rank */
-    link_use **asked;              /* in order; a link is asked for once */
+    ddl__tcp_buffers *tcp_buffers; /* for TCP links, indexed like `uses` */
+    ddl__shm_buffers *shm_buffers; /* for links that share memory, by rank */
+    link_use **asked;              /* the links to dial, in order; each is added once */
     unsigned first_asked, n_asked;
     link_use uses[]; /* [2 * rank + (1 for messages)] */
 };
@@ -121,7 +121,7 @@ void ddl__first_use_destroy(ddl__first_use *use)
     free(use);
 }
 
-/* A link has something to send. */
+/* Request a connection for a link that has data to send. */
 static void link_asks(void *context)
 {
     link_use *u = context;
@@ -177,14 +177,14 @@ void ddl__first_use_remove(ddl__first_use *use, int peer)
     use->uses[2 * peer].state = use->uses[2 * peer + 1].state = NOT_ADDED;
 }
 
-/* What a link is opened with. */
+/* The resources with which a link is opened. */
 typedef struct opening {
     int fd;
     ddl__seal *seal;
     ddl__arena *arena; /* the peer's, if they will share memory */
 } opening;
 
-/* Make it of a connection; `passed` is the descriptor that came over it, if any. */
+/* Create an opening from a connection; `passed` is the descriptor received over it, or -1. */
 static ddl_status opening_make(const link_use *u, int fd, const ddl__session *session,
                                ddl__side side, int passed, opening *o)
 {
@@ -198,7 +198,7 @@ static ddl_status opening_make(const link_use *u, int fd, const ddl__session *se
     return o->arena ? DDL_OK : DDL_ESYSTEM;
 }
 
-/* Under the lock: the link has its connection. */
+/* Under the lock: open the link with its connection. */
 static void use_open(link_use *u, const opening *o)
 {
     const ddl__wireup *w = &u->use->wireup;
@@ -214,11 +214,11 @@ static void use_open(link_use *u, const opening *o)
         ddl__tcp_link_connect(u->link, o->fd, name, o->seal);
     u->use->events.opened(u->use->events.engine, u->link,
                           u->shared ? ddl__arena_bell(w->arena) : o->fd);
-    if (u->shared) /* both map the other's memory: nothing else comes over it */
+    if (u->shared) /* both ranks have mapped the memory: the connection has no other use */
         close(o->fd);
 }
 
-/* Under the lock. */
+/* Under the lock: close a link that was not opened. */
 static void use_lapse(link_use *u, ddl__link_state state)
 {
     u->state = ENDED;
@@ -245,7 +245,7 @@ void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state)
 
 /* -------------------------------------------------------------------------------------- dialing */
 
-/* Whether to go on dialing. */
+/* True if dialing should continue. */
 static bool use_goes_on(void *context)
 {
     link_use *u = context;
@@ -258,7 +258,7 @@ static bool use_goes_on(void *context)
 
 static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
 {
-    /* The kernel drops a descriptor that comes when no number is free for it. */
+    /* Reserve a descriptor: the kernel drops a received one if no number is free for it. */
     if (u->shared)
         *passed = fcntl(ddl__arena_fd(u->use->wireup.arena), F_DUPFD_CLOEXEC, 0);
     if (u->shared && *passed < 0)
@@ -274,11 +274,11 @@ static ddl_status dial_paths(link_use *u, ddl__dial_attempt *d, int *passed)
     return ddl__late_dial(&target, d);
 }
 
-/* Under the lock: what an attempt has led to. False if it is to be repeated. */
+/* Under the lock: handle the result of an attempt. False if the attempt must be repeated. */
 static bool use_settle(link_use *u, ddl_status status, ddl__dial_attempt *d, int passed)
 {
     opening o;
-    if (u->state != DIALING) /* the peer's connection has come */
+    if (u->state != DIALING) /* the peer's connection was accepted */
         return true;
     if (status == DDL_OK &&
         opening_make(u, d->fd, &d->session, DDL__DIALER, passed, &o) == DDL_OK) {
@@ -313,7 +313,7 @@ static void use_fail(const link_use *u)
     u->use->events.unreachable(u->use->events.engine, u->peer, text);
 }
 
-/* Under the lock, which is released meanwhile. */
+/* Dial until there is a result. Called under the lock, which is released while dialing. */
 static void use_dial(link_use *u)
 {
     ddl__first_use *use = u->use;
@@ -330,9 +330,9 @@ static void use_dial(link_use *u)
         ddl__dial_cancel(&d);
         if (passed >= 0)
             close(passed);
-        if (status == DDL_ETIMEDOUT) /* it was reached, and the failure detector watches it */
+        if (status == DDL_ETIMEDOUT) /* the peer was reached; the failure detector watches it */
             limit = ddl__now() + DDL__FIRST_USE_LIMIT;
-        /* After DDL_OK the peer has its end, and refuses another connection. */
+        /* After DDL_OK the peer has opened its end, and refuses another connection. */
         if (!settled && (status == DDL_OK || ddl__now() > limit)) {
             use_lapse(u, DDL__LINK_LOST);
             pthread_mutex_unlock(&use->lock);
@@ -362,7 +362,7 @@ static void *dial_asked(void *context)
 
 /* ------------------------------------------------------------------------------------ accepting */
 
-/* Under the lock: why the connection is refused, or NULL. */
+/* Under the lock: the reason to refuse a connection, or NULL. */
 static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hello)
 {
     const ddl__wireup *w = &use->wireup;
@@ -377,7 +377,7 @@ static const char *find_refusal(const ddl__first_use *use, const ddl__hello *hel
                : NULL;
 }
 
-/* For ddl__endpoint_divert: answer a connection, and make it a link if it is wanted. */
+/* Answer a connection, and open its link if it is accepted. For ddl__endpoint_divert. */
 static void accept_link(void *context, const ddl__accepted *accepted)
 {
     ddl__first_use *use = context;

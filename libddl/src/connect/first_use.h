@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* first_use.h - opens links of a large comm when a pair first uses them: those over TCP, and in a
- * sparse comm (neighbours.h) also those over shared memory. */
+/* first_use.h - opens links of a large comm when a pair first uses them: TCP links, and in a sparse
+ * comm (neighbours.h) also links over shared memory. */
 #ifndef DDL_CONNECT_FIRST_USE_H
 #define DDL_CONNECT_FIRST_USE_H
 
@@ -12,24 +12,24 @@ struct ddl__wireup;
 
 typedef struct ddl__first_use ddl__first_use;
 
-/* Comms of so many ranks and more. Smaller ones open all links when they are created: they would
- * open them anyway, and operations then take no longer the first time. */
+/* True if a comm of this size opens links on first use. Smaller comms open all links when they are
+ * created: they would use all of them anyway, and their first operations then take no longer. */
 bool ddl__first_use_is_for(int size);
 
-/* For the comm of this wireup; NULL without memory. Destroy it after the links. */
+/* Create it for the comm of this wireup; NULL without memory. Destroy it after the links. */
 ddl__first_use *ddl__first_use_create(const struct ddl__wireup *wireup);
 void ddl__first_use_destroy(ddl__first_use *use);
 
-/* During the wireup: create the links with a peer, unopened; or forget them. */
+/* During the wireup: create unopened links to a peer, or forget them. */
 bool ddl__first_use_add(ddl__first_use *use, int peer, ddl__slots *slots, ddl__link **link,
                         ddl__link **messages);
-/* The same for links that will share memory, which both get one connection. */
+/* The same for links that will share memory. Both use one connection. */
 bool ddl__first_use_add_shared(ddl__first_use *use, int peer, ddl__link **link,
                                ddl__link **messages);
 void ddl__first_use_remove(ddl__first_use *use, int peer);
 
-/* What the engine of the links is told, by any thread. The first two are called under locks and
- * must not block. */
+/* The events that any thread reports to the links' engine. The first two functions are called under
+ * locks and must not block. */
 struct ddl__engine;
 typedef struct ddl__first_use_events {
     struct ddl__engine *engine;
@@ -38,14 +38,14 @@ typedef struct ddl__first_use_events {
     void (*unreachable)(struct ddl__engine *engine, int peer, const char *text);
 } ddl__first_use_events;
 
-/* Dial and accept from now on. */
+/* Start to dial and accept. */
 ddl_status ddl__first_use_start(ddl__first_use *use, const ddl__first_use_events *events);
 
-/* A member has left (DDL__LINK_LEFT) or is lost: links that it has not opened will never open. Any
- * thread. Both may be called with NULL. */
+/* Lapse the unopened links to a member that has left (DDL__LINK_LEFT) or is lost. Any thread. `use`
+ * may be NULL here and in ddl__first_use_stop. */
 void ddl__first_use_gone(ddl__first_use *use, int peer, ddl__link_state state);
 
-/* Neither dial nor accept any more. The comm's slot is closed before. */
+/* Stop dialing and accepting. The comm's slot must be closed before. */
 void ddl__first_use_stop(ddl__first_use *use);
 
 #endif

@@ -150,7 +150,7 @@ ddl__hello ddl__hello_begin(const ddl__job *job, uint8_t kind, int from, int to,
     return hello;
 }
 
-/* The head is checked first: a peer that does not speak our protocol may never send the rest. */
+/* Check the head first: a peer that does not speak our protocol may never send the rest. */
 static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadline)
 {
     if (!ddl__recv_all(fd, answer, DDL__HELLO_HEAD, deadline))
@@ -167,7 +167,7 @@ static ddl_status receive_hello_answer(int fd, ddl__hello *answer, int64_t deadl
     return ddl__fail(DDL_EREFUSED, "%s", answer->text);
 }
 
-/* A peer with different settings is not sent a proof. */
+/* Fail if the peer's settings differ, so that no proof is sent to it. */
 static ddl_status check_challenge(const ddl__hello *hello, const ddl__hello *challenge)
 {
     char why[sizeof hello->text];
@@ -189,15 +189,15 @@ ddl_status ddl__handshake_start(const ddl__job *job, int fd, ddl__hello *hello, 
     ddl_status status = DDL_ESYSTEM;
     if (hello_draw_nonce(job, hello) &&
         ddl__session_begin(job, hello, &no_challenge, session, message.proof)) {
-        /* Send both in one piece: TCP would hold a second one back until the first is acknowledged.
-         * A descriptor, however, must accompany the proof alone. */
+        /* Send both in one piece: TCP would delay a second piece until the first is acknowledged.
+         * But a descriptor must accompany the proof alone. */
         message.hello = *hello;
         size_t first = passed >= 0 ? sizeof message.hello : 0;
         bool sent = (!first || ddl__send_all(fd, &message, first, deadline)) &&
                     ddl__send_with_fd(fd, (char *)&message + first, sizeof message - first, passed,
                                       deadline);
-        /* A peer that has refused the hello may have closed the connection already; its answer can
-         * still be read, and gives the reason. */
+        /* A peer that refused the hello may have closed the connection already. Its answer, which
+         * gives the reason, can still be read. */
         bool peer_closed = !sent && (errno == EPIPE || errno == ECONNRESET);
         status = sent || peer_closed ? DDL_OK : ddl__fail(DDL_EUNREACHABLE, "%s", strerror(errno));
     }
@@ -281,8 +281,8 @@ static ddl__inbound_event inbound_answer(const ddl__job *job, ddl__inbound *inbo
     return DDL__INBOUND_REFUSED;
 }
 
-/* Consume the hello, the proof and the descriptor with it from a unix socket, where they were only
- * peeked at. */
+/* Consume the hello, the proof and its descriptor from a unix socket, where they were only peeked
+ * at. */
 static bool inbound_take_proof(ddl__inbound *inbound)
 {
     if (inbound->passed >= 0)
@@ -340,8 +340,8 @@ static ssize_t inbound_receive(ddl__inbound *inbound, size_t want)
     return -1;
 }
 
-/* The same; also 0 if the peer has closed a unix socket and nothing more can come. The last bytes
- * may have arrived between the first attempt and the end, so it receives twice. */
+/* The same; also returns 0 if the peer has closed a unix socket. The last bytes may have arrived
+ * between the first attempt and the check, so it receives twice. */
 static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
 {
     ssize_t n = inbound_receive(inbound, want);
@@ -352,8 +352,8 @@ static ssize_t inbound_receive_or_end(ddl__inbound *inbound, size_t want)
     return n < 0 && errno == EAGAIN && ended ? 0 : n;
 }
 
-/* Receive once, and answer what has become complete. A message that is no hello may never become
- * complete. */
+/* Receive once, and answer a complete hello or proof. A message that is not a hello may never
+ * become complete, so its head is checked early. */
 static ddl__inbound_event inbound_advance(const ddl__job *job, ddl__inbound *inbound,
                                           ddl__refusal_fn *refusal, const void *context)
 {

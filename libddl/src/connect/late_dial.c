@@ -11,14 +11,14 @@
 #include "connect/reach.h"
 #include "net/socket.h"
 
-/* Whether no other path, nor another attempt, leads to another answer. */
+/* True if neither another path nor a retry can change this answer. */
 static bool is_final(ddl_status status)
 {
     return status == DDL_OK || status == DDL_INPROGRESS || status == DDL_EPEER ||
            status == DDL_EMINORITY || status == DDL_ESTATE;
 }
 
-/* Wait for an answer; false when there is no point in it any more. */
+/* Wait for an answer; false at the deadline, or when the target says not to continue. */
 static bool await_answer(const ddl__late_target *target, int fd, int64_t deadline)
 {
     while (target->goes_on(target->context) && ddl__now() < deadline) {
@@ -37,7 +37,7 @@ static ddl_status receive_answer(const ddl__late_target *target, const ddl__dial
     ddl__hello answer;
     if (!await_answer(target, d->fd, DDL__NEVER))
         return DDL_ETIMEDOUT;
-    if (target->passed) { /* what it has reserved */
+    if (target->passed) { /* free the reserved number for the received descriptor */
         close(*target->passed);
         *target->passed = -1;
     }
@@ -66,7 +66,7 @@ static ddl_status start_local(const ddl__wireup *w, const ddl__late_target *targ
         return ddl__fail(errno == ETIMEDOUT ? DDL_ETIMEDOUT : DDL_EUNREACHABLE, "%s",
                          strerror(errno));
     }
-    if (!ddl__same_user(fd)) { /* the name is free once its process has ended */
+    if (!ddl__same_user(fd)) { /* the name is free once its process has exited */
         close(fd);
         return ddl__fail(DDL_EUNREACHABLE, "another user listens at its unix socket");
     }
@@ -74,7 +74,7 @@ static ddl_status start_local(const ddl__wireup *w, const ddl__late_target *targ
     return ddl__dial_start(w, d, fd, &hello);
 }
 
-/* `path` is NULL if the target is local. */
+/* Dial over one path, or over the unix socket if `path` is NULL. */
 static ddl_status dial_on_path(const ddl__late_target *target, const ddl__path *path,
                                ddl__dial_attempt *d)
 {
@@ -92,7 +92,8 @@ static ddl_status dial_on_path(const ddl__late_target *target, const ddl__path *
     return status == DDL_OK ? receive_answer(target, d) : status;
 }
 
-/* The peer was reached over path i. Later dials do not begin with those that lead nowhere. */
+/* Record that the peer was reached over path i, and that the paths in `no_way` fail, so that later
+ * dials try them last. */
 static void record_paths(const ddl__wireup *w, int peer, const ddl__paths *paths, unsigned i,
                          const bool *no_way)
 {
@@ -111,7 +112,7 @@ ddl_status ddl__late_dial(const ddl__late_target *target, ddl__dial_attempt *d)
         bool is_needed = target->passed || d->error == ECONNREFUSED;
         if (is_needed || is_final(local) || local == DDL_ETIMEDOUT)
             return local;
-        ddl__dial_cancel(d); /* as where containers of one host have different users */
+        ddl__dial_cancel(d); /* for example if containers of one host have different users */
     }
     ddl__paths paths = ddl__endpoint_paths(w->endpoint, &w->addresses[target->peer]);
     ddl_status status = ddl__fail(DDL_EUNREACHABLE, "it has no address that leads to it from here");

@@ -48,8 +48,8 @@ static ddl_status parse_ports(const char *text, range *ports)
     return DDL_OK;
 }
 
-/* Listen on this port of all IPs; 0: on the port that the first IP gets. Returns the number of IPs
- * that succeeded. Unless all did, errno is set and none is kept open. */
+/* Listen on this port of all IPs; 0 means the port that the first IP gets. Returns the number of
+ * IPs that succeeded. If one failed, errno is set and none is kept open. */
 static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
 {
     for (unsigned i = 0; i < address->n_ips; i++) {
@@ -69,7 +69,7 @@ static unsigned listen_on_port(ddl__address *address, unsigned port, int *fds)
     return address->n_ips;
 }
 
-/* Remove an IP that this host has, or just had, but that cannot be listened on. */
+/* Remove an IP on which listening is not possible. */
 static void address_remove_ip(ddl__address *address, unsigned i)
 {
     char text[INET6_ADDRSTRLEN];
@@ -80,7 +80,7 @@ static void address_remove_ip(ddl__address *address, unsigned i)
     memmove(&address->ips[i], &address->ips[i + 1], (address->n_ips - i) * sizeof address->ips[i]);
 }
 
-/* Some ports are in use, so the next one is tried. Each endpoint starts at a different port. */
+/* If a port is in use, the next one is tried. Each endpoint starts at a different port. */
 ddl_status ddl__listen_all(ddl__address *address, const char *text, int *fds)
 {
     range ports;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Whether it has two interfaces that may lead to other hosts. */
+/* True if the address has two interfaces that may lead to other hosts. */
 static bool has_several_interfaces(const ddl__address *address)
 {
     const ddl__interface *first = NULL;
@@ -23,7 +23,7 @@ bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other)
            one->network == other->network && one->user == other->user;
 }
 
-/* Members of one host mostly follow each other. */
+/* Members of one host usually have consecutive ranks, so these searches are short. */
 void ddl__find_places(ddl__address *addresses, int size)
 {
     for (int i = 0; i < size; i++) {
@@ -33,7 +33,7 @@ void ddl__find_places(ddl__address *addresses, int size)
         addresses[i].place = before < 0 ? 0 : addresses[before].place + 1;
         addresses[i].sharing = addresses[i].place + 1;
     }
-    for (int i = size - 2; i >= 0; i--) { /* the last one of a host has counted all */
+    for (int i = size - 2; i >= 0; i--) { /* copy the total, which the last rank of each host has */
         int after = i + 1;
         while (after < size && !ddl__may_share_memory(&addresses[i], &addresses[after]))
             after++;
@@ -42,7 +42,7 @@ void ddl__find_places(ddl__address *addresses, int size)
     }
 }
 
-/* Whether the pair has several connections, or needs one to find out how it is linked. */
+/* True if the pair has several connections, or needs one to find out which kind of link it uses. */
 static bool is_linked_early(const ddl__address *one, const ddl__address *other)
 {
     bool is_known = one->network && other->network;
@@ -59,8 +59,8 @@ bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t 
     const ddl__address *a = &addresses[one], *b = &addresses[other];
     if (!ddl__is_sparse(size) || ddl__are_neighbours(one, other, size))
         return true;
-    /* Equal on both, also if only one of them uses its memory: the exchange of settings finds that.
-     */
+    /* Both ranks get the same result, even if only one allows shared memory. The exchange of
+     * settings reports that mismatch. */
     if (ddl__may_share_memory(a, b) && kinds & (DDL_LINK_SHM | DDL_LINK_TCP))
         return ddl__are_neighbours(a->place, b->place, a->sharing);
     return !(kinds & DDL_LINK_TCP) || is_linked_early(a, b);
@@ -71,7 +71,7 @@ static int highest_bit(int n)
     return 1 << (31 - __builtin_clz((unsigned)n));
 }
 
-/* To rank 0 by clearing the highest set bit of the rank each time, and back the same way. */
+/* Each hop towards rank 0 clears the rank's highest set bit. The way back is the reverse. */
 int ddl__next_hop(int from, int to)
 {
     if (to == 0)

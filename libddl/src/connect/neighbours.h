@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* neighbours.h - which members of a comm are connected when it is created. In a small comm all
- * pairs are. In a sparse one, a member has links and control connections to its neighbours only,
- * whose number grows with the logarithm of the ranks. The others are opened when they are used.
- * Pure functions, equal on all members. */
+/* neighbours.h - decides which pairs of members are connected when a comm is created. In a small
+ * comm, all pairs are. In a sparse comm, a member has links and control connections only to its
+ * neighbours, whose number grows with the logarithm of the size. Other connections are opened on
+ * first use. The functions are pure, with the same results on all members. */
 #ifndef DDL_CONNECT_NEIGHBOURS_H
 #define DDL_CONNECT_NEIGHBOURS_H
 
 #include "connect/address.h"
 #include "membership/graph.h"
 
-/* Give each address its place among those of its host. */
+/* Set each address's place among the addresses of its host. */
 void ddl__find_places(ddl__address *addresses, int size);
 
-/* True if the two may share memory: their addresses prove that they are of one host and user. */
+/* True if the two may share memory: their addresses show the same host and user. */
 bool ddl__may_share_memory(const ddl__address *one, const ddl__address *other);
 
-/* True if this pair of a comm that uses links of these kinds (ddl_link_kind bits) is connected when
- * the comm is created: it is one of neighbours in the ring of all ranks, or in that of its host; or
- * it is of two hosts, and uses several sockets or interfaces; or it is not known whether it shares
- * memory. */
+/* True if this pair is connected when the comm is created. That is so if the two are neighbours in
+ * the ring of all ranks or in the ring of their host, if they are on two hosts and use several
+ * sockets or interfaces, or if it is unknown whether they share memory. `kinds` are the kinds of
+ * the comm's links (ddl_link_kind bits). */
 bool ddl__are_connected_early(const ddl__address *addresses, int size, uint32_t kinds, int one,
                               int other);
 
-/* The neighbour that comes next on the way from one rank to the other, by which messages of pairs
- * without a connection are routed between rank 0 and another one; -1: `from` is not on that way. */
+/* The next hop from `from` on the route to `to`; -1 if `from` is not on the route. Messages between
+ * rank 0 and ranks without a connection to it are routed over these hops. */
 int ddl__next_hop(int from, int to);
 
 #endif

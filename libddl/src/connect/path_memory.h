@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* path_memory.h - the paths over which an endpoint could not connect, though another path to the
- * same host worked: an interface that shares a network's number with other hosts, but leads
- * nowhere. They are not chosen again. */
+/* path_memory.h - the paths over which an endpoint could not connect, although another path to the
+ * same host worked. The reason may be an interface that has the network number of other hosts but
+ * does not reach them. These paths are tried last from then on. */
 #ifndef DDL_CONNECT_PATH_MEMORY_H
 #define DDL_CONNECT_PATH_MEMORY_H
 
@@ -9,7 +9,7 @@
 
 #include "topo/interfaces.h"
 
-/* A path by its ends: `theirs` is an IP, which the endpoints of one host share. */
+/* A path that failed. All endpoints of a host share the IP `theirs`. */
 typedef struct ddl__dead_path {
     int8_t ours;
     ddl__interface theirs;
@@ -19,7 +19,7 @@ typedef struct ddl__dead_path {
 typedef struct ddl__path_memory {
     ddl__dead_path *dead;
     unsigned n_dead, capacity;
-    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX]; /* to any host, by `ours` */
+    bool answers[DDL__INTERFACES_MAX], fails[DDL__INTERFACES_MAX]; /* for any host, by `ours` */
 } ddl__path_memory;
 
 /* Record whether a path answers. `theirs` is an array of the peer's IPs. True if no path over this
@@ -27,8 +27,9 @@ typedef struct ddl__path_memory {
 bool ddl__path_memory_add(ddl__path_memory *memory, const ddl__interface *theirs, ddl__path path,
                           bool answers);
 
-/* Put the paths that are known to fail last, and choose none of them, unless all chosen ones fail.
- * A path to a new host counts as failing if its local interface has reached no host so far. */
+/* Move the paths that are known to fail to the end, and choose none of them unless all chosen paths
+ * fail. A path to a new host counts as failing if paths over its local interface have failed, and
+ * none has answered. */
 void ddl__path_memory_sort(const ddl__path_memory *memory, const ddl__interface *theirs,
                            ddl__paths *paths);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections that an endpoint has accepted and no comm has taken yet. */
+/* The connections that an endpoint has accepted, but no comm has taken yet. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,9 +24,9 @@ enum {
     BATCH = 16           /* listen events, and new connections of a listener, at a time */
 };
 
-/* Close the connection of an unauthenticated client without blocking; see closer.h. It leaves the
- * epoll set first, if it is there: a thread that polls the set may hold the last reference to it,
- * and the kernel would have that thread close it. */
+/* Close the connection of an unauthenticated client without blocking; see closer.h. Remove it from
+ * the epoll set first: a thread that polls the set may hold the last reference, and the kernel
+ * would then close the connection on that thread. */
 static void close_unproven(ddl_endpoint *endpoint, int fd, bool local)
 {
     if (local) {
@@ -59,14 +59,14 @@ static void pending_drop(ddl_endpoint *endpoint, ddl__pending_conn **at)
     free(conn);
 }
 
-/* Whether connections of this kind come after the comm's creation. */
+/* True if connections of this kind are made after the comm's creation. */
 static bool is_late(const ddl__hello *hello)
 {
     return hello->kind == DDL__CONN_FIRST_USE || hello->kind == DDL__CONN_FIRST_MEMORY ||
            hello->kind == DDL__CONN_LATE_CONTROL;
 }
 
-/* Why the endpoint refuses a complete hello, or NULL. */
+/* The reason to refuse a complete hello, or NULL. */
 static const char *find_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
     const ddl_endpoint *endpoint = context;
@@ -104,7 +104,7 @@ static ddl__comm_slot *find_slot(const ddl_endpoint *endpoint, ddl__digest comm)
     return slot;
 }
 
-/* Refuse a proven connection in place of its comm. `creation`: the number of ours in the family. */
+/* Refuse a proven connection on behalf of its comm. `creation` is our number in the family. */
 static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn, ddl_status status,
                            const char *why, uint32_t creation)
 {
@@ -114,15 +114,15 @@ static void pending_refuse(const ddl_endpoint *endpoint, ddl__pending_conn *conn
     ddl__send_all(conn->inbound.fd, &answer, sizeof answer, ddl__now());
 }
 
-/* Give a proven late connection to its comm, if that takes it now. The descriptor is gone then, and
- * the rest is to be dropped. */
+/* Pass a proven late connection to its comm, or refuse it. If true, the caller drops the rest of
+ * it. False if it must wait. */
 static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     const ddl__hello *hello = &conn->inbound.received.hello;
     if (!is_late(hello))
         return false;
     ddl__comm_slot *slot = find_slot(endpoint, hello->comm);
-    if (!slot) { /* late connections come when all have the comm, so this rank had it */
+    if (!slot) { /* late connections are made when all members have the comm: this rank had it */
         pending_refuse(endpoint, conn, DDL_ESTATE, "it has left the comm", 0);
         return true;
     }
@@ -138,7 +138,7 @@ static bool pending_give(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     return true;
 }
 
-/* Continue the handshake; false if the connection is to be dropped. */
+/* Continue the handshake; false if the connection must be dropped. */
 static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
 {
     switch (ddl__inbound_read(&endpoint->job, &conn->inbound, find_refusal_reason, endpoint)) {
@@ -160,12 +160,12 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
         ddl__create_failures_add(&endpoint->failures, &notice);
         return false; /* a notice only: the connection has no other use */
     }
-    if (hello->kind != DDL__CONN_CONTROL && !is_late(hello)) /* it tries again */
+    if (hello->kind != DDL__CONN_CONTROL && !is_late(hello)) /* the member tries again */
         ddl__create_failures_forget(&endpoint->failures, hello->family, hello->creation,
                                     (int)hello->from);
     if (pending_give(endpoint, conn))
         return false;
-    /* From now on only the peer's closing is of interest. */
+    /* From now on, watch only for the peer closing the connection. */
     struct epoll_event hangup = {.events = EPOLLRDHUP, .data.u64 = conn->serial};
     epoll_ctl(endpoint->listeners, EPOLL_CTL_MOD, conn->inbound.fd, &hangup);
     conn->deadline = ddl__now() + DDL__PARKED_LIMIT;
@@ -173,9 +173,8 @@ static bool pending_read(ddl_endpoint *endpoint, ddl__pending_conn *conn)
     return true;
 }
 
-/* If there are too many unauthenticated clients, drop the oldest, which is the last in the list.
- * Those without a complete hello have a lower limit: a client that has sent one knows the
- * endpoint's id, which few do. */
+/* If there are too many unauthenticated clients, drop the oldest one, which is last in the list.
+ * Clients without a complete hello have a lower limit, because others know the endpoint's id. */
 static void limit_unproven(ddl_endpoint *endpoint)
 {
     unsigned without_hello = 0, unproven = 0;
@@ -198,8 +197,8 @@ static void limit_unproven(ddl_endpoint *endpoint)
     pending_drop(endpoint, oldest);
 }
 
-/* Add a new connection. Most clients have sent their hello by now, so a wrong one is refused at
- * once. `spare` reserves a descriptor for the one that the proof may carry. */
+/* Add a new connection. Most clients have sent their hello by now, so an invalid one is refused at
+ * once. `spare` reserves a number for the descriptor that the proof may carry. */
 static void pending_add(ddl_endpoint *endpoint, int fd, bool local, int spare)
 {
     ddl__pending_conn *conn =
@@ -238,7 +237,7 @@ static void listeners_set_events(ddl_endpoint *endpoint, uint32_t events)
     }
 }
 
-/* Stop polling the listeners for a while: one that cannot accept stays readable. */
+/* Stop polling the listeners for a while, because a listener that cannot accept stays readable. */
 static void pause_accepting(ddl_endpoint *endpoint, const char *why)
 {
     int64_t now = ddl__now();
@@ -273,9 +272,9 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
             pause_accepting(endpoint, "connections of unauthenticated clients cannot be closed");
             return;
         }
-        /* The kernel drops a received descriptor if the process has no free one, so one is
-         * reserved. Without one the client stays in the backlog until a comm that is created here
-         * has raised the limit. */
+        /* The kernel drops a received descriptor if the process has no free number, so reserve one.
+         * If there is none, the client stays in the backlog until the creation of a comm here
+         * raises the limit. */
         int spare = local ? fcntl(endpoint->wake, F_DUPFD_CLOEXEC, 0) : -1;
         fd = local && spare < 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0 && (!local || ddl__same_user(fd))) {
@@ -296,8 +295,8 @@ static void accept_batch(ddl_endpoint *endpoint, int listener, bool local)
         pause_accepting(endpoint, describe_accept_error(errno));
 }
 
-/* True if the connection is the control connection of a member that has left already: its last
- * message is still in the socket. */
+/* True for the control connection of a member that has left already: its last message is still in
+ * the socket. */
 static bool has_last_message(const ddl_endpoint *endpoint, const ddl__pending_conn *conn)
 {
     return conn->proven && conn->inbound.received.hello.kind == DDL__CONN_CONTROL &&
@@ -345,7 +344,7 @@ void ddl__pending_poll(ddl_endpoint *endpoint)
     endpoint->poll_at = ddl__now() + DDL__OVERLOAD_POLL;
 }
 
-/* Whether the thread watches the listeners. */
+/* Make the thread watch the listeners, or stop watching them. */
 static void update_watching(ddl_endpoint *endpoint)
 {
     bool watched = !endpoint->overloaded && !endpoint->polled;
@@ -382,8 +381,8 @@ static bool any_unproven(const ddl_endpoint *endpoint)
     return conn;
 }
 
-/* The events are fetched under the lock: an old one would drop a connection that another thread has
- * proven meanwhile. */
+/* Events are fetched under the lock: an outdated event would drop a connection whose proof another
+ * thread has verified meanwhile. */
 void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline)
 {
     endpoint->polled = true;
@@ -397,9 +396,9 @@ void ddl__pending_await(ddl_endpoint *endpoint, bool awake, int64_t deadline)
     ddl__pending_poll(endpoint);
     update_watching(endpoint);
     if (endpoint->n_accepting > 1)
-        pthread_cond_broadcast(&endpoint->changed); /* another one is to poll */
+        pthread_cond_broadcast(&endpoint->changed); /* another caller must poll */
     if (any_unproven(endpoint))
-        ddl__endpoint_wake(endpoint); /* the thread is to drop it when its time is up */
+        ddl__endpoint_wake(endpoint); /* the thread drops it at its deadline */
 }
 
 bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool control,
@@ -422,8 +421,8 @@ bool ddl__pending_take(ddl_endpoint *endpoint, const ddl__comm_slot *slot, bool 
     return false;
 }
 
-/* Whether a connection is the first one of a member in a creation of the family that has no slot
- * here. */
+/* True if a connection is a member's first one in a creation of the family that has no slot here.
+ */
 static bool begins_creation(const ddl_endpoint *endpoint, const ddl__pending_conn *conn,
                             ddl__digest family)
 {
@@ -489,7 +488,8 @@ void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     /* Keep parked connections: they belong to the next comm with this id. If the creation failed,
-     * drop those that came before it failed; ddl__control_dial tells others of that attempt. */
+     * drop connections that arrived before the failure; ddl__control_dial reports that attempt to
+     * the other members. */
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {
         ddl__pending_conn *conn = *at;
         bool parked = !is_late(&conn->inbound.received.hello) && !conn->peer_left;
@@ -502,7 +502,7 @@ void ddl__pending_drop_slot(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
     }
 }
 
-/* Close the connections that were not accepted: they may hold descriptors, too. */
+/* Close the connections that were not accepted, because they may hold descriptors, too. */
 static void close_local_backlog(ddl_endpoint *endpoint)
 {
     if (endpoint->local < 0)

@@ -29,7 +29,7 @@ static void fail_path(ddl__race *race, unsigned i, int error)
     race->tries[i].error = race->error = error;
 }
 
-/* A socket whose connecting has ended: with which result? */
+/* Handle the result of a finished connect. */
 static void settle_path(ddl__race *race, unsigned i)
 {
     int error = ddl__dial_error(race->tries[i].fd);
@@ -68,8 +68,8 @@ static unsigned count_dialed(const ddl__race *race, unsigned n)
     return count;
 }
 
-/* Begin what is due: the chosen paths at once; then, until one answers, one more each time that all
- * have failed or the last one has had its head start. Sets `ended`. */
+/* Start the attempts that are due: the chosen paths at once; then, until one answers, one more path
+ * each time that all have failed or the head start of the last one is over. Sets `ended`. */
 static void advance(ddl_endpoint *endpoint, ddl__race *race, int64_t deadline)
 {
     int64_t now = ddl__now();
@@ -98,7 +98,7 @@ static void warn_unused(const ddl_endpoint *endpoint, const ddl__race *race, uns
              own->name, race->peer->host, ip, strerror(race->tries[i].error));
 }
 
-/* Record which paths answer. If none does, the peer is at fault, and not the paths. */
+/* Record which paths answer. If none does, record nothing: the peer is at fault, not the paths. */
 static void record(ddl_endpoint *endpoint, ddl__race *race)
 {
     for (unsigned i = 0; i < race->n_tried && race->connected_at; i++) {
@@ -113,8 +113,8 @@ static void record(ddl_endpoint *endpoint, ddl__race *race)
     }
 }
 
-/* Take the connection over the first path that has one, and put the paths in order: those that
- * answer, those that may, those that failed. */
+/* Keep the connection of the first path that has one, and sort the paths: first those that
+ * answered, then those without a result, then those that failed. */
 static void conclude(ddl_endpoint *endpoint, ddl__race *race)
 {
     static const ddl__path_state order[] = {DDL__PATH_CONNECTED, DDL__PATH_UNTRIED,
@@ -138,7 +138,7 @@ static void conclude(ddl_endpoint *endpoint, ddl__race *race)
     race->paths = sorted;
 }
 
-/* Wait for events of the sockets that connect; not longer than until the next check is due. */
+/* Wait for events of the connecting sockets, at most until the next check is due. */
 static void await_events(ddl__race *races, int n, struct pollfd *polled)
 {
     nfds_t n_polled = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* race.h - connects to several endpoints at once, and to each over all paths that are to be used:
- * one that leads nowhere holds up nothing but the first creation of an endpoint's comms, by
- * DDL__PATH_LEAD. Which paths answer is recorded (path_memory.h). */
+/* race.h - connects to several endpoints at once, and to each over all paths to be used. A path
+ * that leads nowhere delays only the first creation of an endpoint's comms, by DDL__PATH_LEAD,
+ * because path_memory.h records which paths answer. */
 #ifndef DDL_CONNECT_RACE_H
 #define DDL_CONNECT_RACE_H
 
@@ -15,15 +15,15 @@ typedef enum ddl__path_state {
     DDL__PATH_FAILED
 } ddl__path_state;
 
-/* The connecting to one endpoint. */
+/* The attempts to connect to one endpoint. */
 typedef struct ddl__race {
     const ddl__address *peer;
     ddl__paths
-        paths; /* afterwards: first those to use, which have answered, last the failed ones */
-    int fd;    /* afterwards: connected over the first path; -1: no path answers */
-    int error; /* the errno of the path that failed last; 0: there is no path */
+        paths; /* afterwards: first the paths to use, which have answered, last the failed ones */
+    int fd;    /* afterwards: the connection over the first path; -1 if no path answers */
+    int error; /* the errno of the path that failed last; 0 if there is no path */
 
-    /* While it runs. */
+    /* Used while the race runs. */
     bool ended;
     unsigned n_tried;
     int64_t tried_at, connected_at; /* the last attempt; the first connection, or 0 */
@@ -37,12 +37,12 @@ typedef struct ddl__race {
 /* Find the paths to `peer`, which is borrowed. */
 void ddl__race_begin(ddl_endpoint *endpoint, const ddl__address *peer, ddl__race *race);
 
-/* The connection over its first path was no good: begin again with the others. */
+/* Start again without the first path, whose connection was unusable. */
 void ddl__race_again(ddl__race *race);
 
-/* Run the races until each has a connection or has failed on all paths. If the check of `until`
- * fails, which is called from time to time, all connections are closed and its status is returned.
- * The caller owns the descriptors. */
+/* Run the races until each has a connection or has failed on all paths. The check of `until` is
+ * called from time to time. If it fails, all connections are closed and its status is returned. The
+ * caller owns the descriptors. */
 ddl_status ddl__race_run(ddl_endpoint *endpoint, ddl__race *races, int n, const ddl__until *until);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rate_limit.h - measures the rate of connections from clients that are not accepted. */
+/* rate_limit.h - measures the rate of connections from clients that are refused. */
 #ifndef DDL_CONNECT_RATE_LIMIT_H
 #define DDL_CONNECT_RATE_LIMIT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Up to this rate, and up to this burst, the limit is not exceeded. */
+/* The limit is exceeded above this rate and this burst. */
 enum { DDL__RATE_LIMIT_PER_SECOND = 50, DDL__RATE_LIMIT_BURST = 64 };
 
 /* A leaky bucket: each refused client adds its share of a second to `until`. The level is bounded,

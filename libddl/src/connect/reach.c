@@ -9,7 +9,7 @@
 #include "base/forks.h"
 #include "net/socket.h"
 
-enum { SPARED = 64 }; /* descriptors that are left to the program and to other connections */
+enum { SPARED = 64 }; /* descriptors to leave to the program and to other connections */
 
 bool ddl__reach_is_answer(int error)
 {
@@ -36,7 +36,7 @@ void ddl__reach_end(ddl__reach *reach)
         hang_up(&reach->fds[i]);
 }
 
-/* Begin to connect on a path. Returns 0 or an error. */
+/* Start to connect on a path. Returns EINPROGRESS or another error. */
 static int dial(const ddl__wireup *w, ddl__reach *reach, unsigned i)
 {
     struct rlimit limit;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reach.h - whether a member can be reached at all: something at one of its addresses accepts a
- * connection, or refuses it. There is no handshake, and no call blocks, so that many members can be
- * tried at once. */
+/* reach.h - tests if a member can be reached: one of its addresses accepts or refuses a connection.
+ * There is no handshake, and no call blocks. So a caller can try many members at once. */
 #ifndef DDL_CONNECT_REACH_H
 #define DDL_CONNECT_REACH_H
 
@@ -10,22 +9,22 @@
 typedef struct ddl__reach {
     int rank;
     bool answers;
-    int64_t since; /* it has been tried since then; 0: not yet */
+    int64_t since; /* the start of the attempts; 0: none so far */
     ddl__paths paths;
-    int fds[2 * DDL__INTERFACES_MAX]; /* by path; -1: to be tried anew */
+    int fds[2 * DDL__INTERFACES_MAX]; /* by path; -1: must be tried again */
 } ddl__reach;
 
-/* Begin to try its rank, which is not on this host. */
+/* Start to try the member `rank`, which is not on this host. */
 void ddl__reach_begin(const ddl__wireup *wireup, ddl__reach *reach);
 
-/* Look for an answer. What has failed without one is tried anew. While this process has no
- * descriptors to spare, nothing is known, and `since` is now. */
+/* Check for an answer. Paths that failed without an answer are tried again. While this process has
+ * no descriptors to spare, nothing is known, so `since` is set to the current time. */
 void ddl__reach_poll(const ddl__wireup *wireup, ddl__reach *reach);
 
-/* Close its connections. */
+/* Close the connections. */
 void ddl__reach_end(ddl__reach *reach);
 
-/* Whether an error of connect is an answer; whether it tells nothing about the peer. */
+/* True if an error of connect is an answer of the peer; true if it says nothing about the peer. */
 bool ddl__reach_is_answer(int error);
 bool ddl__reach_is_own_error(int error);
 

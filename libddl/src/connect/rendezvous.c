@@ -10,8 +10,8 @@
 #include "base/log.h"
 
 enum {
-    NOTICES = 64,      /* of rank 0 about missing ranks that are logged */
-    GIVEN_BY_ROOT = 32 /* up to so many ranks a tree takes longer than rank 0 alone */
+    NOTICES = 64,      /* logged at most: notices of rank 0 about missing ranks */
+    GIVEN_BY_ROOT = 32 /* up to this many ranks, rank 0 alone is faster than a tree */
 };
 
 static ddl_status parse_url(const char *url, ddl__rendezvous_plan *to)
@@ -77,7 +77,7 @@ const unsigned char *ddl__rendezvous_list_next(const unsigned char **at, size_t 
     return address;
 }
 
-/* One MAC over the whole list, equal for all ranks. */
+/* Compute the MAC of the whole list, which is equal for all ranks. */
 static bool list_mac(const ddl__rendezvous_plan *plan, unsigned char mac[DDL__KEY])
 {
     const ddl__job *job = ddl__endpoint_job(plan->endpoint);
@@ -131,7 +131,7 @@ ddl_status ddl__rendezvous_record_accept(ddl__rendezvous_record *record, int ran
     return DDL_OK;
 }
 
-/* So many bytes of a list, which replace plan->list. */
+/* Receive a list of this length into plan->list, and verify its proof. */
 static ddl_status receive_bytes(ddl__rendezvous_plan *plan, const ddl__session *session,
                                 ddl__seal *seal, int fd, size_t bytes)
 {
@@ -183,7 +183,7 @@ int ddl__rendezvous_giver(int rank, int size)
 
 /* ------------------------------------------------------------------------------------------ all */
 
-/* The list of a job of one rank. */
+/* Create the list of a job of one rank. */
 static ddl_status list_alone(ddl__rendezvous_plan *plan)
 {
     if (!(plan->list = malloc(ddl__rendezvous_list_most(1))))

@@ -13,7 +13,7 @@
 
 enum {
     RETRY_US = 20000,
-    RETRIES = 20 /* after rank 0 closed the connection: it has more clients than slots */
+    RETRIES = 20 /* if rank 0 closes the connection because it has more clients than slots */
 };
 
 /* Warn, once, that rank 0 has not answered yet. */
@@ -30,7 +30,7 @@ static void client_warn(ddl__rendezvous_plan *p, const char *why)
              p->host, p->port, why);
 }
 
-/* The end of one attempt: in time for the warning, but not below a minimum. */
+/* The deadline of one attempt: in time for the warning, but not below a minimum. */
 static int64_t attempt_deadline(const ddl__rendezvous_plan *p)
 {
     int64_t least = ddl__now() + DDL__ATTEMPT_LEAST;
@@ -61,8 +61,8 @@ static int dial_root(ddl__rendezvous_plan *p, char *why, size_t size)
     return -1;
 }
 
-/* Send the own record over a connection to rank 0, and receive the list, or (*first) who gives it.
- * DDL_EUNREACHABLE sets errno, not the message. */
+/* Send this rank's record over a connection to rank 0, and receive the list, or in *first the rank
+ * that gives it. On DDL_EUNREACHABLE, errno is set instead of the message. */
 static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitted,
                                    ddl__rendezvous_record *first)
 {
@@ -99,8 +99,8 @@ static ddl_status exchange_records(ddl__rendezvous_plan *p, int fd, bool *admitt
     return status;
 }
 
-/* When very many clients connect at once, rank 0 closes connections that are not authenticated yet;
- * such a client tries again. */
+/* If very many clients connect at once, rank 0 closes connections that are not authenticated yet.
+ * Their clients try again. */
 ddl_status ddl__rendezvous_client(ddl__rendezvous_plan *p)
 {
     char why[128];

@@ -13,10 +13,10 @@
 #include "net/socket.h"
 
 enum {
-    CLIENTS_MAX = 256,        /* that are served at a time */
+    CLIENTS_MAX = 256,        /* simultaneous clients without a complete record */
     STATE_MAX = 600,          /* characters of the list of present and missing ranks */
     REFUSALS_LOGGED_MAX = 16, /* different refusals that are logged */
-    NO_ROOM_US = 10000        /* between two attempts to accept without a free descriptor */
+    NO_ROOM_US = 10000        /* pause before the next accept if no descriptor is free */
 };
 
 /* A connection to a client, whose record may not be complete yet. */
@@ -24,7 +24,7 @@ typedef struct client {
     ddl__inbound inbound;
     bool proven;
     ddl__seal *seal;
-    size_t have; /* bytes of the piece */
+    size_t have; /* number of bytes received of `piece` */
     int64_t deadline;
     struct {
         ddl__rendezvous_record record;
@@ -36,10 +36,10 @@ _Static_assert(sizeof(((client *)0)->piece) == sizeof(ddl__rendezvous_record) + 
 typedef struct rendezvous_root {
     ddl__rendezvous_plan *plan;
     int size;
-    client **ranks;                          /* those whose record is complete; NULL: not here */
-    client *clients[CLIENTS_MAX];            /* the others; NULL: the slot is free */
-    char refusal[160];                       /* the last one, or the last rank that left */
-    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* the refusals that were logged */
+    client **ranks;                          /* clients with a complete record; NULL: not here */
+    client *clients[CLIENTS_MAX];            /* other clients; NULL: the slot is free */
+    char refusal[160];                       /* the last refusal, or the last rank that left */
+    ddl__digest logged[REFUSALS_LOGGED_MAX]; /* digests of the logged refusals */
     unsigned n_logged;
     bool short_of_descriptors; /* a warning about this was logged */
 } rendezvous_root;
@@ -74,8 +74,8 @@ static bool root_drop_if_left(rendezvous_root *root, int rank)
     return true;
 }
 
-/* Log each combination of rank and reason once, and a limited number in all, since any client that
- * finds the port can cause refusals. */
+/* Log each combination of rank and reason once, and a limited number in all, because any client
+ * that finds the port can cause refusals. */
 static void root_note_refusal(rendezvous_root *root, const client *peer, int rank, const char *why)
 {
     char ip[INET6_ADDRSTRLEN];
@@ -115,7 +115,7 @@ bool ddl__rendezvous_record_check(ddl__rendezvous_record *record, int size)
     return !why[0];
 }
 
-/* The record is complete: admit the client as its rank, or refuse it with the reason. */
+/* Admit a client with a complete record as its rank, or refuse it with the reason. */
 static void root_admit_client(rendezvous_root *root, client **place)
 {
     client *peer = *place;
@@ -143,7 +143,7 @@ static void root_admit_client(rendezvous_root *root, client **place)
     }
 }
 
-/* Why the hello is refused, or NULL. */
+/* The reason to refuse a hello, or NULL. */
 static const char *kind_refusal_reason(const ddl__inbound *inbound, const void *context)
 {
     (void)context;
@@ -173,7 +173,7 @@ static void client_read_handshake(rendezvous_root *root, client **place)
     client_close(place);
 }
 
-/* Read what has arrived; never blocks, so a silent client delays no other. */
+/* Read the data that has arrived. This never blocks, so a silent client does not delay others. */
 static void client_read(rendezvous_root *root, client **place)
 {
     client *peer = *place;
@@ -192,8 +192,8 @@ static void client_read(rendezvous_root *root, client **place)
         client_close(place);
 }
 
-/* The place of the client to drop when there is no room: the oldest unauthenticated one, else the
- * oldest. NULL if there are no clients. */
+/* The place of the client to drop when there is no room: the oldest unauthenticated client, else
+ * the oldest one. NULL if there are no clients. */
 static client **oldest_client(rendezvous_root *root)
 {
     client **oldest = NULL;
@@ -217,8 +217,8 @@ static client **client_take_free(rendezvous_root *root)
     return oldest;
 }
 
-/* Handle a failed accept. Mostly the client has closed its connection already. If there is no free
- * descriptor, an unauthenticated client is dropped to free one. */
+/* Handle a failed accept. Usually the client has closed its connection already. If no descriptor is
+ * free, drop an unauthenticated client to free one. */
 static ddl_status root_handle_accept_error(rendezvous_root *root)
 {
     int error = errno;
@@ -257,8 +257,8 @@ static ddl_status root_accept_client(rendezvous_root *root, int listener)
     return DDL_OK;
 }
 
-/* Wait for connections and data, at most until the next deadline. Only used slots are polled, since
- * poll() takes no more entries than the process may have descriptors. */
+/* Wait for connections and data, at most until the next deadline. Only used slots are polled,
+ * because poll() accepts no more entries than the process may have descriptors. */
 static ddl_status root_poll(rendezvous_root *root, int listener)
 {
     struct pollfd polls[CLIENTS_MAX + 1] = {{.fd = listener, .events = POLLIN}};
@@ -291,7 +291,7 @@ static ddl_status root_poll(rendezvous_root *root, int listener)
     return polls[0].revents ? root_accept_client(root, listener) : DDL_OK;
 }
 
-/* "have ranks 0-2 of 4, waiting for 3; it refused rank 3: ..." */
+/* Write a text like "have ranks 0-2 of 4, waiting for 3; it refused rank 3: ...". */
 static void root_describe_state(const rendezvous_root *root, char *text, size_t size)
 {
     char lists[2][160] = {"", ""};
@@ -311,7 +311,7 @@ static void root_describe_state(const rendezvous_root *root, char *text, size_t 
              strpbrk(lists[1], ",-") ? "s" : "", lists[1], root->size, lists[0], root->refusal);
 }
 
-/* Send a status and a text to all ranks that are here. */
+/* Send a status and a text to all ranks that have joined. */
 static void root_send_to_all(const rendezvous_root *root, ddl_status status, const char *text,
                              int64_t limit)
 {
@@ -384,7 +384,7 @@ static bool root_answer(const rendezvous_root *root, int rank, int giver)
     return ddl__seal_send_all(c->seal, c->inbound.fd, &record, sizeof record, deadline);
 }
 
-/* Who gives the list to more ranks is answered first. */
+/* Answer all ranks, from the highest to rank 1. */
 static ddl_status root_hand_out(const rendezvous_root *root)
 {
     ddl_status status = root_make_list(root);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hands the list of addresses out along a binomial tree: rank 0 gives it to the ranks 1, 2, 4, 8,
- * ..., and rank r to r + 1, r + 2, r + 4, ... below the next multiple of its lowest bit. A rank
- * asks its giver, which rank 0 has named, at that one's endpoint. So it comes in log2(n) rounds.
+/* Distributes the list of addresses along a binomial tree, in log2(n) rounds. Rank 0 gives it to
+ * the ranks 1, 2, 4, 8, ..., and rank r gives it to r + 1, r + 2, r + 4, ... below the next
+ * multiple of r's lowest bit. Rank 0 names each rank's giver. The rank requests the list at the
+ * giver's endpoint.
  *
- * A giver does not wait for a rank whose endpoint is gone: the creation of the comm, which comes
- * next, reports that. It warns of one that is there and does not ask. */
+ * A giver does not wait for a rank whose endpoint has been closed: the creation of the comm, which
+ * follows, reports that. It warns of a rank that exists but does not request the list. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,16 +22,16 @@
 
 /* ------------------------------------------------------------------------------------ the giver */
 
-/* The ranks that have yet to ask. */
+/* The ranks that have not requested the list yet. */
 typedef struct askers {
     ddl__rendezvous_plan *plan;
-    ddl_status status; /* of getting the list */
+    ddl_status status; /* the result of this rank's own request for the list */
     char why[DDL__MESSAGE_MAX];
     bool *missing; /* by rank */
     int n;
 } askers;
 
-/* Whether a connection fails at once: nobody listens there, or there is no way to it. */
+/* True if a connection fails at once: no process listens there, or no route leads there. */
 static bool fails_at_once(const struct sockaddr *to, socklen_t length)
 {
     int fd = ddl__dial(to, length, ddl__now() + DDL__S);
@@ -40,7 +41,7 @@ static bool fails_at_once(const struct sockaddr *to, socklen_t length)
     return false;
 }
 
-/* Whether nothing listens any more at the address. On this host the unix socket tells. */
+/* True if no process listens at the address any more. On this host, check only the unix socket. */
 static bool is_gone(const ddl__address *own, const ddl__address *address)
 {
     struct sockaddr_storage to;
@@ -77,8 +78,7 @@ static bool is_asker(const askers *a, const ddl__hello *hello)
            hello->from < (uint32_t)a->plan->size && a->missing[hello->from];
 }
 
-/* Answer a rank that asks. A connection that fails was dialed by one that is gone or tries again.
- */
+/* Answer a request. If sending fails, do nothing: the rank has exited or tries again. */
 static void give_to(askers *a, const ddl__accepted *accepted)
 {
     const ddl__job *job = ddl__endpoint_job(a->plan->endpoint);
@@ -124,7 +124,7 @@ static ddl_status askers_find(askers *a)
     return DDL_OK;
 }
 
-/* Warn, once, about the ranks that have not asked. */
+/* Warn, once, about the ranks that have not requested the list. */
 static void give_warn(const askers *a)
 {
     ddl__rendezvous_plan *p = a->plan;
@@ -144,8 +144,8 @@ static void give_warn(const askers *a)
         a->n - 1);
 }
 
-/* Give the list to those that ask for it at the slot, or the reason why this rank did not get it,
- * which is the message set. */
+/* Give the list to the ranks that request it at the slot. If this rank did not get it, send them
+ * the reason instead, which is the message set. */
 static void give(askers *a, ddl__comm_slot *slot)
 {
     snprintf(a->why, sizeof a->why, "%s", ddl__message());
@@ -172,8 +172,8 @@ static void give(askers *a, ddl__comm_slot *slot)
 
 /* ------------------------------------------------------------------------------------ the asker */
 
-/* Ask over a connection to the giver, or a failed one (-1 with errno); *there: the giver has
- * answered. Takes over fd. */
+/* Request the list over a connection to the giver; fd may be -1 with errno. Sets *there if the
+ * giver has answered. Takes over fd. */
 static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
                            const ddl__address *address, int fd, bool *there)
 {
@@ -209,7 +209,7 @@ static ddl_status ask_over(ddl__rendezvous_plan *plan, const ddl__rendezvous_rec
     return status;
 }
 
-/* Ask the giver over its unix socket, or over the first path that it answers on. */
+/* Request the list over the giver's unix socket, or over the first path on which it answers. */
 static ddl_status ask(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *giver,
                       const ddl__address *address)
 {
@@ -249,7 +249,7 @@ static ddl_status get_list(ddl__rendezvous_plan *plan, const ddl__rendezvous_rec
                      giver->rank, address.host, why);
 }
 
-/* The slot is open before this rank asks, so that those that ask it meanwhile wait. */
+/* The slot is opened before this rank requests the list, so that early requests to it wait. */
 ddl_status ddl__rendezvous_follow(ddl__rendezvous_plan *plan, const ddl__rendezvous_record *first)
 {
     askers a = {.plan = plan};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay_guard.h - remembers the numbered hellos that an endpoint has accepted without a challenge,
- * so that a recorded handshake is not accepted again. Each dialer numbers its hellos from 1. */
+/* replay_guard.h - records the numbered hellos that an endpoint has accepted without a challenge,
+ * so that a replayed handshake is refused. Each dialer numbers its hellos from 1. */
 #ifndef DDL_CONNECT_REPLAY_GUARD_H
 #define DDL_CONNECT_REPLAY_GUARD_H
 
@@ -9,15 +9,15 @@
 
 #include "base/digest.h"
 
-/* A hello may be overtaken by this many later ones of its dialer. */
+/* A hello may arrive after this many later hellos of its dialer. */
 enum { DDL__REPLAY_GUARD_LAST = 32 };
 
 typedef struct ddl__replay_guard {
     struct ddl__replay_guard_dialer *dialers;
 } ddl__replay_guard; /* zero-initialized */
 
-/* Record a number of a dialer that has proven the secret. False: the number was used before, or is
- * too old to tell. */
+/* Record a number of a dialer that has proven the secret. False if the number was used before, or
+ * is so old that this is unknown. */
 bool ddl__replay_guard_add(ddl__replay_guard *seen, ddl__digest dialer, uint64_t number);
 
 void ddl__replay_guard_free(ddl__replay_guard *seen);

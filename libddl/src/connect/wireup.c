@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every rank dials all lower ranks, receives their answers, and then accepts the higher ranks. So a
- * rank waits only for lower ranks, and no cycle of waiting ranks can arise. One that waits long for
- * a lower rank accepts higher ones meanwhile. Locality is proven:
- * only a rank of this host can be reached over the peer's abstract unix socket
- * (docs/ARCHITECTURE.md).
+ * rank waits only for lower ranks, and no cycle of waiting ranks can arise. While it waits for a
+ * lower rank, it accepts higher ones. Locality is proven: only ranks on this host can connect to an
+ * abstract unix socket (docs/ARCHITECTURE.md).
  *
- * In a large comm, a pair that does not share memory has only its control connection at first,
- * which proves the secret and shows that both are there. Its links are opened when used
- * (first_use.h). In a sparse comm most pairs do not have that either (neighbours.h).
+ * In a large comm, a pair that does not share memory first has only its control connection, which
+ * proves the secret and shows that both ranks exist. Its links are opened on first use
+ * (first_use.h). In a sparse comm, most pairs do not have a control connection either
+ * (neighbours.h).
  *
- * Otherwise it has one connection for the link and one for messages, dialed together. If the
- * links have lanes, each connection is accepted before the dialer opens the next one: the link's,
- * its lanes, the one for messages, and as many lanes of that. So the dialed rank can tell when the
- * pair is complete. */
+ * Other pairs have one connection for the link and one for messages, dialed together. If the links
+ * have lanes, the dialer opens each connection after the previous one was accepted: the link's, its
+ * lanes, the one for messages, and its lanes. So the dialed rank knows when the pair is complete.
+ */
 #include "connect/wireup_state.h"
 
 #include <arpa/inet.h>
@@ -30,8 +30,8 @@
 #include "connect/neighbours.h"
 #include "net/socket.h"
 
-/* Connect to the peer's unix socket; -1 with the status. ECONNREFUSED means that the peer is not
- * *here, on this host. A full backlog means that it is: wait for room. */
+/* Connect to the peer's unix socket; -1 with the status. Sets *here if the peer is on this host:
+ * ECONNREFUSED means that it is not. If its backlog is full, wait for room. */
 static int connect_local(const ddl__wireup *w, int peer, bool *here, ddl_status *status)
 {
     struct sockaddr_storage to;
@@ -92,7 +92,7 @@ static bool may_share(const ddl__wireup *w)
     return w->kinds & (DDL_LINK_SHM | DDL_LINK_INPROC);
 }
 
-/* TCP is to be used instead. Warn if shared memory was to be expected. */
+/* Use TCP instead of shared memory. Warn if shared memory was expected. */
 static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     if (a->peer_is_local)
@@ -126,7 +126,8 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    if (ddl__creation_is_told(w->creation)) /* a member has failed: another transport is no help */
+    if (ddl__creation_is_told(
+            w->creation)) /* a member has failed: another transport would not help */
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         ddl_status started = DDL_OK;
@@ -139,7 +140,7 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
     return fail_deadline(w, peer, status);
 }
 
-/* Whether nothing is opened between this rank and the peer. */
+/* True if the creation opens no connection between this rank and the peer. */
 static bool is_late(const ddl__wireup *w, int peer)
 {
     return peer != w->rank && w->first_use &&
@@ -167,15 +168,15 @@ static ddl_status make_late_pairs(const ddl__wireup *w)
     return DDL_OK;
 }
 
-/* This rank has failed while it waited for a lower one. Complete the connections that have been
- * answered since: the others are told the reason over them. */
+/* After this rank failed while waiting for a lower rank, complete the connections that have been
+ * answered since. The reason is then sent over them. */
 static ddl_status join_rest(const ddl__wireup *w, ddl__peer_dial *all, int first, ddl_status status)
 {
     char why[DDL__MESSAGE_MAX];
     ddl__wireup later = *w;
     ddl__creation ignored = *w->creation;
     later.deadline = ddl__now() + DDL__CREATE_FAILURE_EACH;
-    later.until = NULL; /* which is no evidence that a member is unreachable */
+    later.until = NULL; /* do not report members as unreachable */
     later.creation = &ignored;
     snprintf(why, sizeof why, "%s", ddl__message());
     for (int peer = first; peer < w->rank; peer++)
@@ -223,7 +224,7 @@ static ddl_status dial_lower(const ddl__wireup *w)
         all[peer].attempt.fd = all[peer].messages.fd = -1;
     ddl_status status = dial_all_lower(w, all);
     for (int peer = 0; peer < w->rank; peer++) {
-        ddl__dial_cancel(&all[peer].attempt); /* an arena that was passed belongs to the peer */
+        ddl__dial_cancel(&all[peer].attempt); /* the peer owns an arena that was passed */
         ddl__dial_cancel(&all[peer].messages);
     }
     free(all);
@@ -245,7 +246,7 @@ ddl_status ddl__wireup_find_reason(const ddl__wireup *w, ddl_status lost)
     ddl_status status = ddl__wireup_check_reasons(w);
     if (status != DDL_OK)
         return status;
-    /* Its time was up a little before ours: it is not the one that all wait for. */
+    /* The lost member timed out shortly before this rank: it is not the one that all wait for. */
     bool is_late = w->links && ddl__creation_is_late(w->creation, ddl__now());
     return is_late ? ddl__wireup_fail_late(w, lost) : lost;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connections that higher ranks dial. */
+/* Accepts the connections that higher ranks dial. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include "base/time_limits.h"
 #include "net/socket.h"
 
-/* Why a lane is refused, or NULL. Lanes come in order after their link; the second link has as many
- * as the first. */
+/* The reason to refuse a lane, or NULL. Lanes arrive in order after their link. The second link has
+ * as many lanes as the first. */
 static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *link,
                                      const ddl__link *messages)
 {
@@ -27,7 +27,7 @@ static const char *find_lane_refusal(const ddl__hello *hello, const ddl__link *l
     return NULL;
 }
 
-/* Why an accepted connection is refused, or NULL. */
+/* The reason to refuse an accepted connection, or NULL. */
 static const char *find_member_refusal(const ddl__wireup *w, const ddl__hello *hello)
 {
     if (hello->to != (uint32_t)w->rank || hello->size != (uint32_t)w->size ||
@@ -96,7 +96,8 @@ static bool accept_member(const ddl__wireup *w, ddl__accepted *accepted)
     return false;
 }
 
-/* Accept the next connection. False if none comes in time; `pair`: it was the last of its pair. */
+/* Accept the next connection; false if none arrives in time. Sets *pair if it was the last one of
+ * its pair. */
 static bool accept_next(const ddl__wireup *w, int64_t deadline, bool *pair)
 {
     ddl__accepted accepted;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection to a lower rank, and failures that members report during the creation. */
+/* Opens a connection to a lower rank, and checks for failures that members report during the
+ * creation. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -75,7 +76,7 @@ ddl_status ddl__dial_start(const ddl__wireup *w, ddl__dial_attempt *d, int fd,
 
 ddl_status ddl__dial_await_admission(const ddl__wireup *w, ddl__dial_attempt *d)
 {
-    bool handed_over = true; /* or it will be */
+    bool handed_over = true; /* assume so until the answer shows otherwise */
     ddl__until until = ddl__wireup_until(w, DDL__ADDRESS_LIMIT);
     ddl_status status;
     if (w->has_cores)
@@ -142,8 +143,8 @@ static void warn_missing(const ddl__wireup *w)
              (double)(now - w->begun) * 1e-9, named > 1 ? "s" : "", missing);
 }
 
-/* Whether a member with an open control connection has closed that. A link that does not find out
- * by itself is told so. */
+/* True if a member has closed its control connection. Report that to the link, if it cannot detect
+ * it itself. */
 static bool pair_has_ended(const ddl__wireup *w, int peer)
 {
     const ddl__control_dial *control = &w->controls[peer];
@@ -157,7 +158,7 @@ static bool pair_has_ended(const ddl__wireup *w, int peer)
     return true;
 }
 
-/* A fact has ended the attempt, unless its cause is that a member was lost. */
+/* Record a fact in the creation's state. It ends the attempt, unless it is the loss of a member. */
 static void handle_fact(const ddl__wireup *w, ddl__creation_cause cause, ddl_status status,
                         int from, uint32_t number)
 {
@@ -196,7 +197,7 @@ static ddl_status check_notices(const ddl__wireup *w)
                      w->addresses[failure.from].host, failure.text);
 }
 
-/* The member has no link, or has closed it. */
+/* True if the member has no link, or has closed it. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;
@@ -205,8 +206,8 @@ static bool is_missing(const void *context, int rank)
     return !w->links || !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
-/* A member that has connected for a later creation, and is missing in this one, never comes to it.
- */
+/* Fail if a member that is missing here has connected for a later creation: it will not join this
+ * one. */
 static ddl_status check_superseded(const ddl__wireup *w)
 {
     int member;
@@ -224,7 +225,7 @@ static ddl_status check_aborted(const ddl__wireup *w)
     ddl__reason reason;
     for (int i = 0; w->links && i < w->size; i++) {
         ddl__link *link = w->links[i];
-        if (link && link->fd >= 0) /* nothing comes over one that is unopened */
+        if (link && link->fd >= 0) /* an unopened link receives nothing */
             link->ops->poll(link);
         if (!link || link->state != DDL__LINK_ABORTED || !ddl__reason_read(link->reason, &reason))
             continue;
@@ -241,7 +242,7 @@ static ddl_status check_lost(const ddl__wireup *w)
     for (int i = 0; i < w->size && status == DDL_OK; i++) {
         const ddl__link *link = w->links[i];
         bool ended = link && (link->state != DDL__LINK_OPEN || pair_has_ended(w, i));
-        if (ended) /* it may have said why before */
+        if (ended) /* it may have sent the reason before */
             status = check_aborted(w);
         if (ended && status == DDL_OK)
             return ddl__fail(
@@ -264,7 +265,7 @@ static ddl_status check_cause(const ddl__wireup *w, ddl__creation_cause cause)
     return DDL_OK;
 }
 
-/* In the order in which causes count, up to this one. */
+/* Check for the causes of failure in the order of their priority, up to `last`. */
 static ddl_status check_causes(const ddl__wireup *w, ddl__creation_cause last)
 {
     ddl_status status = DDL_OK;
@@ -284,8 +285,8 @@ ddl_status ddl__wireup_check_members(const ddl__wireup *w)
     return check_causes(w, DDL__CREATION_LOST);
 }
 
-/* Wait for the answer of the peer's comm while all members are still there. Higher ranks are
- * answered meanwhile: they would else count this rank as the one that does not come. */
+/* Wait for the answer of the peer's comm as long as no member fails. Answer higher ranks meanwhile;
+ * otherwise they would report this rank as the missing one. */
 static ddl_status await_member_answer(const ddl__wireup *w, int fd)
 {
     ddl__until until = ddl__wireup_until(w, DDL__NEVER);
@@ -293,7 +294,7 @@ static ddl_status await_member_answer(const ddl__wireup *w, int fd)
     if (w->has_cores)
         ddl__await_awake(fd, POLLIN);
     if (!ddl__await_until(fd, POLLIN, &until, &status) && status == DDL_OK)
-        status = check_and_answer(until.context); /* the time is up */
+        status = check_and_answer(until.context); /* the deadline has passed */
     return status;
 }
 
@@ -305,7 +306,7 @@ static unsigned handle_answer(const ddl__wireup *w, const ddl__hello *answer)
     return actions;
 }
 
-/* Receive the answer of the peer's comm. The caller owns the descriptor, also on failure. */
+/* Receive the answer of the peer's comm. The caller owns the descriptor, even on failure. */
 static ddl_status receive_member_answer(const ddl__wireup *w, int peer, int fd,
                                         const ddl__session *session, ddl__hello *answer,
                                         int *passed)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A failed wireup: the other members are sent a create-failure notice. */
+/* Sends the other members a create-failure notice after a failed wireup. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ static bool send_notice_to(const ddl__wireup *w, int peer, const struct sockaddr
     return sent;
 }
 
-/* Over the unix socket first, which exists if the peer is on this host. */
+/* Send a notice over the unix socket, which exists if the peer is on this host, else over TCP. */
 static void send_notice(const ddl__wireup *w, int peer, const ddl__reason *why, int64_t end)
 {
     const ddl__address *address = &w->addresses[peer];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates the links of two members from a connection, and what is known of control connections. */
+/* Creates the links of two members from a connection, and manages control connections. */
 #include "connect/wireup_state.h"
 
 #include <stdio.h>
@@ -37,14 +37,14 @@ static ddl__link *make_tcp(const ddl__wireup *w, ddl__link *link, unsigned lane,
     return link;
 }
 
-/* Links over shared memory need the connection no more: it becomes the control connection. */
+/* Keep the connection of links over shared memory as the control connection. */
 static void keep_as_control(const ddl__wireup *w, int peer, int fd)
 {
     ddl__control_dial_close(&w->controls[peer]);
     w->controls[peer] = (ddl__control_dial){.fd = fd, .open = true};
 }
 
-/* Create the unopened links of a pair whose control connection this is. */
+/* Create the unopened links of a pair from its control connection. */
 static bool make_pair(const ddl__wireup *w, int peer, const ddl__session *session, ddl__side side,
                       int fd)
 {

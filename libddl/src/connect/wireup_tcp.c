@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections over TCP: the paths between the interfaces of both hosts, and lanes. */
+/* Opens connections over TCP: the paths between the interfaces of both hosts, and lanes. */
 #include "connect/wireup_state.h"
 
 #include <errno.h>
@@ -61,7 +61,7 @@ static void warn_unused(const ddl__wireup *w, int peer, ddl__path path)
              ddl__message());
 }
 
-/* The current path has failed: go on to the next one. */
+/* Switch to the next path after the current one has failed. */
 static void next_path(const ddl__wireup *w, int peer, ddl__peer_dial *a, ddl_status status)
 {
     a->status = status;
@@ -87,8 +87,8 @@ ddl_status ddl__wireup_dial_path(const ddl__wireup *w, int peer, ddl__peer_dial 
     return DDL_OK;
 }
 
-/* Dial the connection for messages and the control connection as well. Those that fail are dialed
- * again later. */
+/* Dial the connection for messages and the control connection. A failed one is dialed again later.
+ */
 static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
     ddl__path path = a->paths.path[a->path];
@@ -103,8 +103,8 @@ static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a
     return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* Nothing has answered at the peer's addresses. If the creation's time is up, it was too short for
- * that. */
+/* Report that nothing answers at the peer's addresses, unless the creation's deadline has passed:
+ * then its time was too short to know. */
 static void report_unreachable(const ddl__wireup *w, int peer, int error)
 {
     bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH;
@@ -112,7 +112,7 @@ static void report_unreachable(const ddl__wireup *w, int peer, int error)
         w->until->unreachable(w->until->context, peer);
 }
 
-/* The race of connecting to a peer has ended. Not DDL_OK: a member has failed. */
+/* Use the result of the race to connect to a peer. Not DDL_OK: a member has failed. */
 static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, const ddl__race *race)
 {
     bool lanes = race->paths.at_once * ddl__endpoint_sockets(w->endpoint) > 1;
@@ -158,7 +158,7 @@ ddl_status ddl__wireup_start_tcp(const ddl__wireup *w, int first, int n, ddl__pe
     return status;
 }
 
-/* Complete the handshake over the current path, or over one of the paths that are left. */
+/* Complete the handshake over the current path, or over one of the remaining paths. */
 static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial *a, uint8_t kind)
 {
     for (;;) {
@@ -217,7 +217,7 @@ ddl_status ddl__wireup_join_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *
         paths->at_once = 1;
         a->path = 0;
     }
-    for (unsigned dead = 0; dead < a->path; dead++) /* no lane is to try a failed path again */
+    for (unsigned dead = 0; dead < a->path; dead++) /* no lane tries a failed path again */
         paths->path[dead] = paths->path[a->path];
     unsigned sockets = paths->at_once * ddl__endpoint_sockets(w->endpoint);
     a->lanes = sockets > DDL__LANES_MAX ? DDL__LANES_MAX : sockets > 1 ? sockets : 0;

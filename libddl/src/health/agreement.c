@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the survivors' agreement (membership/agreement.c) in the thread of the caller. It holds the
- * detector's lock, but while it waits and while the next comm is created. */
+/* Runs the survivors' agreement (membership/agreement.c) in the caller's thread. It holds the
+ * detector's lock, except while it waits and while the next comm is created. */
 #include "health/agreement.h"
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 #include "base/time_limits.h"
 #include "health/health_state.h"
 
-/* True for a failure of this rank alone. After any other failure there may be another attempt. */
+/* True for a failure of this rank alone. After any other failure, another attempt is possible. */
 static bool is_final(ddl_status status)
 {
     return status != DDL_EPEER && status != DDL_EUNREACHABLE && status != DDL_EREFUSED &&
@@ -30,7 +30,7 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
-/* No address of a survivor answers here: one of the two cannot be in the next list. */
+/* Record that no address of a survivor answers: one of the two ranks cannot be in the next list. */
 static void creation_unreachable(void *context, int rank)
 {
     ddl__health *h = context;
@@ -50,7 +50,7 @@ static ddl_status create_next(ddl__health *h, const ddl__agreement_handlers *nex
         if (ddl__agreement_has(m, rank))
             h->survivors[n++] = rank;
     pthread_mutex_unlock(&h->detector->lock);
-    next->abandon(next->context); /* that of an earlier attempt */
+    next->abandon(next->context); /* the comm of an earlier attempt, if any */
     ddl_status status = next->create(next->context, h->survivors, n, attempt, &until);
     pthread_mutex_lock(&h->detector->lock);
     return status;
@@ -85,7 +85,8 @@ static ddl_status describe_failure(const ddl__health *h)
     return DDL_OK;
 }
 
-/* Under the lock, which is released while a comm is created. */
+/* Run the steps of the agreement. Called under the lock, which is released while a comm is created.
+ */
 static ddl_status agreement_loop(ddl__health *h, int64_t deadline,
                                  const ddl__agreement_handlers *next)
 {
@@ -123,7 +124,7 @@ ddl_status ddl__agreement_run(ddl__health *h, int64_t deadline, const ddl__agree
         status = ddl__fail(DDL_ESTATE, "another thread shrinks the comm");
     if (status == DDL_OK) {
         h->shrinking = true;
-        pthread_cond_broadcast(&h->detector->died); /* the leader is wanted now */
+        pthread_cond_broadcast(&h->detector->died); /* connect to the leader now */
         ddl__health_announce(h);
         ddl__health_poll_eagerly(h);
         status = agreement_loop(h, deadline, next);

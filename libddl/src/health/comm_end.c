@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends a comm: notes why, and settles it; and the grace period after the end of a process, in which
- * pending operations may still complete. Everything here runs under the detector's lock. */
+/* Ends a comm: records the reason, and ends it later (settle). Also handles the grace period after
+ * a process has ended, in which pending operations may still complete. Everything here runs under
+ * the detector's lock. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +35,7 @@ void ddl__health_settle(ddl__health *h)
     pthread_cond_broadcast(&h->detector->changed);
 }
 
-/* The data that the member sent may still arrive: see the design notes of health_state.h. */
+/* Data that the member sent may still arrive: see the design notes in health_state.h. */
 void ddl__grace_start(ddl__health *h, int rank)
 {
     ddl__engine_peer_died(h->engine, rank);
@@ -58,9 +59,9 @@ void ddl__grace_check(ddl__health *h, int64_t now)
     h->grace_finished = snapshot.finished;
     h->grace_moves = moves;
     h->grace_poll_at = now + DDL__GRACE_POLL;
-    /* Only the number of pending operations is compared, not their identity, since messages and
-     * named operations may end out of order. So the grace period may end a little early. It is
-     * never prolonged by a message that has nothing to do with the dead member. */
+    /* Compare only the number of pending operations, not their identity, because messages and named
+     * operations may end out of order. So the grace period may end a little early. But a message
+     * that does not involve the dead member never prolongs it. */
     bool over = snapshot.finished >= h->grace_begun && now - h->died_at >= DDL__GRACE;
     bool stands = now - h->moved_at >= DDL__GRACE;
     if (snapshot.status != DDL_OK || over || stands)

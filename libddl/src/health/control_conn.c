@@ -11,7 +11,7 @@
 enum { MAGIC = 0x64646c00, UNSENT_MAX = 4 * DDL__CONTROL_MSG_MAX };
 
 typedef struct head {
-    uint32_t message; /* with the magic in its upper bytes */
+    uint32_t message; /* the kind, with the magic in the upper bytes */
     uint32_t bytes;
 } head;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control_conn.h - a connection for messages about a comm. They are short and rare, and have a
- * connection of their own, so they get through even if the data path is stuck or the comm is dead.
- * Never blocks. */
+/* control_conn.h - a connection for messages about a comm. They are short and rare. They use a
+ * separate connection, so they arrive even if the data path is stuck or the comm is dead. Never
+ * blocks. */
 #ifndef DDL_HEALTH_CONTROL_CONN_H
 #define DDL_HEALTH_CONTROL_CONN_H
 
@@ -17,9 +17,7 @@ enum { DDL__CONTROL_MSG_MAX = 32 * 1024 /* bytes of one message's content */ };
 typedef enum ddl__control_conn_state {
     DDL__CONTROL_CONN_OPEN,
     DDL__CONTROL_CONN_ENDED, /* end of file or reset, by the peer's kernel or by the network */
-    DDL__CONTROL_CONN_BROKEN /* no way to it any more, or what received is no message; it may be
-                              * alive
-                              */
+    DDL__CONTROL_CONN_BROKEN /* unreachable, or sent an invalid message; the peer may be alive */
 } ddl__control_conn_state;
 
 typedef struct ddl__buffer {
@@ -32,7 +30,7 @@ typedef struct ddl__control_conn {
     bool local;      /* a unix socket: its end proves that the peer closed it */
     ddl__seal *seal; /* NULL: not encrypted */
     ddl__control_conn_state state;
-    int error; /* why it is not open: an errno; 0: end of file */
+    int error; /* if not open: the reason, an errno; 0: end of file */
     ddl__buffer in, out;
 } ddl__control_conn;
 
@@ -46,10 +44,10 @@ void ddl__control_conn_close(ddl__control_conn *conn);
 bool ddl__control_conn_send(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                             size_t bytes);
 
-/* Send what can be sent. True if nothing is left in the queue. */
+/* Send as much of the queue as possible. True if the queue is empty. */
 bool ddl__control_conn_flush(ddl__control_conn *conn);
 
-/* Receive what has arrived, and pass each message to `handle`. True if anything has arrived. */
+/* Receive the data that has arrived, and pass each message to `handle`. True if any has arrived. */
 typedef void ddl__control_msg_handler(void *context, ddl__control_msg message,
                                       const unsigned char *content, size_t bytes);
 bool ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_handler *handle,

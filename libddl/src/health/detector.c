@@ -34,7 +34,7 @@ typedef struct message_source {
     int from;
 } message_source;
 
-/* Whether a reason has come from another member. */
+/* True if another member reported this reason. */
 static bool is_told(const char *text, size_t length)
 {
     return memmem(text, length, "(told by ", 9);
@@ -54,7 +54,7 @@ static void receive_dead(ddl__health *h, int from, const unsigned char *content,
         ddl__health_end(h, (ddl_status)status, "%.*s (told by %s)", length, text, h->names[from]);
 }
 
-/* A handler only changes what the lock guards, since the connection is still being read. */
+/* Handle a message. Only change data that the lock guards: the connection is still being read. */
 static void receive_message(void *context, ddl__control_msg message, const unsigned char *content,
                             size_t bytes)
 {
@@ -97,10 +97,10 @@ void ddl__member_poll(ddl__health *h, int rank)
     if (member->conn.fd < 0 || member->conn.state == DDL__CONTROL_CONN_OPEN)
         return;
     ddl__peer *peer = member->peer;
-    if (peer->state == DDL__LEFT) /* it has closed its links, or cannot any more */
+    if (peer->state == DDL__LEFT) /* it has closed its links, or can no longer do so */
         ddl__engine_peer_gone(h->engine, rank);
     bool confirmed = peer->confirmed || peer->confirmed_at;
-    if (peer->is_new && !confirmed) /* it has given up dialing before it had the answer */
+    if (peer->is_new && !confirmed) /* the peer gave up dialing before it received the answer */
         peer->silent_ns = 0;
     else if (member->conn.state == DDL__CONTROL_CONN_ENDED)
         ddl__member_ended(h->membership, rank, member->conn.local, member->conn.error, ddl__now());
@@ -110,8 +110,9 @@ void ddl__member_poll(ddl__health *h, int rank)
     peer->connected = false;
 }
 
-/* The comm is dead because this rank's link with a member has failed. That is evidence where they
- * have no control connection: otherwise the survivors would try this pair again. */
+/* Report the members whose links with this rank have failed, after the comm's death. That is
+ * evidence for pairs without a control connection. Without it, the survivors would try this pair
+ * again. */
 static void accuse_unreachable(ddl__health *h)
 {
     for (int i = 0; h->membership->n_late && i < h->size; i++) {
@@ -143,7 +144,7 @@ void ddl__detector_wake(ddl__detector *detector)
     (void)n; /* a full counter wakes the thread, too */
 }
 
-/* If the launcher has seen the member's process end, that is evidence. */
+/* Use the launcher's report that the member's process has ended as evidence, if there is one. */
 static void check_witness(ddl__health *h, int rank)
 {
     uint32_t attempt;
@@ -152,7 +153,7 @@ static void check_witness(ddl__health *h, int rank)
         ddl__member_launcher_confirm(h->membership, rank, attempt, ddl__now());
 }
 
-/* Handle the ends of processes that the launcher has seen. */
+/* Handle the launcher's reports of ended processes. */
 static void poll_witness(ddl__detector *detector)
 {
     ddl__digest ended;
@@ -182,7 +183,8 @@ static void handle_event(ddl__detector *detector, uint64_t id)
         }
 }
 
-/* A heartbeat that is nearly due is sent now, so that the heartbeats of several comms coincide. */
+/* Do the timed work of a comm. A heartbeat that is nearly due is sent now, so that the heartbeats
+ * of several comms coincide. */
 static void health_check(ddl__health *h, int64_t now)
 {
     ddl__late_adopt(h);

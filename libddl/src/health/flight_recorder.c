@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the flight record of a dead comm to the folder $DDL_TRACE_DIR. A separate thread writes
- * it, since the folder may be slow: a process whose detector waits for it would look dead to the
- * members of all its comms. The data that the thread reads does not change, except the record,
+ * it, because the folder may be slow. If the detector waited for it, the members of all comms would
+ * declare this process dead. The data that the thread reads does not change, except the record,
  * which any thread may read. The health outlives the thread. */
 #include <errno.h>
 #include <stdio.h>

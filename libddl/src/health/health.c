@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes the control connections of a comm. As in wireup.c, every rank dials all lower
- * ranks and accepts the higher ones. Most are dialed together with the links; the others, when this
- * rank's ddl__wireup_run is complete. The answers are received when all ranks have completed
- * theirs. Until then the connection is parked at the peer's endpoint, and the peer's
- * ddl__wireup_run leaves it there. Members that share memory have got theirs with the link. */
+ * ranks and accepts the higher ones. Most connections are dialed together with the links. The rest
+ * are dialed when this rank's ddl__wireup_run is complete. The answers arrive when all ranks have
+ * completed theirs. Until then the connection is parked at the peer's endpoint, and the peer's
+ * ddl__wireup_run leaves it there. Members that share memory get theirs with the link. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -26,8 +26,8 @@ static int64_t limit_within(const ddl__health *h, int64_t ns)
     return limit < h->config.deadline ? limit : h->config.deadline;
 }
 
-/* Fail if the comm has failed, or if waiting is in vain. A member that has left or whose process
- * has ended does not fail the creation, since it was here: it is marked so, and is handled once the
+/* Fail if the comm has failed, or if waiting is in vain. A member that has left, or whose process
+ * has ended, does not fail the creation, because it had joined. It is marked, and handled once the
  * comm is monitored. */
 static ddl_status check_members(ddl__health *h)
 {
@@ -57,21 +57,21 @@ static ddl_status check(void *health)
     return check_members(health);
 }
 
-/* The limit of one step of a dial, and the check of all that waits; join_lower repeats the check.
- */
+/* The deadline of one step of a dial, and the check to call while waiting. join_lower repeats the
+ * check. */
 static ddl__until step_until(ddl__health *h)
 {
     return (ddl__until){limit_within(h, DDL__ADDRESS_LIMIT), check, h, NULL};
 }
 
-/* This is the member's control connection. */
+/* Set the member's control connection. */
 static void control_open(ddl__health *h, int rank, int fd, ddl__seal *seal)
 {
     ddl__control_conn_open(&h->members[rank].conn, fd, seal);
     h->members[rank].peer->connected = true;
 }
 
-/* As ddl__dial, but wait for room if the backlog of a unix listener is full. */
+/* Call ddl__dial, but wait for room if the backlog of a unix listener is full. */
 static int dial_address(ddl__health *h, const struct sockaddr *to, socklen_t length)
 {
     bool local = to->sa_family == AF_UNIX;
@@ -220,14 +220,14 @@ static ddl_status accept_higher(ddl__health *h)
     return DDL_OK;
 }
 
-/* A member whose last messages are read. */
+/* A member whose last messages are being read. */
 typedef struct last_sender {
     ddl__health *health;
     int rank;
 } last_sender;
 
-/* Of the messages that arrive while this rank leaves, only the last operations are used; if the
- * comm has ended at the member, they are not compared. */
+/* Handle a message that arrives while this rank leaves. Only the member's last operation is used.
+ * It is not compared if the comm has ended at the member. */
 static void receive_last_position(void *context, ddl__control_msg message,
                                   const unsigned char *content, size_t bytes)
 {
@@ -239,9 +239,9 @@ static void receive_last_position(void *context, ddl__control_msg message,
     memcpy(&member->position, content, sizeof member->position); /* a heartbeat begins with it */
 }
 
-/* Send the last message: a control connection is never closed without one. The send buffer is
- * enlarged, since a member that was stopped may have left no room. Sending comes before receiving,
- * so that of two ranks that leave at the same time at least one receives the other's message. */
+/* Send the last message; a control connection is never closed without one. Enlarge the send buffer,
+ * because a stopped member may have left no room. Send before receiving: if two ranks leave at the
+ * same time, at least one then receives the other's message. */
 static void send_last(ddl__control_conn *conn, ddl__control_msg message, const void *content,
                       size_t bytes, ddl__control_msg_handler *handle, void *context)
 {
@@ -270,7 +270,8 @@ void ddl__health_destroy(ddl__health *h)
     free(h);
 }
 
-/* All memory that a failure may need: without it, the survivors would wait for this rank. */
+/* Allocate all memory that handling a failure may need. If that ran out of memory later, the
+ * survivors would wait for this rank. */
 static bool health_allocate(ddl__health *h)
 {
     size_t size = (size_t)h->size;
@@ -391,7 +392,7 @@ void ddl__health_created(ddl__health *h)
         ddl__late_accept(h);
 }
 
-/* Learn of others that have left, to tell it before this rank leaves. */
+/* Read which members have left, so that this rank can report it before it leaves. */
 static void poll_all(ddl__health *h)
 {
     pthread_mutex_lock(&h->detector->lock);

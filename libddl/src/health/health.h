@@ -13,7 +13,7 @@
 /* The health of one comm's members. */
 typedef struct ddl__health ddl__health;
 
-/* The detector's intervals, in nanoseconds; DDL__NEVER: never. */
+/* The detector's intervals in nanoseconds; DDL__NEVER disables one. */
 typedef struct ddl__limits {
     int64_t heartbeat, suspect, dead, stall;
 } ddl__limits;
@@ -25,44 +25,43 @@ typedef struct ddl__health_config {
     ddl__digest comm;
     const ddl__address *addresses; /* by rank; addresses and names outlive the health */
     char *const *names;
-    ddl__first_use *first_use; /* is told of members that are gone; outlives the health; or NULL */
-    ddl__control_dial *controls; /* by rank: the control connections that the wireup has begun */
+    ddl__first_use *first_use;   /* notified of lost members; outlives the health; or NULL */
+    ddl__control_dial *controls; /* by rank: the control connections that the wireup has started */
     int rank, size;
-    uint32_t kinds; /* of links that the comm uses (ddl_link_kind bits) */
+    uint32_t kinds; /* kinds of links that the comm uses (ddl_link_kind bits) */
     ddl__limits limits;
     const char *witness;     /* the launcher's socket, or NULL */
     const char *trace_dir;   /* the folder for the flight record of a dead comm; copied; or NULL */
-    int64_t deadline;        /* of the creation */
-    const ddl__until *until; /* the same; used until ddl__health_open has returned */
+    int64_t deadline;        /* the creation's deadline */
+    const ddl__until *until; /* with the same deadline; used until ddl__health_open returns */
 } ddl__health_config;
 
-/* Dial the members with lower ranks whose control connections were not begun, without waiting for
- * their answers. Part of the creation of a comm, after ddl__wireup_run. Takes over config.controls,
- * also on failure. The caller closes the health, also after a failed open. */
+/* Dial the lower ranks whose control connections were not started, without waiting for their
+ * answers. Part of a comm's creation, after ddl__wireup_run. Takes over config.controls, even on
+ * failure. The caller closes the health, even after a failed open. */
 ddl_status ddl__health_connect(const ddl__health_config *config, ddl__health **health);
 
-/* The comm is not created: tell the members with which a control connection is open why, and close
- * it. Takes over the controls, which may be NULL. */
+/* Send the reason why the comm is not created over the open control connections, and close them.
+ * Takes over the controls, which may be NULL. */
 void ddl__health_refuse(ddl__control_dial *controls, int size, ddl_status status, const char *why);
 
 /* Complete the control connections to all members, and monitor the members from now on. */
 ddl_status ddl__health_open(ddl__health *health);
 
-/* All members have created the comm. `health` may be NULL. */
+/* Record that all members have created the comm. `health` may be NULL. */
 void ddl__health_created(ddl__health *health);
 
-/* Send a leave message. When this returns, the detector no longer touches the engine. The
- * connections to members of this host stay open: their end is evidence that the links over shared
- * memory have been closed, or never will be. `difference` describes a known difference between the
- * members' operations that was not reported to a caller yet, else it is "". `health` may be NULL.
- */
+/* Send a leave message. When this returns, the detector no longer uses the engine. The connections
+ * to members on this host stay open: their end shows that the links over shared memory have been
+ * closed, or never will be. `difference` describes a difference between the members' operations
+ * that was not reported to a caller yet, or is "". `health` may be NULL. */
 void ddl__health_close(ddl__health *health, char difference[DDL__MESSAGE_MAX]);
 
-/* Close the connections that are left, when the links are closed, and free. */
+/* Close the remaining connections, and free the health. Call this after closing the links. */
 void ddl__health_destroy(ddl__health *health);
 
-/* The comm is about to be closed because its members go on in another comm. Closing it then sends
- * EXPEL instead of a leave message, so that other members do not take this rank for gone. */
+/* Record that the comm is closed because its members continue in another comm. Closing then sends
+ * EXPEL instead of a leave message, so that other members do not treat this rank as having left. */
 void ddl__health_abandon(ddl__health *health);
 
 /* Add the detector's part of a report: the members, and the ranks that this rank waits for. */
@@ -75,7 +74,7 @@ ddl_status ddl__health_check(ddl__health *health, const int *ranks, int n);
 /* Expel a member for the program's reason, which may be NULL. */
 ddl_status ddl__health_expel(ddl__health *health, int rank, const char *reason);
 
-/* The id of its comm. */
+/* The id of the comm. */
 ddl__digest ddl__health_comm(const ddl__health *health);
 
 /* Write the ranks that are known to be dead, ascending, at most `capacity`. Returns their number.

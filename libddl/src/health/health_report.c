@@ -39,7 +39,7 @@ static void add_member(const ddl__health *h, int rank, const ddl__position *posi
     ddl__text_add(to, "}");
 }
 
-/* True if this rank shrinks the comm, and waits for that one to do so. */
+/* True if this rank shrinks the comm, and waits for that rank to join. */
 static bool is_late_to_shrink(const ddl__health *h, int rank)
 {
     const ddl__member *member = &h->members[rank];
@@ -51,7 +51,7 @@ void ddl__health_report(ddl__health *h, ddl__text *to)
 {
     pthread_mutex_lock(&h->detector->lock);
     ddl__position own = ddl__health_position(h, ddl__now());
-    ddl__waiting oldest; /* by name */
+    ddl__waiting oldest; /* the oldest waiting operation with a name */
     char last[DDL_NAME_MAX];
     bool named = h->rank == 0 && ddl__engine_waiting(h->engine, &oldest, 1);
     ddl__text_add(to, "\"missing\": [");

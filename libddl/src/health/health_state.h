@@ -9,23 +9,23 @@
  *
  * Design notes.
  *
- * The detector has one thread for each endpoint. It is not the thread that drives operations, since
- * a step of a large operation may take longer than a heartbeat. Once per heartbeat it wakes, sends
- * a message to each member (in a large comm to some) and reads what has arrived. In between only
- * the end of a connection wakes it, so the arrival of a heartbeat wakes no thread. When a comm is
- * dead or is being shrunk, its messages are read as they arrive.
+ * The detector has one thread for each endpoint. It is not the thread that drives operations,
+ * because a step of a large operation may take longer than a heartbeat. Once per heartbeat it
+ * wakes, sends a message to each member (in a large comm to some) and reads the messages that have
+ * arrived. In between, only the end of a connection wakes it, so the arrival of a heartbeat wakes
+ * no thread. When a comm is dead or is being shrunk, its messages are read as they arrive.
  *
- * `lock` guards everything here. Functions of an engine may be called under it: the engine's locks
- * come after it, and the engine never calls the detector. ddl__health_end only notes that a comm is
- * to end, so it may be called anywhere, for example while a connection is read.
- * ddl__health_settle then ends the comm. It releases the lock meanwhile, since ending a comm
+ * `lock` guards everything here. An engine's functions may be called under it: the engine's locks
+ * come after it, and the engine never calls the detector. ddl__health_end only records that a comm
+ * must end, so it may be called anywhere, for example while a connection is read.
+ * ddl__health_settle then ends the comm. It releases the lock meanwhile, because ending a comm
  * handles the data that was sent before; `n_ending` keeps the health from being removed. Events
  * carry serial numbers, not pointers.
  *
- * Silence counts only while this thread itself runs: a process that was stopped for a minute does
- * not take that for the silence of the others.
+ * Silence counts only while this thread runs: a process that was stopped for a minute does not
+ * treat that time as the silence of the other members.
  *
- * A process that ends without a leave message may have completed its part: the data that it sent
+ * A process that ends without a leave message may have completed its part, and data that it sent
  * still arrives. So its end fails the comm at once only if the data path waits for it (the engine
  * does that). Otherwise pending operations continue until they make no progress for GRACE. When
  * they are complete, or when none was pending, the comm ends GRACE after the process.
@@ -40,14 +40,14 @@
 #include "health/control_conn.h"
 #include "health/health.h"
 
-/* How an operation has ended; 0: it has not. */
+/* The way in which an operation has ended; 0: it has not ended. */
 enum { DDL__ENDED_OK = 1, DDL__ENDED_FAILED };
 
 /* A rank's last operation, which every heartbeat carries. */
 typedef struct ddl__position {
     ddl__signature last; /* the last operation by order that it has started; zero: none */
     uint32_t ended;      /* DDL__ENDED_...; 0: that operation has not ended */
-    uint32_t waiting_ms; /* else: for how long it has been waiting */
+    uint32_t waiting_ms; /* if not ended: for how long it has been waiting */
 } ddl__position;
 
 /* The state of one of a rank's operations by order. */
@@ -63,7 +63,7 @@ typedef struct ddl__answer {
     ddl__signature signature; /* if PENDING or ENDED */
 } ddl__answer;
 
-/* This rank's waiting operation, and what was done about it. */
+/* This rank's waiting operation, and the state of the inquiry about it. */
 typedef struct ddl__stall {
     uint64_t number;  /* the number of its record + 1; 0: none */
     int64_t asked_at; /* when the members were asked; 0: not yet */
@@ -75,14 +75,14 @@ typedef struct ddl__stall {
 enum { DDL__CAUSE = 288, DDL__NAME_STATE = 1000 };
 
 typedef struct ddl__member {
-    ddl__peer *peer; /* what the state machine knows of it */
+    ddl__peer *peer; /* its state in the state machine */
     ddl__control_conn conn;
     bool heard_since_beat; /* a message has arrived since our last heartbeat */
     bool ever_heard;       /* a message has ever arrived: the member monitors us by now */
     bool suspect;
-    char *cause; /* why it is not alive; of DDL__CAUSE bytes, which are touched only then */
+    char *cause; /* DDL__CAUSE bytes: why it is not alive; not written before */
     ddl__position position;
-    int64_t position_at; /* when that was its position */
+    int64_t position_at; /* the time of that position */
     ddl__answer answer;
 } ddl__member;
 
@@ -97,7 +97,7 @@ static inline size_t ddl__notice_bytes(const ddl__notice *notice)
     return offsetof(ddl__notice, text) + strlen(notice->text);
 }
 
-/* Why a comm is to end; status DDL_OK: it is not to end. */
+/* The reason why a comm must end; status DDL_OK: it continues. */
 typedef struct ddl__end {
     ddl_status status;
     char text[DDL__MESSAGE_MAX];
@@ -114,19 +114,19 @@ struct ddl__health {
     char *const *names;
     ddl__limits limits;
     ddl__member *members; /* by rank; our own has no connection */
-    char *causes;         /* of the members */
+    char *causes;         /* the memory for the members' causes */
     ddl__membership *membership;
     int *survivors;           /* room for the ranks of a verdict */
     ddl__control_dial *dials; /* by rank, while the comm is created */
     bool monitored;           /* the detector's thread monitors the comm */
 
     int64_t last_beat, next_beat;
-    unsigned beats;         /* counts them */
-    int neighbour_beats;    /* the same between neighbours of a sparse comm */
-    int64_t position_limit; /* that an operation counts of which others have told */
+    unsigned beats;         /* number of beats so far */
+    int neighbour_beats;    /* beats between two heartbeats to a neighbour in a sparse comm */
+    int64_t position_limit; /* for how long a position that others reported is valid */
     int arrivals;           /* in a large comm: an epoll set of all connections; else -1 */
     bool eager;             /* messages are read as they arrive */
-    ddl__end end;           /* noted by ddl__health_end, to be settled */
+    ddl__end end;           /* recorded by ddl__health_end, for ddl__health_settle */
     unsigned n_ending;      /* threads that are ending the comm, without the lock */
     bool abandoned;         /* see ddl__health_abandon */
     bool shrinking;
@@ -134,14 +134,15 @@ struct ddl__health {
     /* The first member whose process ended without a leave message. */
     int grace_rank; /* -1: none */
     int64_t died_at, moved_at, grace_poll_at;
-    uint64_t grace_begun, grace_finished, grace_moves; /* at its end; at the last check */
+    /* The number of operations started before its end; values at the last check. */
+    uint64_t grace_begun, grace_finished, grace_moves;
 
     ddl__stall stall;
     int64_t warned_of; /* the submission time of the last named operation that was warned about */
-    int64_t asked_of;  /* likewise of the one about which rank 0 was last asked, and ... */
-    char name_state[DDL__NAME_STATE]; /* ... its answer; "": none yet */
+    int64_t asked_of;  /* the submission time of the last one that rank 0 was asked about */
+    char name_state[DDL__NAME_STATE]; /* rank 0's answer; "": none yet */
 
-    pthread_t writer; /* of the flight record */
+    pthread_t writer; /* writes the flight record */
     bool writing;
 
     struct ddl__late *late; /* see late_control.c; NULL: there are no late members */
@@ -151,7 +152,7 @@ typedef struct ddl__detector {
     pthread_t thread;
     bool started, stop;
     int epoll, wake;
-    int64_t wakes_at; /* when the thread wakes without an event */
+    int64_t wakes_at; /* the time when the thread wakes without an event */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a message or a death, which a shrinking thread may wait for */
     pthread_cond_t died;    /* a death, or the end of a comm, for the threads of late_control.c */
@@ -174,20 +175,20 @@ static inline void ddl__health_broadcast(ddl__health *health, ddl__control_msg m
 /* Wake the thread. */
 void ddl__detector_wake(ddl__detector *detector);
 
-/* An event's number is its comm's serial, and the rank in this many lowest bits. */
+/* An event's number is the comm's serial, with the rank in this many lowest bits. */
 enum { DDL__RANK_BITS = 16 };
 
-/* The detector of the endpoint with this id; created for the endpoint's first comm. `witness` is
- * the name of the launcher's socket, or NULL. For ddl__endpoint_attach. */
+/* Create the detector of the endpoint with this id, for the endpoint's first comm. `witness` is the
+ * name of the launcher's socket, or NULL. For ddl__endpoint_attach. */
 void *ddl__detector_create(const ddl__digest *endpoint, const void *witness);
 void ddl__detector_destroy(void *detector);
 
-/* Monitor the comm from now on. */
+/* Start or stop monitoring the comm. */
 void ddl__detector_add(ddl__detector *detector, ddl__health *health);
 void ddl__detector_remove(ddl__health *health);
 
-/* Under the lock: if the comm is dead, send DEAD to all members, once. A rank that was told itself
- * tells only those that are near: whoever told it tells all, and if it dies, all know that. */
+/* Under the lock: if the comm is dead, send DEAD to all members, once. A rank that received DEAD
+ * forwards it only to near members: the sender reports to all, and if it dies, all detect that. */
 void ddl__health_announce(ddl__health *health);
 
 /* Under the lock: receive a member's messages, and handle the end of its connection. */
@@ -198,13 +199,14 @@ void ddl__member_register(ddl__health *health, int rank, int operation);
 
 /* ---- heartbeats.c; all under the lock ---- */
 
-/* Begin, before the program continues: members monitor a rank from its first message on. */
+/* Send the first heartbeats, before the program continues: members monitor a rank from its first
+ * message on. */
 void ddl__heartbeats_start(ddl__health *health, int64_t now);
 
-/* Read what has arrived, check who is silent, and send the heartbeats that are due. */
+/* Read the messages that have arrived, check for silent members, and send the heartbeats due. */
 void ddl__heartbeats_send(ddl__health *health, int64_t now);
 
-/* A control connection was opened late: read it with the others from now on. */
+/* Read a control connection that was opened late together with the others from now on. */
 void ddl__heartbeats_add(ddl__health *health, int rank);
 
 /* Read messages as they arrive, from now on. */
@@ -215,14 +217,14 @@ ddl__position ddl__health_position(const ddl__health *health, int64_t now);
 
 /* ---- comm_end.c; all under the lock ---- */
 
-/* Note that the comm is to end; the first reason counts. */
+/* Record that the comm must end; the first reason counts. */
 void ddl__health_end(ddl__health *health, ddl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* End the comm if that was noted. Releases the lock meanwhile. */
+/* End the comm if ddl__health_end was called. Releases the lock meanwhile. */
 void ddl__health_settle(ddl__health *health);
 
-/* The member's process ended without a leave message: watch the pending operations. */
+/* Watch the pending operations after a member's process ended without a leave message. */
 void ddl__grace_start(ddl__health *health, int rank);
 void ddl__grace_check(ddl__health *health, int64_t now);
 
@@ -230,31 +232,31 @@ void ddl__grace_check(ddl__health *health, int64_t now);
 
 extern const ddl__member_ports ddl__health_ports;
 
-/* Pass a message on to the state machine. */
+/* Pass a message to the state machine. */
 void ddl__ports_receive(ddl__health *health, int from, ddl__control_msg kind,
                         const unsigned char *content, size_t bytes);
 
-/* Why the comm is dead. */
+/* The reason why the comm is dead. */
 ddl__notice ddl__health_notice(const ddl__health *health);
 
 /* ---- last_operations.c; all under the lock ---- */
 
-/* With every heartbeat: check an operation that waits. */
+/* Check an operation that waits. Called with every heartbeat. */
 void ddl__operations_check(ddl__health *health, int64_t now);
 
-/* Compare the last operation that each member has sent with our own of the same sequence. True if
- * one differs and the comm is not dead: `text` describes both calls. */
+/* Compare the last operation that each member has reported with our operation of the same sequence.
+ * True if one differs and the comm is not dead; `text` then describes both calls. */
 bool ddl__operations_compare_last(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
-/* Explain an operation that has run past its limit: a ddl__explain_fn, not under the lock. */
+/* Explain an operation that has exceeded its limit: a ddl__explain_fn, not under the lock. */
 void ddl__operations_explain(void *health, const ddl__signature *operation, const char *name,
                              char *text, size_t size);
 
-/* This rank leaves: compare the numbers of operations with those of members that have left, and of
- * members that have completed more. True if they differ; `text` describes the surplus operation. */
+/* When this rank leaves: compare its number of operations with the numbers of members that have
+ * left, or that have completed more. True if they differ; `text` describes the extra operation. */
 bool ddl__operations_compare_numbers(ddl__health *health, char text[DDL__MESSAGE_MAX]);
 
-/* A member has sent ASK, or ANSWER. */
+/* Handle a member's ASK or ANSWER message. */
 void ddl__operations_receive_ask(ddl__health *health, int from, const unsigned char *content,
                                  size_t bytes);
 void ddl__operations_receive_answer(ddl__health *health, int from, const unsigned char *content,
@@ -269,15 +271,15 @@ int ddl__list_ranks(char *text, size_t size, int n, bool (*is)(const void *conte
 
 /* ---- named_waits.c; all under the lock ---- */
 
-/* With every heartbeat: check the named operations that wait. Warns once about the oldest one; the
- * others mostly wait for the same ranks. */
+/* Check the named operations that wait. Called with every heartbeat. Warns once about the oldest
+ * one; the others usually wait for the same ranks. */
 void ddl__names_check(ddl__health *health, int64_t now);
 
-/* Describe who has not called the oldest named operation that waits, ": rank 1 not there yet; ...";
- * "" if rank 0 has not answered yet. */
+/* Describe the ranks that have not called the oldest waiting operation with a name, like
+ * ": rank 1 not there yet; ...". Leaves `text` unchanged if rank 0 has not answered yet. */
 void ddl__names_explain(const ddl__health *health, const char *name, char *text, size_t size);
 
-/* A member has sent ASK_NAME to rank 0, or rank 0 has sent ANSWER_NAME. */
+/* Handle a member's ASK_NAME message to rank 0, or rank 0's ANSWER_NAME. */
 void ddl__names_receive_ask(ddl__health *health, int from, const unsigned char *content,
                             size_t bytes);
 void ddl__names_receive_answer(ddl__health *health, int from, const unsigned char *content,
@@ -285,39 +287,39 @@ void ddl__names_receive_answer(ddl__health *health, int from, const unsigned cha
 
 /* ---- positions.c; all under the lock ---- */
 
-/* A heartbeat: this rank's position, and in a sparse comm the members that are furthest behind. */
+/* A heartbeat: this rank's position, and in a sparse comm the members furthest behind. */
 enum { DDL__BEHIND_MAX = 2 };
 typedef struct ddl__beat {
     ddl__position position;
     struct ddl__behind {
         int32_t rank;
-        uint32_t age_ms; /* of the position */
+        uint32_t age_ms; /* the position's age */
         ddl__position position;
     } behind[DDL__BEHIND_MAX];
 } ddl__beat;
 size_t ddl__beat_make(const ddl__health *health, int64_t now, ddl__beat *beat);
 void ddl__beat_receive(ddl__health *health, int from, const unsigned char *content, size_t bytes);
 
-/* True if the member's position is known as it was a few seconds ago. */
+/* True if the member's position is known, and at most a few seconds old. */
 bool ddl__position_is_known(const ddl__health *health, int rank);
 
 /* ---- late_control.c ---- */
 
-/* Before the comm is monitored. */
+/* Prepare for late control connections, before the comm is monitored. */
 ddl_status ddl__late_create(ddl__health *health);
 
-/* All members have created the comm: accept control connections from late members, from now on.
- * Before, they could be those of an earlier comm with this id. */
+/* Accept late control connections from now on, because all members have created the comm. Before,
+ * they could belong to an earlier comm with this id. */
 void ddl__late_accept(ddl__health *health);
 
-/* The comm is dead: keep a connection to the lowest rank alive, which leads the agreement. Under
- * the lock. */
+/* Under the lock, when the comm is dead: start to keep a connection to the lowest rank that is
+ * alive, which leads the agreement. */
 void ddl__late_start(ddl__health *health);
 
 /* Under the lock: take over the connections that were accepted. */
 void ddl__late_adopt(ddl__health *health);
 
-/* Neither dial nor accept any more. Without the lock. */
+/* Stop dialing and accepting. Without the lock. */
 void ddl__late_destroy(ddl__health *health);
 
 /* ---- flight_recorder.c ---- */
@@ -325,7 +327,7 @@ void ddl__late_destroy(ddl__health *health);
 /* Under the lock, once: start to write the flight record, if there is a folder for it. */
 void ddl__flight_record_start(ddl__health *health);
 
-/* Wait until it is written, before the health is freed. */
+/* Wait until the record is written, before the health is freed. */
 void ddl__flight_record_join(ddl__health *health);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heartbeats: sends them, reads what has arrived, and measures the silence of members. Near members
- * (membership/graph.h) hear from each other at every beat, the others every far_beats. Silence
- * counts from the moment at which the next message is due, so near members find a silent one first
- * and tell all others. This stays so when the comm is dead: every message then wakes a thread, and
- * heartbeats of all pairs would take the processor from the creation of the next comm.
+/* Sends heartbeats, reads the messages that have arrived, and measures the silence of members. Near
+ * members (membership/graph.h) exchange heartbeats at every beat, other members every far_beats.
+ * Silence counts from the time at which the next message is due, so near members detect a silent
+ * member first and report it to all others. This also holds when the comm is dead: every message
+ * then wakes a thread, and heartbeats of all pairs would slow down the creation of the next comm.
  *
- * The connections of a large comm have an epoll set of their own, which is read at every beat: it
- * shows which of them have something to read. Heartbeats still wake no thread. */
+ * The connections of a large comm have a separate epoll set, which is read at every beat. It shows
+ * which connections have data. Heartbeats still wake no thread. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -43,7 +43,7 @@ static int member_beats(const ddl__health *h, int rank)
     return few ? h->neighbour_beats : h->membership->far_beats;
 }
 
-/* How long a member's next message may take without counting as silence. */
+/* The time that a member's next message may take without counting as silence. */
 static int64_t member_interval(const ddl__health *h, int rank)
 {
     return (member_beats(h, rank) - 1) * h->limits.heartbeat;
@@ -70,7 +70,7 @@ static void member_check_silence(ddl__health *h, int rank, int64_t elapsed)
              (double)member->peer->silent_ns * 1e-9);
 }
 
-/* Read what has arrived since the last beat. */
+/* Read the messages that have arrived since the last beat. */
 static void read_arrivals(ddl__health *h)
 {
     struct epoll_event events[EVENTS];
@@ -84,7 +84,8 @@ static void read_arrivals(ddl__health *h)
     }
 }
 
-/* The two of a pair have their turn at the same number of beats after they began. */
+/* True if it is this pair's turn. Both members get the same turns, counted from their first beat.
+ */
 static bool has_turn(const ddl__health *h, int rank)
 {
     unsigned turn = h->beats + (unsigned)h->rank + (unsigned)rank;
@@ -100,7 +101,7 @@ void ddl__heartbeats_send(ddl__health *h, int64_t now)
     elapsed = elapsed < most ? elapsed : most;
     read_arrivals(h);
     ddl__gossip_send_gone(h->membership);
-    ddl__beat own; /* after what was read: no position that is older than what is said above */
+    ddl__beat own; /* made after reading, so that it is not older than the messages sent above */
     size_t bytes = ddl__beat_make(h, now, &own);
     for (int i = 0; i < h->size; i++) {
         ddl__member *member = &h->members[i];
@@ -130,8 +131,8 @@ void ddl__heartbeats_add(ddl__health *h, int rank)
         epoll_ctl(h->arrivals, EPOLL_CTL_ADD, fd, &event);
 }
 
-/* Collect in one set what all connections receive. Without a descriptor for it they are read one by
- * one. */
+/* Create the epoll set of all connections. Without a descriptor for it, they are read one by one.
+ */
 static void watch_arrivals(ddl__health *h)
 {
     h->arrivals = ddl__guard(epoll_create1(EPOLL_CLOEXEC));

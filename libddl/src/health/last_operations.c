@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds out why an operation waits, and whether the members' operations differ.
+/* Finds out why an operation waits, and if the members' operations differ.
  *
  * When an operation has waited for a second, the rank asks all members which operation they have
  * called with the same sequence. The data path compares only the operations of two ranks that send
- * to each other. The answers reveal differences between ranks that exchange nothing, and the ranks
- * that have not started the operation. A rank's own operations are read from the flight recorder,
- * so asking and answering do not disturb the thread that drives them.
+ * to each other. The answers reveal differences between ranks that exchange no data, and the ranks
+ * that have not started the operation. A rank reads its operations from the flight recorder, so
+ * asking and answering do not disturb the thread that drives them.
  *
  * Operations that differ may still end on all ranks. To find such a difference, every heartbeat and
  * every leave message carries the sender's last operation, which is compared with the receiver's
@@ -19,8 +19,8 @@
 #include "engine/calls/describe.h"
 #include "health/health_state.h"
 
-/* After this many rounds without progress, when all others have ended the operation, no data will
- * arrive any more. */
+/* When all other ranks have ended the operation, no more data will arrive after this many rounds
+ * without progress. */
 enum { IDLE_ROUNDS = 5 };
 
 static uint32_t sequence_of(const ddl__signature *signature)
@@ -28,7 +28,7 @@ static uint32_t sequence_of(const ddl__signature *signature)
     return (uint32_t)(signature->words[0] >> 32);
 }
 
-/* Sequences wrap. */
+/* True if a sequence comes before another one. Sequences wrap. */
 static bool sequence_before(uint32_t one, uint32_t other)
 {
     return (int32_t)(one - other) < 0;
@@ -93,7 +93,7 @@ typedef struct question {
     ddl__signature own, chosen;
 } question;
 
-/* The operation that the rank has called with this sequence; NULL: none, or not known. */
+/* The operation that the rank has called with this sequence; NULL if it is none or unknown. */
 static const ddl__signature *operation_called(const question *q, int rank)
 {
     const ddl__answer *answer = &q->health->members[rank].answer;
@@ -111,7 +111,7 @@ static bool has_called_chosen(const void *context, int rank)
     return signature && ddl__signatures_agree(signature, &q->chosen);
 }
 
-/* The first rank whose operation differs from the first n chosen ones; -1: none. */
+/* The first rank whose operation differs from the n chosen ones; -1 if there is none. */
 static int find_different(question *q, const ddl__signature *chosen, int n)
 {
     for (int rank = 0; rank < q->health->size; rank++) {
@@ -159,8 +159,8 @@ static bool find_difference(ddl__health *h, question *q)
     return true;
 }
 
-/* Whether the rank has ended this operation, as far as it is known: others would tell if a late
- * member had not (gossip.c). */
+/* True if the rank has ended this operation, as far as this rank knows. Other members would report
+ * a member without a control connection that has not (positions.c). */
 static bool has_ended(const question *q, int rank)
 {
     const ddl__member *member = &q->health->members[rank];
@@ -171,8 +171,8 @@ static bool has_ended(const question *q, int rank)
            (at == own && member->position.ended);
 }
 
-/* End the comm if all other ranks have ended the operation and no data arrives: two ranks disagree
- * about the data between them. */
+/* End the comm if all other ranks have ended the operation and no data arrives: then two ranks
+ * disagree about the data between them. */
 static void find_nothing_coming(ddl__health *h, const question *q)
 {
     char operation[DDL__CALL_MAX];
@@ -213,7 +213,7 @@ static bool find_leaver(ddl__health *h, const ddl__signature *own)
 
 /* ------------------------------------------------------------------------------ last operations */
 
-/* Find our operation of this sequence, if it is still recorded; `last` is our last one. */
+/* Find our operation of this sequence, if it is still recorded; `last` is our last operation. */
 static bool find_own(const ddl__health *h, const ddl__record *last, uint32_t sequence,
                      ddl__record *own)
 {
@@ -246,8 +246,8 @@ bool ddl__operations_compare_last(ddl__health *h, char text[DDL__MESSAGE_MAX])
     return false;
 }
 
-/* Describe the operation after the last one of two ranks' common ones, which only one has called.
- */
+/* Describe the operation after the last one that both ranks have called, which only one rank has
+ * called. */
 static void describe_surplus(const ddl__health *h, int more, const ddl__signature *called, int less,
                              uint32_t last, char text[DDL__MESSAGE_MAX])
 {
@@ -299,7 +299,7 @@ bool ddl__member_is_late(const ddl__health *h, int rank, const ddl__signature *o
 typedef struct lateness {
     const ddl__health *health;
     const ddl__signature *own;
-    int64_t since; /* when it started */
+    int64_t since; /* the operation's start */
 } lateness;
 
 static bool is_late_rank(const void *context, int rank)
@@ -343,7 +343,7 @@ static void warn_stalled(const ddl__health *h, const ddl__record *record, int64_
              what);
 }
 
-/* The member's position is known as it was after our operation had started. */
+/* True if the member is late, and its known position is newer than the start of our operation. */
 static bool is_missing_since(const void *context, int rank)
 {
     const lateness *l = context;

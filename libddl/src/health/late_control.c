@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * In a sparse comm most pairs have no control connection. When the comm is dead, every rank opens
- * one to the lowest rank that it believes alive, which leads the agreement, whether its program
- * shrinks the comm or not. Always the higher rank of a pair dials, so no two dial each other.
+ * In a sparse comm, most pairs have no control connection. When the comm is dead, every rank opens
+ * one to the lowest rank that it believes alive, which leads the agreement, even if its program
+ * does not shrink the comm. The higher rank of a pair always dials, so no two ranks dial each
+ * other.
  *
- * One thread for each dead comm dials (dial_leaders); it dials the next one when a leader dies,
- * and, a little later, when a leader leaves, since mostly all members leave then. It holds no lock
- * while it dials. At the leader, the endpoint hands over connections under its own lock
- * (take_connection), which only puts them into a list: `lock`, which comes last, guards that. The
- * detector's thread takes them from there (ddl__late_adopt), answers, and owns them from then on.
+ * One thread for each dead comm dials (dial_leaders). It dials the next leader when a leader dies,
+ * and, after a pause, when a leader leaves, because usually all members leave then. It holds no
+ * lock while it dials. At the leader, the endpoint passes connections under its own lock
+ * (take_connection). They are only added to a list, guarded by `lock`, which comes last. The
+ * detector's thread takes them from the list (ddl__late_adopt), answers, and owns them afterwards.
  *
- * A leader that cannot be reached, or does not answer, counts as dead, by this rank's own evidence.
- * The limit is shorter if others have lost it, too, or if its host refuses the connection. With it
- * counts who is on its host and was lost by others: they are behind the same network. A rank that
- * does not connect to its leader in time counts as dead for the leader.
+ * A leader that cannot be reached, or does not answer, is declared dead, by this rank's own
+ * evidence. The limit is shorter if other ranks have lost it, too, or if its host refuses the
+ * connection. Ranks on its host that other ranks have lost are declared dead with it, because they
+ * are behind the same network. A leader declares a rank dead that does not connect in time.
  *
- * If no answer comes from the leader's host, the network may be cut, and every rank beyond the cut
- * would be dialed in turn, for seconds each. So the ranks that would lead next are tried as well
- * meanwhile (connect/reach.h), more and more of them as long as none answers. Those before the
- * first one that answers count as dead like the leader, each after its own time. */
+ * If the leader's host does not answer, the network may be cut. Dialing every rank beyond the cut
+ * in turn would take seconds for each. So the ranks that would lead next are tried at the same time
+ * (connect/reach.h), more and more of them as long as none answers. The ranks before the first one
+ * that answers are declared dead like the leader, each after its own time. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -42,8 +43,8 @@ typedef struct arrival {
     ddl__accepted accepted;
 } arrival;
 
-/* How many of those that would lead next are tried: at first; in each round as many times more. The
- * most: a descriptor each, for each of its networks. */
+/* The number of next leaders (candidates) to try at first, its growth factor in each round, and its
+ * maximum. Each candidate needs a descriptor for each of its networks. */
 enum { CANDIDATES_FIRST = 8, CANDIDATES_MORE = 4, CANDIDATES_MAX = 256 };
 
 typedef struct ddl__late {
@@ -52,20 +53,20 @@ typedef struct ddl__late {
     pthread_mutex_t lock;
     arrival *arrivals; /* guarded by `lock` */
     pthread_t thread;
-    bool accepts, started, stop; /* guarded by the detector's lock */
-    int leader;                  /* that the thread dials, likewise, */
-    int64_t since;               /* since then */
+    bool accepts, started, stop; /* guarded by the detector's lock, like the next two fields */
+    int leader;                  /* the rank that the thread dials */
+    int64_t since;               /* the start of dialing it */
 
-    /* The thread's own. */
-    int64_t silent_since;   /* nothing has answered at the leader's addresses since then */
+    /* Only the thread uses the fields below. */
+    int64_t silent_since;   /* since this time, no address of the leader has answered */
     ddl__reach *candidates; /* the ranks that would lead next, lowest first; or NULL */
     int n_candidates, wanted;
 } ddl__late;
 
 /* ---------------------------------------------------------------------------------- connections */
 
-/* Under the detector's lock: this is the member's control connection from now on. It is told what
- * it may have missed. */
+/* Under the detector's lock: set the member's control connection, and send the member the messages
+ * that it may have missed. */
 static void member_connect(ddl__health *h, int rank, int fd, ddl__seal *seal, ddl__side side)
 {
     ddl__member *member = &h->members[rank];
@@ -85,7 +86,7 @@ static void accepted_drop(ddl__accepted *accepted)
     ddl__session_end(&accepted->session);
 }
 
-/* For ddl__endpoint_divert: under the endpoint's lock. */
+/* Add a connection to the list. For ddl__endpoint_divert: called under the endpoint's lock. */
 static void take_connection(void *context, const ddl__accepted *accepted)
 {
     ddl__late *late = context;
@@ -129,7 +130,7 @@ static void adopt(ddl__health *h, ddl__accepted *accepted)
     ddl__answer_prove(job, &accepted->session, DDL__AUTH_MEMBER, &answer);
     if (ddl__send_all(accepted->fd, &answer, sizeof answer, ddl__now()) && status == DDL_OK) {
         int from = (int)accepted->hello.from;
-        ddl__control_conn_close(&h->members[from].conn); /* it has given up waiting for this one */
+        ddl__control_conn_close(&h->members[from].conn); /* the member has given up the old one */
         member_connect(h, from, accepted->fd, seal, DDL__DIALED);
         accepted->fd = -1;
     } else {
@@ -155,7 +156,7 @@ void ddl__late_adopt(ddl__health *h)
 
 /* -------------------------------------------------------------------------------------- dialing */
 
-/* Whether to go on dialing. */
+/* True if dialing should continue. */
 static bool dial_goes_on(void *context)
 {
     ddl__late *late = context;
@@ -177,13 +178,13 @@ static bool answers(const void *context, int rank)
     return false;
 }
 
-/* Whether nothing has answered. */
+/* True if no address has answered. */
 static bool is_silent(ddl_status status, const ddl__dial_attempt *d)
 {
     return status == DDL_EUNREACHABLE && d->error == EHOSTUNREACH;
 }
 
-/* What an attempt has led to, unless it has succeeded. */
+/* Classify the result of an attempt that failed. */
 static ddl__dialed classify(ddl_status status, const ddl__dial_attempt *d)
 {
     return status == DDL_ESTATE                                     ? DDL__DIALED_LEFT
@@ -195,7 +196,7 @@ static ddl__dialed classify(ddl_status status, const ddl__dial_attempt *d)
                                                                     : DDL__DIALED_FAILED;
 }
 
-/* Under the lock: what an attempt has led to. */
+/* Under the lock: handle the result of an attempt. */
 static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
 {
     ddl__health *h = late->health;
@@ -204,7 +205,8 @@ static void settle(ddl__late *late, ddl_status status, ddl__dial_attempt *d)
     if (status == DDL_OK && leader->conn.fd < 0 &&
         ddl__session_seal(ddl__endpoint_job(h->config.endpoint), &d->session, d->fd, DDL__DIALER,
                           &seal) == DDL_OK) {
-        /* Also when this rank leaves, or the leader counts as dead meanwhile: it is told so. */
+        /* Connect even if this rank is leaving or has declared the leader dead meanwhile, so that
+         * the leader is notified. */
         member_connect(h, late->leader, d->fd, seal, DDL__DIALER);
         d->fd = -1;
         ddl__leader_connected(h->membership, late->leader);
@@ -224,15 +226,15 @@ static void drop_candidates(ddl__late *late)
     late->n_candidates = 0;
 }
 
-/* Under the lock: the member may be a candidate, which is to be dialed. */
+/* Under the lock: true if the member may lead next and must be dialed. */
 static bool is_candidate(const ddl__late *late, int rank)
 {
     const ddl__member *member = &late->health->members[rank];
     return rank > late->leader && member->peer->state == DDL__ALIVE && member->conn.fd < 0;
 }
 
-/* Under the lock: drop the candidates that are none any more, and those behind one that answers. If
- * none does, find more. */
+/* Under the lock: drop the ranks that are no longer candidates, and all candidates after one that
+ * answers. If none answers, add more. */
 static void update_candidates(ddl__late *late)
 {
     const ddl__health *h = late->health;
@@ -257,14 +259,15 @@ static void update_candidates(ddl__late *late)
             continue;
         if (!is_candidate(late, next) ||
             ddl__may_share_memory(&addresses[h->rank], &addresses[next]))
-            break; /* it leads next, and is reached */
+            break; /* it leads next, and can be reached */
         late->candidates[late->n_candidates++] = (ddl__reach){.rank = next};
     }
     late->wanted *= CANDIDATES_MORE;
     late->wanted = late->wanted < CANDIDATES_MAX ? late->wanted : CANDIDATES_MAX;
 }
 
-/* Under the lock: those that have been silent for too long, up to the first one that has not. */
+/* Under the lock: declare dead the candidates that have been silent for too long, up to the first
+ * one that has not. */
 static void settle_candidates(ddl__late *late)
 {
     ddl__health *h = late->health;
@@ -281,7 +284,8 @@ static void settle_candidates(ddl__late *late)
     }
 }
 
-/* Under the lock: from when on the leader has been silent, if nothing answers it either. */
+/* Under the lock: the time when this rank first tried the leader, if no address of it answers; else
+ * now. */
 static int64_t find_silence(const ddl__late *late)
 {
     for (int i = 0; i < late->n_candidates; i++)
@@ -295,8 +299,8 @@ static void pause_until(ddl__health *h, int64_t at)
     ddl__cond_wait_until(&h->detector->died, &h->detector->lock, at);
 }
 
-/* Under the lock, which is released meanwhile: dial the leader once, and if its host was silent the
- * last time, try the candidates as well. Returns whether it is silent now. */
+/* Dial the leader once. If its host was silent the last time, try the candidates, too. Returns true
+ * if it is silent now. Called under the lock, which is released meanwhile. */
 static bool dial_leader(ddl__late *late, bool was_silent)
 {
     ddl__health *h = late->health;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Named operations that wait until all ranks have called them. Rank 0 matches names, so it knows
- * which ranks have not called one. The other ranks ask it, and log its answer. Questions and
- * answers carry the rank that asks: in a sparse comm they are routed by neighbours. */
+/* Checks named operations that wait until all ranks have called them. Rank 0 matches names, so it
+ * knows which ranks have not called one. Other ranks ask it, and log its answer. Questions and
+ * answers carry the asking rank, because neighbours route them in a sparse comm. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,8 @@
 #include "engine/calls/describe.h"
 #include "health/health_state.h"
 
-/* Rank 0 is asked about an operation so long before its limit: the answer takes two heartbeats. */
+/* The time before an operation's limit at which rank 0 is asked: the answer takes two heartbeats.
+ */
 #define ASK_BEFORE (500 * DDL__MS)
 
 typedef struct question {
@@ -21,8 +22,8 @@ typedef struct question {
     const char *name;
 } question;
 
-/* Send a message about this question of a rank to another one, or to the next on the way there. It
- * is lost, and with it a warning, if a rank on the way is gone. */
+/* Send a message about the question of rank `asking` to rank `to`, or to the next hop. If a rank on
+ * the way has exited, the message is lost, and a warning may be missing. */
 static void route(ddl__health *h, int to, ddl__control_msg message, int asking, const char *text)
 {
     unsigned char content[sizeof(int32_t) + DDL__NAME_STATE];
@@ -36,7 +37,7 @@ static void route(ddl__health *h, int to, ddl__control_msg message, int asking, 
     ddl__control_conn_send(&h->members[next].conn, message, content, sizeof head + bytes);
 }
 
-/* Take apart what was routed; false if it is damaged. */
+/* Parse a routed message; false if it is damaged. */
 static bool routed_read(const ddl__health *h, const unsigned char *content, size_t bytes,
                         int *asking, char *text, size_t size)
 {
@@ -137,7 +138,7 @@ void ddl__names_receive_ask(ddl__health *h, int from, const unsigned char *conte
     if (!routed_read(h, content, bytes, &asking, name, sizeof name))
         return;
     if (h->rank) {
-        if (from > h->rank) /* on its way to rank 0 */
+        if (from > h->rank) /* forward it to rank 0 */
             route(h, 0, DDL__ASK_NAME, asking, name);
         return;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connects the state machine of membership/ to its surroundings: encodes and decodes its messages,
- * puts its causes into words, and does what it asks for. Everything here runs under the detector's
- * lock. */
+/* Connects the state machine of membership/ to the detector: encodes and decodes its messages,
+ * describes its causes, and performs its actions. Everything here runs under the detector's lock.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ typedef struct expulsion {
 /* The content of DDL__CONFIRM. */
 typedef struct confirmation {
     int32_t rank;
-    uint32_t attempt; /* the last one whose comm the rank has created */
+    uint32_t attempt; /* the last attempt whose comm the rank has created */
 } confirmation;
 
 /* The content of DDL__LOST. */
@@ -46,8 +46,7 @@ typedef struct loss {
 /* One member of DDL__GONE. */
 typedef struct departure {
     int32_t rank;
-    uint32_t
-        joined; /* the last attempt of an agreement that it has joined: it may have continued */
+    uint32_t joined; /* the last attempt of an agreement that it joined, by which it may continue */
     ddl__position position;
 } departure;
 
@@ -72,7 +71,6 @@ static void send_expulsion(ddl__health *h, int to, const ddl__member_msg *messag
                            offsetof(expulsion, reason) + strlen(e.reason));
 }
 
-/* The comm is dead: what to say of it. */
 ddl__notice ddl__health_notice(const ddl__health *h)
 {
     ddl__snapshot snapshot = ddl__engine_snapshot(h->engine);
@@ -332,7 +330,7 @@ static void end_comm(void *context, const ddl__comm_end *end)
     case DDL__END_GIVEN_UP:
         ddl__health_end(h, DDL_EPEER, "%s was expelled by %s: %s", self, name, end->text);
         break;
-    case DDL__END_LOST: /* silent for no time: DEAD, which says why, is on its way */
+    case DDL__END_LOST: /* no silence: a DEAD message with the reason will follow */
         if (end->state == DDL__SILENT && !end->silent_ms)
             ddl__health_end(h, DDL_EPEER, "%s cannot be reached by %s", self, name);
         else if (end->state == DDL__SILENT)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The members' last operations, which every heartbeat carries. In a sparse comm it also carries the
- * two members that are furthest behind the sender, so that a rank that waits can name them. What is
- * said of a member ages, and counts for a few seconds: its neighbours say it again as long as it is
- * so. Everything here runs under the detector's lock. */
+/* The members' last operations, which every heartbeat carries. In a sparse comm, a heartbeat also
+ * carries the two members that are furthest behind the sender, so that a waiting rank can name
+ * them. A reported position expires after a few seconds. The member's neighbours repeat it as long
+ * as it is valid. Everything here runs under the detector's lock. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -10,7 +10,8 @@
 #include "health/health_state.h"
 #include "membership/graph.h"
 
-/* Whether the one is behind the other; ended is further than not ended. Sequences wrap. */
+/* True if one position is behind the other. An ended operation is further than a pending one.
+ * Sequences wrap. */
 static bool is_behind(const ddl__position *one, const ddl__position *other)
 {
     uint32_t a = (uint32_t)(one->last.words[0] >> 32), b = (uint32_t)(other->last.words[0] >> 32);
@@ -43,7 +44,7 @@ size_t ddl__beat_make(const ddl__health *h, int64_t now, ddl__beat *beat)
     for (int i = 0; i < n; i++) {
         const ddl__member *member = &h->members[furthest[i]];
         beat->behind[i].rank = furthest[i];
-        /* A neighbour that is silent is where it was. */
+        /* A silent neighbour has not moved, so its position does not age. */
         int64_t age = member->conn.fd < 0 ? now - member->position_at : 0;
         beat->behind[i].age_ms = (uint32_t)(age / DDL__MS);
         beat->behind[i].position = member->position;
@@ -68,7 +69,8 @@ void ddl__beat_receive(ddl__health *h, int from, const unsigned char *content, s
         if (said->rank < 0 || said->rank >= h->size || said->rank == h->rank)
             continue;
         ddl__member *member = &h->members[said->rank];
-        /* Ages leave out how long a message waits, so an older position may seem newer. */
+        /* Ages do not include the time that a message waits, so an older position may seem newer.
+         */
         if (member->peer->state != DDL__ALIVE || member->conn.fd >= 0 ||
             at <= member->position_at || is_behind(&said->position, &member->position))
             continue;

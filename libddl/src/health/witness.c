@@ -38,11 +38,11 @@ typedef struct end {
 } end;
 
 struct ddl__witness {
-    int fd; /* -1: the launcher has ended */
+    int fd; /* -1: the launcher has exited */
     ddl__digest endpoint;
     record in;
-    size_t have;                 /* bytes of `in` */
-    end ended[REMEMBERED], next; /* the last ends; what is known of the next one */
+    size_t have;                 /* number of bytes in `in` */
+    end ended[REMEMBERED], next; /* the last ended processes; the next one, as far as received */
     unsigned n_ended;
 };
 
@@ -115,7 +115,7 @@ bool ddl__witness_next(ddl__witness *w, ddl__digest *ended)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return false;
-        if (n <= 0) { /* the launcher has ended */
+        if (n <= 0) { /* the launcher has exited */
             ddl__close_guarded(w->fd);
             w->fd = -1;
             return false;

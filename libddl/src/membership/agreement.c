@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * Every rank that shrinks the comm sends JOIN to all others. It names its leader, which is the
- * lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader decides
- * once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If one
- * rank accuses another, and the leader has not found that one dead within DDL__EVIDENCE_LIMIT, the
- * higher of the two is left out. A rank that follows another leader is left out, too. Two leaders
- * cannot both be followed by all ranks that they believe alive.
+ * Every rank that shrinks the comm sends JOIN to all others. JOIN names the rank's leader, which is
+ * the lowest rank that it believes alive, and accuses the ranks that it believes dead. A leader
+ * decides once all ranks that it believes alive follow it: its VERDICT is the list of survivors. If
+ * one rank accuses another, and the leader has not found the accused rank dead within
+ * DDL__EVIDENCE_LIMIT, the higher of the two is left out. A rank that follows another leader is
+ * left out, too. Two leaders cannot both be followed by all ranks that they believe alive.
  *
  * Then the ranks of the list create their comm. If one dies meanwhile, the creation is in vain
- * (ddl__agreement_lost), and there is another attempt. Attempts are numbered, and a rank that
+ * (ddl__agreement_lost), and another attempt follows. Attempts are numbered, and a rank that
  * receives a higher number joins that attempt. A rank that has created its comm sends DONE. When
  * all have sent DONE, it sends DONE (committed) and returns the comm. So when one rank returns the
- * comm of an attempt, all others of the list have created it, too, and learn that it counts. If a
- * member is dead again by then, that is the next failure.
+ * comm of an attempt, all others of the list have created it, too, and are notified that it counts.
+ * If a member has died by then, that is the next failure.
  *
  * The survivors must be a majority of the ranks that may be alive, or half of them including the
  * lowest. So if a network is cut in two, at most one side continues. A rank whose process is known
- * to have ended does not count (members.c lists the evidence); if that could decide the vote, the
- * leader waits for a witness. The comm of an attempt that is given up is closed with EXPEL, not
- * with LEAVE: otherwise a member that has created it, and was given up with it, would not count the
+ * to have ended does not count (members.c lists the evidence). If that could decide the vote, the
+ * leader waits for a witness. The comm of an abandoned attempt is closed with EXPEL, not with
+ * LEAVE. Otherwise a member that has created it, and was abandoned with it, would not count the
  * ranks that continued.
  *
- * In a sparse comm (graph.h) all ranks connect to the lowest one that they believe alive
- * (leader.c). So a leader receives from all who may follow it, and all receive from their leader;
- * what one of them has missed is sent when it connects. That all have created the next comm is seen
- * by the leader alone; its word is passed on by each rank that believes it. */
+ * In a sparse comm (graph.h), all ranks connect to the lowest rank that they believe alive
+ * (leader.c). So a leader receives messages from all ranks that may follow it, and all receive
+ * messages from their leader. Missed messages are sent when a rank connects. Only the leader knows
+ * when all have created the next comm. Each rank that receives its DONE (committed) forwards it. */
 #include "base/time_limits.h"
 #include "membership/state.h"
 
@@ -34,7 +34,7 @@
 static void broadcast_done(ddl__membership *m, uint32_t attempt, bool committed)
 {
     ddl__peer *self = &m->peers[m->rank];
-    if (committed && self->committed == attempt) /* when the first one said so */
+    if (committed && self->committed == attempt) /* sent before */
         return;
     self->done = attempt;
     self->committed = committed ? attempt : self->committed;
@@ -55,7 +55,7 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     ddl__peer *peer = &m->peers[from];
     if (message->kind == DDL__JOIN) {
         memcpy(ddl__accused(m, from), message->set, m->set_bytes);
-        m->disputed_until = 0; /* news of what it accuses may be on its way, too */
+        m->disputed_until = 0; /* other evidence against the accused ranks may be on its way */
         peer->joined = message->attempt;
         peer->leader = message->leader;
     } else if (message->kind == DDL__VERDICT) {
@@ -64,10 +64,10 @@ void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg 
     } else {
         peer->done = message->attempt;
         peer->committed = message->flag ? message->attempt : peer->committed;
-        if (message->flag && message->attempt != m->created_attempt) /* this rank gave it up */
+        if (message->flag && message->attempt != m->created_attempt) /* abandoned by this rank */
             ddl__member_mark_continues(m, from, now);
         else if (message->flag)
-            broadcast_done(m, message->attempt, true); /* before the news that a rank leaves */
+            broadcast_done(m, message->attempt, true); /* before any report that a rank leaves */
     }
 }
 
@@ -89,7 +89,7 @@ void ddl__agreement_send_standing(ddl__membership *m, int to)
 
 /* -------------------------------------------------------------------------------- the survivors */
 
-/* True if the survivors may continue: see the design notes. */
+/* True if the survivors may continue; see the design notes. */
 static bool is_majority(const ddl__membership *m, const unsigned char *live, int64_t now)
 {
     int possible = 0, surviving = 0, lowest = -1;
@@ -107,7 +107,7 @@ static bool is_majority(const ddl__membership *m, const unsigned char *live, int
     return 2 * surviving > possible || (2 * surviving == possible && ddl__set_has(live, lowest));
 }
 
-/* The ranks that count as dead by this rank's own evidence. */
+/* Find the ranks that this rank has declared dead by its own evidence. */
 static void find_dead(const ddl__membership *m, unsigned char *dead)
 {
     memset(dead, 0, m->set_bytes);
@@ -116,7 +116,7 @@ static void find_dead(const ddl__membership *m, unsigned char *dead)
             ddl__set_add(dead, rank);
 }
 
-/* A rank that the leader still waits for; -1: none. */
+/* A rank that the leader still waits for; -1 if there is none. */
 static int not_joined(const ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++) {
@@ -128,7 +128,7 @@ static int not_joined(const ddl__membership *m)
     return -1;
 }
 
-/* The leader's verdict, once all have joined. */
+/* Make the leader's verdict, once all have joined. */
 static void decide(const ddl__membership *m, unsigned char *live)
 {
     memset(live, 0, m->set_bytes);
@@ -141,8 +141,8 @@ static void decide(const ddl__membership *m, unsigned char *live)
         if (!accused)
             ddl__set_add(live, rank);
     }
-    /* An accusation by a higher rank leaves out the accuser, since the accused rank is in the list.
-     */
+    /* An accusation by a higher rank leaves out the accuser, because the accused rank is in the
+     * list. */
     for (int rank = 0; rank < m->size; rank++)
         for (int other = rank + 1; other < m->size && rank != m->rank; other++)
             if (other != m->rank && ddl__set_has(live, rank) && ddl__set_has(live, other) &&
@@ -150,8 +150,8 @@ static void decide(const ddl__membership *m, unsigned char *live)
                 ddl__set_remove(live, other);
 }
 
-/* Send EXPEL to the ranks that are left out. In a sparse comm also to those that count as dead, in
- * case they are alive: they have no connection to most of the others. */
+/* Send EXPEL to the ranks that are left out. In a sparse comm, send it also to the ranks that were
+ * declared dead, in case they are alive: they have no connection to most other ranks. */
 static void expel_others(ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++) {
@@ -176,7 +176,7 @@ static bool is_committed(const ddl__membership *m)
     return false;
 }
 
-/* Send JOIN whenever the attempt or the accused ranks change. */
+/* Send JOIN if the attempt or the accused ranks have changed. */
 static void join(ddl__membership *m, int leader)
 {
     ddl__peer *self = &m->peers[m->rank];
@@ -233,7 +233,7 @@ static bool is_disputed(const ddl__membership *m)
     return false;
 }
 
-/* True while the news that an accused rank has died may be on its way to this leader. */
+/* True while evidence that an accused rank has died may be on its way to this leader. */
 static bool awaits_news(ddl__membership *m, int64_t now)
 {
     if (!is_disputed(m))
@@ -285,7 +285,7 @@ bool ddl__agreement_has(const ddl__membership *m, int rank)
     return ddl__set_has(ddl__verdict(m, m->rank), rank);
 }
 
-/* True if the member has created the comm of the present attempt. */
+/* True if the member has created the comm of the current attempt. */
 static bool has_done(const ddl__membership *m, int rank)
 {
     return m->peers[rank].done >= m->attempt && !m->peers[rank].may_continue;
@@ -301,15 +301,15 @@ static bool accuses_survivor(const ddl__membership *m, int rank)
     return false;
 }
 
-/* A member makes the creation vain if it died before it created the comm, or has found another one
- * dead. */
+/* Find a member that makes the creation vain: it died before it created the comm, or it has found
+ * another member dead. */
 static int lost_member(const ddl__membership *m)
 {
     for (int rank = 0; rank < m->size; rank++) {
         const ddl__peer *peer = &m->peers[rank];
         if (rank == m->rank || !ddl__agreement_has(m, rank))
             continue;
-        /* Of one that is lost to others only, the leader decides. */
+        /* If only other ranks have lost the member, the leader decides. */
         bool dead = !ddl__is_alive(m, rank) && !peer->by_report;
         if (peer->joined > m->attempt || (dead && !has_done(m, rank)) ||
             (peer->joined == m->attempt && accuses_survivor(m, rank)))
@@ -323,7 +323,7 @@ int ddl__agreement_lost(const ddl__membership *m)
     return m->peers[m->rank].expelled ? m->rank : lost_member(m);
 }
 
-/* Another attempt is needed. */
+/* Start another attempt. */
 static void gather_again(ddl__membership *m)
 {
     m->phase = DDL__AGREEMENT_GATHERING;
@@ -385,7 +385,8 @@ ddl__agreement_step ddl__agreement_created(ddl__membership *m, bool created, boo
     }
     m->created_attempt = m->attempt;
     m->phase = DDL__AGREEMENT_AWAITING;
-    m->ports->continues(m->context, m->attempt); /* before DONE, by which others may continue */
+    m->ports->continues(m->context,
+                        m->attempt); /* before DONE, after which other ranks may continue */
     broadcast_done(m, m->attempt, false);
     return DDL__STEP_WAIT;
 }

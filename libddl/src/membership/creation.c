@@ -26,8 +26,8 @@ bool ddl__creation_concerns(uint32_t failed, uint32_t own)
     return failed >= own;
 }
 
-/* A member was lost. It may have failed because of another one's death, and its closing may arrive
- * before the evidence of that death does. */
+/* Handle the loss of a member. It may have failed because another member died, and its closing may
+ * arrive before the evidence of that death. */
 static unsigned doubt(ddl__creation *c, int64_t now)
 {
     int64_t limit = c->is_witnessed ? DDL__EVIDENCE_LIMIT : DDL__CREATE_FAILURE_EACH;
@@ -45,7 +45,7 @@ unsigned ddl__creation_handle(ddl__creation *c, ddl__creation_cause cause,
     c->end = *fact;
     if (fact->status == DDL__SUPERSEDED)
         actions |= DDL__CREATION_RAISE;
-    if (cause == DDL__CREATION_ABORTED && fact->from >= 0) /* it notifies this one, too */
+    if (cause == DDL__CREATION_ABORTED && fact->from >= 0) /* `from` notifies this member, too */
         actions |= DDL__CREATION_IGNORE;
     return actions;
 }
@@ -55,7 +55,7 @@ unsigned ddl__creation_handle_answer(ddl__creation *c, ddl_status answer, uint32
     if (answer == DDL_OK)
         return DDL__CREATION_CONTINUE;
     if (theirs <= c->number)
-        return DDL__CREATION_FAIL; /* for a reason of its own */
+        return DDL__CREATION_FAIL; /* the peer has its own reason */
     return ddl__creation_handle(c, DDL__CREATION_OUTDATED,
                                 &(ddl__creation_end){DDL__SUPERSEDED, -1, theirs}, 0);
 }
@@ -82,7 +82,7 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
                                     : (ddl__creation_end){status, own_rank, own_number};
 }
 
-/* A member that is late, or whose attempt is superseded, may come back. */
+/* True if a member that fails with this status may try again: it is late, or superseded. */
 static bool may_come(ddl_status status)
 {
     return status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
@@ -91,7 +91,7 @@ static bool may_come(ddl_status status)
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,
                                                  bool is_linked)
 {
-    /* What another member has sent, that one sends to all. */
+    /* If another member has sent the reason, that member sends it to all. */
     bool is_final = !ddl__creation_is_told(c) && !may_come(status);
     return is_linked  ? DDL__CREATION_CLOSE_LINK
            : is_final ? DDL__CREATION_SEND_NOTICE

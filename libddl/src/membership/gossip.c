@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * In a sparse comm most members have no connection to a given one, so they learn of it from others.
- * News are passed on to the neighbours (graph.h) by each rank that receives them for the first
- * time; neighbours are at least four, and the farthest ranks are log2(n) hops apart. In other comms
- * all members receive the same from the member itself, and little is passed on.
+ * In a sparse comm, most members have no connection to a given member, so other members report its
+ * state. Each rank that receives a report for the first time forwards it to its neighbours
+ * (graph.h). A rank has at least four neighbours, and the farthest ranks are log2(n) hops apart. In
+ * other comms, all members receive messages directly, and little is forwarded.
  *
- * - DEAD, CONFIRM and EXPELLED, as in every comm, are passed on.
- * - LOST: a rank counts another one as dead by evidence of its own. The word of one rank proves
- *   little, since its own network may be broken. Members that have no connection to the lost one
- *   believe two ranks, of two hosts or of its own host. Of the rank that is to lead the agreement
- *   they find out themselves, by dialing it (leader.c), since ranks with different leaders would
- *   wait for each other. Only a rank's own evidence counts as its accusation in the agreement.
- * - GONE: members that have left, with the next heartbeats, in one message for all. */
+ * - DEAD, CONFIRM and EXPELLED are forwarded.
+ * - LOST: a rank has declared another one dead by its own evidence. The report of one rank proves
+ *   little, because its own network may be broken. Members that have no connection to the lost rank
+ *   believe two reports, from two hosts or from the lost rank's host. They test the next leader of
+ *   the agreement themselves, by dialing it (leader.c), because ranks with different leaders would
+ *   wait for each other. Only a rank's own evidence is its accusation in the agreement.
+ * - GONE: members that have left. It is sent with the next heartbeats, in one message for all. */
 #include "base/time_limits.h"
 #include "membership/graph.h"
 #include "membership/state.h"
@@ -55,15 +55,16 @@ void ddl__gossip_lost(ddl__membership *m, int rank)
                                   .silent_ms = (uint32_t)(peer->silent_ns / DDL__MS)});
 }
 
-/* True if what two ranks say of a third one is more than one broken network between two hosts. */
+/* True if two ranks' reports about a third one prove more than one broken network between two
+ * hosts. */
 static bool is_sufficient(const ddl__membership *m, int one, int other, int rank)
 {
     uint64_t a = m->ports->network(m->context, one), b = m->ports->network(m->context, other);
     return a != b || !a || a == m->ports->network(m->context, rank);
 }
 
-/* Note the first reporter, and then the first one that makes it sufficient. False if it is not
- * news. */
+/* Record the first reporter, and then the first one that makes the reports sufficient. False if the
+ * report adds nothing. */
 static bool add_reporter(const ddl__membership *m, ddl__peer *peer, const ddl__member_msg *l)
 {
     if (peer->n_reporters && ddl__member_is_dead(m, peer->reporters[0]))
@@ -85,11 +86,11 @@ static bool is_valid(const ddl__membership *m, const ddl__member_msg *l)
 
 void ddl__gossip_receive_lost(ddl__membership *m, int from, const ddl__member_msg *l, int64_t now)
 {
-    /* What is said by ranks that count as dead is said by the other side of a broken network. */
+    /* Ignore ranks that were declared dead: they may be on the other side of a broken network. */
     if (!is_valid(m, l) || ddl__member_is_dead(m, from) || ddl__member_is_dead(m, l->by))
         return;
     if (!m->peers[l->by].connected)
-        m->peers[l->by].silent_ns = 0; /* it is alive */
+        m->peers[l->by].silent_ns = 0; /* the reporter is alive */
     if (l->rank == m->rank) {          /* another rank continues without this one */
         ddl__member_mark_continues(m, l->by, now);
         m->ports->end(m->context,
@@ -139,7 +140,7 @@ void ddl__gossip_receive_gone(ddl__membership *m, const ddl__member_msg *message
         return;
     ddl__peer *peer = &m->peers[message->rank];
     if (peer->state == DDL__LEFT && !peer->connected && !message->attempt)
-        peer->may_continue = false; /* this rank had found only that it was not there any more */
+        peer->may_continue = false; /* this rank only knew that the member had disappeared */
     if (peer->state != DDL__ALIVE || peer->connected)
         return;
     peer->joined = message->attempt > peer->joined ? message->attempt : peer->joined;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* graph.h - which members of a comm have connections from the start, and how often they send each
- * other heartbeats. Pure functions of ranks, equal on all members. */
+/* graph.h - decides which members of a comm have connections from the start, and how often they
+ * exchange heartbeats. The functions are pure, with the same results on all members. */
 #ifndef DDL_MEMBERSHIP_GRAPH_H
 #define DDL_MEMBERSHIP_GRAPH_H
 
@@ -16,13 +16,13 @@ bool ddl__are_neighbours(int one, int other, int size);
 /* The largest number of neighbours of a rank. */
 int ddl__neighbours_most(int size);
 
-/* True if the two are at most two places apart in the ring of all ranks. They send each other a
- * heartbeat at every beat, so whichever members become silent together, one of those that stay has
- * a near one among them. */
+/* True if the two are at most two places apart in the ring of all ranks. Near members exchange
+ * heartbeats at every beat. So whichever members become silent together, a remaining member is near
+ * one of them. */
 bool ddl__is_near(int one, int other, int size);
 
 /* The number of beats between two heartbeats of members that are not near; 1 in a comm of up to 16
- * members. What heartbeats cost a rank then hardly grows with the comm. */
+ * members. The cost of heartbeats per rank then hardly grows with the comm. */
 int ddl__far_beats(int size, int64_t heartbeat);
 
 #endif

@@ -2,10 +2,10 @@
 /* The leader of the agreement in a sparse comm, where most pairs have no control connection: every
  * rank opens one to the lowest rank that it believes alive.
  *
- * A leader that cannot be reached, or does not answer, counts as dead, by this rank's own evidence.
- * The limit is shorter if others have lost it, too, or if its host refuses the connection. The
- * ranks of its host that others have lost count as dead with it: they are behind the same network.
- * A rank that does not connect to its leader in time counts as dead for the leader. */
+ * A leader that cannot be reached, or does not answer, is declared dead, by this rank's own
+ * evidence. The limit is shorter if other ranks have lost it, too, or if its host refuses the
+ * connection. Ranks on its host that other ranks have lost are declared dead with it, because they
+ * are behind the same network. A leader declares a rank dead that does not connect in time. */
 #include "base/time_limits.h"
 #include "membership/state.h"
 
@@ -16,7 +16,7 @@ int64_t ddl__leader_limit(const ddl__membership *m, int leader, ddl__dialed resu
         return peer->n_reporters ? 0 : DDL__REFUSED_LEADER_LIMIT;
     if (peer->n_reporters > 1 || (peer->n_reporters && result != DDL__DIALED_UNANSWERED))
         return DDL__LOST_LEADER_LIMIT;
-    /* One that was reached is watched by its neighbours, unless they are all dead. */
+    /* The neighbours monitor a leader that was reached, unless they are all dead. */
     if (result == DDL__DIALED_UNANSWERED && m->dead == INT64_MAX)
         return INT64_MAX;
     return DDL__LEADER_LIMIT + (result == DDL__DIALED_UNANSWERED ? m->dead : 0);
@@ -36,7 +36,7 @@ void ddl__leader_unreachable(ddl__membership *m, int rank, const char *text, int
     mark_unreachable(m, rank, DDL__SILENT, &cause, now);
 }
 
-/* The leader counts as dead, and so do ranks of its host that are lost. */
+/* Declare the leader dead, and with it the ranks of its host that other ranks have lost. */
 static void give_up(ddl__membership *m, int leader, bool refused, const char *text,
                     bool (*answers)(const void *context, int rank), const void *context,
                     int64_t now)
@@ -61,7 +61,7 @@ void ddl__leader_dialed(ddl__membership *m, int leader, ddl__dialed result, int6
     if (m->peers[leader].state != DDL__ALIVE)
         return;
     switch (result) {
-    case DDL__DIALED_LEFT: /* it may have continued with others before it left */
+    case DDL__DIALED_LEFT: /* it may have continued with other ranks before it left */
         m->peers[leader].may_continue = true;
         ddl__member_leave(m, leader);
         return;
@@ -103,7 +103,7 @@ void ddl__leader_check_silence(ddl__membership *m, int rank, int64_t elapsed, in
     int64_t limit = peer->n_reporters ? DDL__LOST_LEADER_LIMIT : DDL__LEADER_LIMIT;
     if (!peer->n_reporters || peer->reported_silent)
         limit += m->dead;
-    /* It may first have to find that the leader before this one is silent. */
+    /* The rank may first have to detect that the previous leader is silent. */
     limit += (m->far_beats - 1) * m->heartbeat;
     if (peer->silent_ns < limit)
         return;

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Design notes.
  *
- * The evidence of a member's death, its state, and whether it counts as possibly alive in the
- * survivors' vote (agreement.c):
+ * The evidence of a member's death, its state, and if it counts as possibly alive in the survivors'
+ * vote (agreement.c):
  *
  * - Its unix socket ends without a last message: DDL__KILLED, does not count. The kernel of this
  *   host closed the socket with the process.
  * - Its TCP connection ends, and a witness confirms the end of its process: DDL__KILLED, does not
- *   count, unless the witness knows of a next comm that it had created and this rank does not. It
- *   may have continued in that one, with others that still do.
+ *   count, unless the member had created a next comm that the witness knows but this rank does not.
+ *   It may have continued in that comm, with ranks that still do.
  * - Its TCP connection ends, and there is no witness: DDL__DISCONNECTED, counts. The network may
  *   have cut it off.
  * - It is silent, or the network reports an error: DDL__SILENT, counts, even if its process ends
  *   later. Until then it may have continued with other ranks, which still do.
- * - It has expelled this rank, or has left after this rank had given it up: may_continue, counts.
+ * - It has expelled this rank, or has left after this rank declared it dead: may_continue, counts.
  * - A program has expelled it (ddl_comm_expel): DDL__SILENT, counts for DDL__EVIDENCE_LIMIT. Then
- *   it does not count, since the program vouches that it has ended, unless it has joined the
+ *   it does not count, because the program vouches that it has ended, unless it joined the
  *   agreement before. It is sent EXPELLED, and does not continue.
  *
- * The end of a TCP connection proves nothing, since neither a reset nor a close is authenticated: a
- * firewall may reset all connections between two hosts that both continue. The witnesses are the
- * members on the dead member's host, which saw its unix socket close and send DDL__CONFIRM to all
- * others, and the launcher (witness.h). Both know the last next comm that the member has created,
- * since a rank reports that before it sends DONE.
+ * The end of a TCP connection proves nothing, because neither a reset nor a close is authenticated.
+ * A firewall may reset all connections between two hosts that both continue. The witnesses are the
+ * launcher (witness.h) and the members on the dead member's host, which detected the end of its
+ * unix socket and send DDL__CONFIRM to all others. Both know the last next comm that the member
+ * created, because a rank reports that before it sends DONE.
  *
- * A unix socket of the failure detector is closed only after a last message, DDL__LEAVE or
- * DDL__EXPEL, for which room is made. So if it ends without one, the process has ended.
+ * The failure detector closes a unix socket only after a last message, DDL__LEAVE or DDL__EXPEL,
+ * for which it makes room. So if the socket ends without one, the process has ended.
  *
  * In all cases the comm ends in the same way and equally soon. The evidence only decides which
  * ranks may continue. docs/reliability.md has this table with the time bounds. */
@@ -35,7 +35,7 @@
 
 enum { BEATS = 3 }; /* intervals without a heartbeat, after which a member may be stopped */
 
-/* Where the ranks of GONE begin, behind the members and the sets. */
+/* The offset of the ranks for GONE, after the members and the sets. */
 static size_t gone_at(size_t n)
 {
     size_t sets = (2 * n + 1) * ((n + 7) / 8);
@@ -90,15 +90,15 @@ static void mark_ended(ddl__membership *m, int rank, bool known, int error, int6
     ddl__member_mark_dead(m, rank, known ? DDL__KILLED : DDL__DISCONNECTED, &cause, now);
 }
 
-/* True if a witness has shown that the process has ended, and that it had created no next comm of
- * which this rank does not know: it may have continued in that one. */
+/* True if a witness has shown that the process has ended, and that it had created no next comm that
+ * is unknown to this rank, in which it may have continued. */
 static bool is_proven(const ddl__peer *peer)
 {
     return peer->confirmed && peer->confirmed_attempt <= peer->done && !peer->may_continue;
 }
 
-/* A witness has shown that the process has ended. Of a member without a connection this is the
- * first that is known. */
+/* Handle a witness's evidence that the process has ended. For a member without a connection, this
+ * is the first evidence. */
 static void confirm(ddl__membership *m, int rank, uint32_t attempt, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
@@ -156,7 +156,7 @@ void ddl__member_give_up(ddl__membership *m, int rank)
     m->ports->end(m->context, &(ddl__comm_end){.kind = DDL__END_DEAD, .rank = rank});
 }
 
-/* The member is dead by this rank's own evidence, but may be alive. */
+/* Declare a member dead by this rank's own evidence, although it may be alive. */
 static void lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t now)
 {
     ddl__member_mark_dead(m, rank, DDL__SILENT, cause, now);
@@ -164,7 +164,7 @@ static void lose(ddl__membership *m, int rank, const ddl__cause *cause, int64_t 
     ddl__member_give_up(m, rank);
 }
 
-/* Our kernel ran the member's process, so this rank is a witness for the others. */
+/* Report the end of a process that this host's kernel ran, as a witness for the other members. */
 static void announce_end(ddl__membership *m, int rank)
 {
     ddl__member_broadcast(
@@ -234,8 +234,7 @@ void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
 {
     const ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
-    /* One without a connection has just joined the agreement, since the leader has it in the list.
-     */
+    /* A member without a connection that is in the leader's list has just joined the agreement. */
     bool has_joined = peer->late && !peer->connected && ddl__agreement_has(m, rank);
     if (peer->state == DDL__ALIVE && (has_heartbeats || has_joined) && m->dead != INT64_MAX)
         lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
@@ -254,7 +253,7 @@ void ddl__member_launcher_confirm(ddl__membership *m, int rank, uint32_t attempt
     }
 }
 
-/* True if a member is left that would report it if that one had left the comm. */
+/* True if a connected neighbour of the rank would report that the rank had left the comm. */
 static bool may_hear_of(const ddl__membership *m, int rank)
 {
     for (int i = 0; i < m->size; i++)
@@ -273,7 +272,7 @@ void ddl__member_check_confirmed(ddl__membership *m, int rank, int64_t now)
 
 /* ------------------------------------------------------------------------------------ expulsion */
 
-/* The program of rank `by` vouches that the member does not continue. */
+/* Mark a member as expelled: the program of rank `by` vouches that it does not continue. */
 static void mark_expelled(ddl__membership *m, int by, int rank, const char *reason, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
@@ -288,7 +287,7 @@ static void mark_expelled(ddl__membership *m, int by, int rank, const char *reas
     ddl__member_give_up(m, rank);
 }
 
-/* This rank is expelled: it does not continue, even if the others are out of reach later. */
+/* Mark this rank as expelled: it does not continue, even if it cannot reach the others later. */
 static void mark_self_expelled(ddl__membership *m, int by, const char *reason, int64_t now)
 {
     m->peers[m->rank].expelled = true;
@@ -301,7 +300,8 @@ static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg
     if (e->rank < 0 || e->rank >= m->size || e->by < 0 || e->by >= m->size || e->rank == e->by ||
         e->by == m->rank || m->peers[e->rank].expelled || m->peers[e->rank].state == DDL__LEFT)
         return;
-    /* Its sender may have died before it reached all: else some would not know, and vote. */
+    /* Forward it, because the sender may have died before it had sent it to all members. Otherwise
+     * some members would not know, and would count the rank in the vote. */
     if (ddl__is_sparse(m->size))
         ddl__gossip_pass_on(m, from, e);
     else
@@ -312,8 +312,8 @@ static void receive_expelled(ddl__membership *m, int from, const ddl__member_msg
         mark_expelled(m, e->by, e->rank, e->text, now);
 }
 
-/* The word of a rank that is expelled counts, too, since of two that expel each other not all
- * members receive both in the same order. A rank that knows that it is expelled is refused. */
+/* EXPELLED from an expelled rank counts, too: if two ranks expel each other, members may receive
+ * the two messages in different orders. A rank that knows that it is expelled cannot expel. */
 ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, int64_t now)
 {
     if (m->peers[m->rank].expelled)
@@ -333,7 +333,7 @@ ddl_status ddl__member_expel(ddl__membership *m, int rank, const char *reason, i
 static void receive_expel(ddl__membership *m, int from, const ddl__member_msg *message, int64_t now)
 {
     bool was_alive = ddl__is_alive(m, from);
-    /* In a sparse comm most survivors have no connection on which to say so. */
+    /* In a sparse comm, most survivors have no connection over which to send this. */
     m->left_out = m->left_out || (m->n_late && message->flag);
     ddl__member_mark_continues(m, from, now);
     if (was_alive && !message->flag)
@@ -342,7 +342,7 @@ static void receive_expel(ddl__membership *m, int from, const ddl__member_msg *m
                   &(ddl__comm_end){DDL__END_GIVEN_UP, .rank = from, .text = message->text});
 }
 
-/* A member on the host of a third one confirms the end of that one's process. */
+/* Handle the report of a member that the process of another member on its host has ended. */
 static void receive_confirm(ddl__membership *m, int from, const ddl__member_msg *message,
                             int64_t now)
 {
@@ -367,7 +367,7 @@ void ddl__member_receive(ddl__membership *m, int from, const ddl__member_msg *me
     case DDL__JOIN:
     case DDL__VERDICT:
     case DDL__DONE:
-        if (ddl__is_alive(m, from)) /* else it is not part of the agreement any more */
+        if (ddl__is_alive(m, from)) /* otherwise it is no longer part of the agreement */
             ddl__agreement_receive(m, from, message, now);
         break;
     case DDL__CONFIRM: receive_confirm(m, from, message, now); break;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state.h - what the files of the state machine share. */
+/* state.h - the internal functions that the files of the state machine share. */
 #ifndef DDL_MEMBERSHIP_STATE_H
 #define DDL_MEMBERSHIP_STATE_H
 
@@ -29,13 +29,13 @@ static inline unsigned char *ddl__set_at(const ddl__membership *m, int number)
     return (unsigned char *)m + m->sets_at + (size_t)number * m->set_bytes;
 }
 
-/* The ranks that this one accuses: of our own entry, those of the last JOIN. */
+/* The set of ranks that this rank accuses. Our own entry is the set in the last JOIN. */
 static inline unsigned char *ddl__accused(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 2 * rank);
 }
 
-/* The survivors that this rank has decided on: of our own entry, those of the present attempt. */
+/* The set of survivors in this rank's verdict. Our own entry is the set of the current attempt. */
 static inline unsigned char *ddl__verdict(const ddl__membership *m, int rank)
 {
     return ddl__set_at(m, 2 * rank + 1);
@@ -63,31 +63,31 @@ static inline void ddl__member_send(ddl__membership *m, int to, const ddl__membe
     m->ports->send(m->context, to, message);
 }
 
-/* Send it to all members that are alive. */
+/* Send a message to all members that are alive. */
 void ddl__member_broadcast(ddl__membership *m, const ddl__member_msg *message);
 
 void ddl__member_mark_dead(ddl__membership *m, int rank, ddl__member_state state,
                            const ddl__cause *cause, int64_t now);
 
-/* The member continues without this rank, so this rank no longer counts on it. */
+/* Record that the member continues without this rank, and declare it dead. */
 void ddl__member_mark_continues(ddl__membership *m, int rank, int64_t now);
 
-/* The member has destroyed the comm. */
+/* Record that the member has destroyed the comm. */
 void ddl__member_leave(ddl__membership *m, int rank);
 
-/* Its process has ended without LEAVE. */
+/* Handle the end of the member's process without LEAVE: watch the pending operations. */
 void ddl__member_watch(ddl__membership *m, int rank, int64_t now);
 
-/* The member counts as dead but may be alive: send it EXPEL, and end the comm. */
+/* Send EXPEL to a member that was declared dead but may be alive, and end the comm. */
 void ddl__member_give_up(ddl__membership *m, int rank);
 
 /* ---- gossip.c ---- */
 
-/* Pass a message on that `from` has sent, so that all members receive it. */
+/* Forward a message that `from` has sent, so that all members receive it. */
 void ddl__gossip_pass_on(ddl__membership *m, int from, const ddl__member_msg *message);
 
-/* This rank counts the member as dead, by evidence of its own: tell those that have no connection
- * to it. */
+/* Report that this rank has declared the member dead by its own evidence, for members that have no
+ * connection to it. */
 void ddl__gossip_lost(ddl__membership *m, int rank);
 void ddl__gossip_receive_lost(ddl__membership *m, int from, const ddl__member_msg *message,
                               int64_t now);
@@ -97,11 +97,11 @@ void ddl__gossip_send_all_gone(ddl__membership *m, int to);
 
 /* ---- agreement.c ---- */
 
-/* A member has sent JOIN, VERDICT or DONE. */
+/* Handle a member's JOIN, VERDICT or DONE. */
 void ddl__agreement_receive(ddl__membership *m, int from, const ddl__member_msg *message,
                             int64_t now);
 
-/* Send a member that has connected late what it has missed. */
+/* Send a member that has connected late the agreement's messages that it has missed. */
 void ddl__agreement_send_standing(ddl__membership *m, int to);
 
 #endif

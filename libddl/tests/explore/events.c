@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can happen next. The events of each member are kept, and found again only after something
- * has happened that may change them. */
+/* Finds the events that can happen next. Each member's events are cached, and found again only
+ * after an event that may change them. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,15 +26,15 @@ bool is_busy(const model *m, const world *w)
     return false;
 }
 
-/* True if this member is at the creation of that one, or has finished it. */
+/* True if `self` takes part in the creation of `other`, or has finished it. */
 static bool is_there(const node *self, const node *other)
 {
     return other->attempt == self->attempt && other->list == self->list &&
            (other->phase == CREATING || other->created == self->attempt);
 }
 
-/* Whether the creation of a's attempt is in vain: a member of its list is not at that attempt, and
- * has not created it. */
+/* True if a's creation is in vain: a member of its list is not at that attempt, and has not created
+ * its comm. */
 static bool creation_fails(const model *m, const world *w, int a)
 {
     const node *self = &w->nodes[a];
@@ -68,7 +68,7 @@ static bool is_first_of_host(const model *m, int a)
     return true;
 }
 
-/* False if the member cannot connect to the leader now, or will not any more. */
+/* True if the member can connect to the leader now, and still may do so. */
 static bool may_dial(const model *m, const world *w, int from, int leader)
 {
     const node *n = &w->nodes[from];
@@ -76,7 +76,7 @@ static bool may_dial(const model *m, const world *w, int from, int leader)
            ddl__is_alive(machine(m, w, from), leader);
 }
 
-/* The events of a sparse comm's agreement. */
+/* Find the events of a sparse comm's agreement. */
 static void find_late(const model *m, const world *w, int a, able *x)
 {
     const ddl__membership *self = machine(m, w, a);
@@ -98,7 +98,7 @@ static void find_late(const model *m, const world *w, int a, able *x)
     }
 }
 
-/* Survivors that a cannot connect to. */
+/* Find the survivors that a cannot connect to. */
 static uint64_t find_unreached(const model *m, const world *w, int a)
 {
     uint64_t found = 0;
@@ -174,7 +174,7 @@ static void update(const model *m, world *w)
         w->waiting = (w->waiting & ~bit(a)) | (uint64_t)all[a].waits << a;
     }
     w->stale = 0;
-#ifdef EXPLORE_VERIFY /* what is kept must be what would be found again */
+#ifdef EXPLORE_VERIFY /* the cached events must equal newly found ones */
     for (int a = 0; a < m->n; a++) {
         able again;
         find(m, w, a, &again);
@@ -233,7 +233,7 @@ event world_choose(const model *m, world *w, int number)
     return choose_of(&all[a], a, number);
 }
 
-/* Hosts are cut apart as the lowest of their members that are open. */
+/* True if the member is the lowest open one of its host. A cut of two hosts names these members. */
 static bool is_first_open_of_host(const model *m, const world *w, int a)
 {
     for (int i = 0; i < a; i++)
@@ -254,7 +254,7 @@ static bool allows_fault(const model *m, const world *w, event e)
                is_first_open_of_host(m, w, e.a) && is_first_open_of_host(m, w, e.b);
     case STOP: return is_open(a) && !a->stopped;
     case ABORT: return runs(a) && a->phase == RUNNING && !a->ended;
-    case EXPEL: /* the program vouches that it does not continue: it must not be out of reach */
+    case EXPEL: /* the program vouches that b does not continue, so b must be reachable */
         return runs(a) && e.a != e.b && !w->was_cut && !w->was_stopped;
     case LEAVE: return runs(a) && a->phase == RUNNING;
     case LATE: return runs(a) && (a->phase == SHRINKING || a->phase == CREATING);

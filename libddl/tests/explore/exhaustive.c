@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All schedules, depth first, of states in normal form (reduce.c).
+/* Explores all schedules of states in normal form (reduce.c), depth first.
  *
- * A state that was visited is known by 64 bits of its hash. Of n states, n^2 / 2^65 pairs are
- * expected to have equal hashes, and one of each to be left out: 0.03 of 10^9 states. */
+ * A visited state is recorded by 64 bits of its hash. Among n states, n^2 / 2^65 pairs are expected
+ * to have equal hashes, and one state of each pair is missed: 0.03 states of 10^9. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,8 +24,8 @@ static bool find(const visited *v, uint64_t hash, size_t *at)
     return false;
 }
 
-/* True if the state is new. One in which a member was hasty is not, if the same without that is
- * known: less is required of it. */
+/* True if the state is new. A state with a hasty member is not new if the same state without one is
+ * known, because less is required of it. */
 static bool visit(visited *v, uint64_t hash, bool hasty)
 {
     size_t at;
@@ -62,7 +62,7 @@ static world *world_at(const search *s, int depth)
     return (world *)(s->worlds + s->bytes * (size_t)depth);
 }
 
-/* List what can happen in this state, which is new. Returns what is broken if nothing can. */
+/* List the events of a new state. If there are none, return the broken invariant, or NULL. */
 static const char *open_frame(const model *m, search *s, int depth)
 {
     frame *f = &s->stack[depth];
@@ -73,7 +73,7 @@ static const char *open_frame(const model *m, search *s, int depth)
     return world_count(m, w) ? NULL : world_check_end(m, w);
 }
 
-/* All schedules of one layout of hosts. Returns 0, or 1 if an invariant is broken. */
+/* Explore all schedules of one layout of hosts. Returns 0, or 1 if an invariant is broken. */
 static int explore_layout(const model *m, search *s)
 {
     const char *broken = NULL;

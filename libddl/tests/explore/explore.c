@@ -15,7 +15,7 @@
 #include "explore/search.h"
 
 enum { FEWEST_SPARSE = 6, ALWAYS_SPARSE = 33 }; /* with fewer members all are neighbours */
-enum { SHORTENING_S = 30 };                     /* of the processor */
+enum { SHORTENING_S = 30 };                     /* seconds of processor time */
 
 static uint64_t next_random(uint64_t *seed)
 {
@@ -25,7 +25,7 @@ static uint64_t next_random(uint64_t *seed)
     return z ^ z >> 31;
 }
 
-/* A number below n. */
+/* A random number below n. */
 static int random_below(uint64_t *seed, int n)
 {
     return (int)((next_random(seed) >> 32) * (uint64_t)n >> 32);
@@ -51,8 +51,8 @@ static const char *follow(const model *m, world *w, const trace *t, event e)
     return broken || !t->is_normal ? broken : world_reduce(m, w);
 }
 
-/* Replay the events that are possible, but for `n` of them from `without` on. Returns what is
- * broken, or NULL; `at`: after how many. */
+/* Replay the possible events, except `n` of them from `without` on. Returns the broken invariant,
+ * or NULL; *at is the number of events before that. */
 static const char *replay(const model *m, world *w, const trace *t, int without, int n, int *at)
 {
     const char *broken = begin(m, w, t);
@@ -117,7 +117,7 @@ int report(const model *m, world *w, trace *t, const char *broken)
 /* ---------------------------------------------------------------------------------------- random
  */
 
-/* A fault of the first type, from a random one on, of which one can happen. */
+/* Choose a fault. Starting at a random type, take the first type of which one can happen. */
 static bool choose_fault(const model *m, const world *w, uint64_t *seed, event *chosen)
 {
     static event events[EVENTS];
@@ -135,7 +135,7 @@ static bool choose_fault(const model *m, const world *w, uint64_t *seed, event *
     return false;
 }
 
-/* The next event of a random schedule. False if it has ended. `rare`: how seldom faults happen. */
+/* Choose the next event of a random schedule; false at its end. One in `rare` events is a fault. */
 static bool choose(const model *m, world *w, unsigned rare, bool is_first, uint64_t *seed,
                    event *chosen)
 {
@@ -168,7 +168,7 @@ static const char *random_schedule(const model *m, world *w, uint64_t seed, trac
     return broken ? broken : world_check_end(m, w);
 }
 
-/* Each second comm of members that all could be neighbours is sparse. */
+/* Create a random model. If all members could be neighbours, every second comm is sparse. */
 static model random_model(int n, unsigned faults, uint64_t *seed)
 {
     model m = {.n = n, .faults = faults, .kinds = ALL_KINDS};
@@ -241,8 +241,8 @@ static bool are_equal(outcome real, outcome other)
            (real.broken || (real.hash == other.hash && real.hasty >= other.hasty));
 }
 
-/* Each event after the state leads to what it leads to after the state's normal form, or to that
- * normal form itself. */
+/* True if each event leads to the same normal form from the state and from the state's normal form,
+ * or to that normal form itself. */
 static bool check_state(const model *m, const world *w, world *normal, world *next)
 {
     static event events[EVENTS];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The invariants of docs/dev/membership.md. */
+/* Checks the invariants of docs/dev/membership.md. */
 #include "explore/world.h"
 
-/* True if this member has returned a comm that all members of its list that run still have. One
- * that a program expels, although it is alive, may have returned before, in a comm that has failed
- * then. */
+/* True if this member has returned a comm that all running members of its list still have. A member
+ * that a program expels, although it is alive, may have returned before, with a comm that has
+ * failed since. */
 static bool continues(const model *m, const world *w, int i)
 {
     const node *n = &w->nodes[i];
@@ -16,8 +16,8 @@ static bool continues(const model *m, const world *w, int i)
     return true;
 }
 
-/* S1: no two members that run continue in different comms. It depends on the phases, attempts,
- * lists and comms of the members, and on who is expelled. */
+/* S1: no two running members continue in different comms. The result depends on the phases,
+ * attempts, lists and comms of the members, and on the expelled members. */
 const char *check_one_group(const model *m, const world *w)
 {
     const node *first = NULL;
@@ -32,8 +32,8 @@ const char *check_one_group(const model *m, const world *w)
     return NULL;
 }
 
-/* A member returns. S2: it is in its list. S3: all others of the list that run have created the
- * comm, unless their own limit has run out, or a program has expelled them. */
+/* Check a member that returns. S2: it is in its list. S3: all other running members of the list
+ * have created the comm, unless their own limit has run out, or a program has expelled them. */
 const char *check_return(const model *m, const world *w, int i)
 {
     const node *n = &w->nodes[i];
@@ -46,8 +46,8 @@ const char *check_return(const model *m, const world *w, int i)
     return NULL;
 }
 
-/* L1: no member waits. L2: a failure has reached all. L3: where only processes ended, all survivors
- * continue in one comm, if they are most of the members. */
+/* Check the end of a schedule. L1: no member waits. L2: a failure has reached all. L3: if only
+ * processes ended, all survivors continue in one comm, if they are most of the members. */
 const char *world_check_end(const model *m, const world *w)
 {
     bool disturbed = w->was_cut || w->was_expelled || w->was_stopped || w->was_late ||

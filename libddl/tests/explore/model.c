@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state, and what events do to it. */
+/* The state of the model, and the effects of events. */
 #include "explore/model.h"
 
 #include "explore/world.h"
 
 enum { SMALL = 8, CELLS_SMALL = 24, CELLS_LARGE = 65535, MOST_ATTEMPTS = 100 };
 
-static world *now_world; /* of the ports */
+static world *now_world; /* the world that the ports act on */
 static const model *now_model;
 static const char *broken;
-static bool has_lost; /* a member: it counts another one as dead, or as having left */
+static bool has_lost; /* the member has declared another one dead, or as having left */
 
-/* Linked by --wrap, so that few members can be a sparse comm. */
+/* Replaces the library's function by --wrap, so that few members can be a sparse comm. */
 bool __wrap_ddl__is_sparse(int size);
 bool __real_ddl__is_sparse(int size);
 bool __wrap_ddl__is_sparse(int size)
@@ -29,7 +29,7 @@ static size_t machine_bytes(const model *m)
     return (ddl__membership_bytes(m->n) + 7) / 8 * 8;
 }
 
-/* All but the cells. */
+/* The size of the world without the cells. */
 static size_t fixed_bytes(const model *m)
 {
     world w = {.machine_bytes = (uint32_t)machine_bytes(m)};
@@ -56,7 +56,7 @@ static void push(int to, int from, message sent)
     message *all = cells(now_model, w);
     channel *c = channel_of(now_model, w, to, from);
     node *n = &w->nodes[to];
-    if (n->phase >= CLOSED) /* it reads no more */
+    if (n->phase >= CLOSED) /* the member no longer reads */
         return;
     uint16_t cell = w->free;
     if (cell) {
@@ -241,7 +241,7 @@ static void deliver(const model *m, world *w, int to, int from)
     ddl__member_receive(self, from, &whole, now_of(n));
 }
 
-/* The member's connections end, after what it has sent. */
+/* End the member's connections, after the messages that it has sent. */
 static void close_all(const model *m, world *w, int rank, bool lossy)
 {
     node *n = &w->nodes[rank];
@@ -254,7 +254,7 @@ static void close_all(const model *m, world *w, int rank, bool lossy)
             empty(m, w, b, rank);
         push(b, rank, (message){.kind = local ? END_LOCAL : END_REMOTE});
     }
-    /* What it knew is of no influence any more, and would be in the hash. */
+    /* Clear the machine: it no longer has any effect, but would be in the hash. */
     n->ended = n->watches = n->dirty = n->stopped = n->late = false;
     n->witnessed = n->link = 0;
     w->stopped &= ~bit(rank);
@@ -282,7 +282,7 @@ static void advance(const model *m, world *w, int rank)
         break;
     case DDL__STEP_CREATE:
         n->phase = CREATING;
-        n->created = 0; /* it abandons an earlier one */
+        n->created = 0; /* abandon an earlier comm */
         n->attempt = (unsigned char)self->attempt;
         if (self->attempt > MOST_ATTEMPTS)
             broken = "L1: the attempts do not end";
@@ -362,7 +362,7 @@ static void cut(const model *m, world *w, int a, int b, bool reset)
                 push(i, j, (message){.kind = RESET});
                 push(j, i, (message){.kind = RESET});
             }
-    /* After a reset no connection is left that could be cut: nothing but new ones is refused. */
+    /* After a reset there is no connection to cut; only new connections are refused. */
     set_cut(m, w, a, b, true);
 }
 
@@ -377,7 +377,7 @@ static void leave(const model *m, world *w, int rank)
     close_all(m, w, rank, false);
 }
 
-/* All limits of the member but that of its shrink run out. */
+/* Let all limits of the member run out, except the limit of its shrink. */
 static void let_limits_run_out(ddl__membership *self)
 {
     self->evidence_until = 0;
@@ -455,7 +455,7 @@ static void happen(const model *m, world *w, event e)
     a->dirty = true;
 }
 
-/* A member's machine has handled an event. */
+/* Update the member after its machine has handled an event. */
 static void finish(const model *m, world *w, int rank)
 {
     ddl__membership *self = machine(m, w, rank);
@@ -463,12 +463,12 @@ static void finish(const model *m, world *w, int rank)
     w->touched |= bit(rank);
     if (w->nodes[rank].ended && is_open(&w->nodes[rank]) && !self->announced)
         ddl__membership_announce(self, false);
-    self->n_deaths = 0; /* of no influence, and out of the hash */
+    self->n_deaths = 0; /* has no effect; must not change the hash */
     self->detection_ns = 0;
 }
 
-/* Nothing but an event of its own changes a member, and what other members' events depend on in it
- * changes seldom. */
+/* Only a member's own events change it. The parts of it on which other members' events depend
+ * change rarely. */
 const char *world_apply(const model *m, world *w, event e)
 {
     const node before = w->nodes[e.a], *after = &w->nodes[e.a];
@@ -485,7 +485,7 @@ const char *world_apply(const model *m, world *w, event e)
     bool is_public = before.phase != after->phase || before.attempt != after->attempt ||
                      before.created != after->created || before.list != after->list ||
                      w->expelled != expelled;
-    if (w->expelled) /* then they wait only if no message is on its way */
+    if (w->expelled) /* then waiting requires that no message is on its way */
         w->stale |= w->waiting;
     if (is_public || before.stopped != after->stopped || e.type == CUT || e.type == HEAL)
         w->stale = UINT64_MAX;

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Design notes: the normal form of a state, by which the exhaustive search has fewer states.
+/* Design notes: the normal form of a state, which reduces the states of the exhaustive search.
  *
- * Two states with one normal form have the same future, as far as the invariants can tell. All
- * reductions are for comms that are not sparse. `explore check` compares, at each step of random
- * schedules, every event after a state with the same event after its normal form: the two results
- * have one normal form, or the event alone leads to the normal form of the state itself.
+ * Two states with the same normal form have the same future, as far as the invariants are
+ * concerned. All reductions are for comms that are not sparse. `explore check` compares, at each
+ * step of random schedules, every event after a state with the same event after the state's normal
+ * form. The two results must have the same normal form, or the event alone must lead to the normal
+ * form of the state.
  *
- * 1. What no event reads any more is zero (simplify). An example is the agreement's state of a
- *    member whose shrink has returned or failed: it only passes messages on, and closes. A limit
- *    either has run out or has not, whatever the time is.
+ * 1. Data that no event will read is set to zero (simplify). An example is the agreement's state of
+ *    a member whose shrink has returned or failed: it only forwards messages, and closes. Of a
+ *    limit, only one bit remains: whether it has run out.
  * 2. A message that will be ignored whenever it arrives is dropped (is_ignored). States of members
- *    never return to alive, and attempts only grow, so what is ignored once is ignored for good.
- * 3. A step of the shrinking thread that changes nothing and sends nothing has happened.
- * 4. An event that commutes with all other events, that no invariant sees, and that no event can
- *    prevent, happens at once (choose_eager): prioritised confluent steps. Nothing is prevented by
- *    a fault once all faults have happened, so this begins with the last fault. Such are: a program
- *    shrinks its comm; and a member that is not in the agreement at the moment receives what it
- *    only records. ADVANCE alone reads that, and it is not possible in these phases. An expulsion
- *    kills a member in the eyes of others at any time, so there are no such events after one.
+ *    never return to alive, and attempts only grow, so a message ignored now is ignored later, too.
+ * 3. A step of the shrinking thread that changes nothing and sends nothing counts as done.
+ * 4. An event happens at once (choose_eager) if it commutes with all other events, affects no
+ *    invariant, and cannot be prevented by another event: prioritised confluent steps. Faults can
+ *    prevent events, so this starts after the last fault. There are two such events: a program
+ *    shrinks its comm, and a member that is not in the agreement at the moment receives a message
+ *    that it only records. Only ADVANCE reads the record, and it is not possible in these phases.
+ *    After an expulsion, members can declare another one dead at any time, so there are none.
  *
- * The normal form may deliver a message before WAIT that the state delivers after it: then only the
- * second excuses a member from L3 (was_hasty). The stricter of the two is explored.
+ * The normal form may deliver a message before WAIT that the state delivers after it. Then only the
+ * state excuses a member from L3 (was_hasty). The stricter of the two is explored.
  *
- * There is no symmetry to use but the numbering of the hosts: the rules of the agreement order the
+ * The numbering of the hosts is the only usable symmetry: the rules of the agreement order the
  * members by rank (the leader, half with the lowest, the higher of two that accuse each other). */
 #include "explore/world.h"
 
@@ -39,13 +40,13 @@ static void clear_set(const ddl__membership *self, unsigned char *set)
     memset(set, 0, self->set_bytes);
 }
 
-/* The lowest attempt of which a message is still of interest. */
+/* The lowest attempt whose messages still matter. */
 static uint32_t next_attempt(const ddl__membership *self)
 {
     return self->phase == DDL__AGREEMENT_GATHERING ? self->gathering : self->attempt + 1;
 }
 
-/* The agreement's state of a member whose agreement goes on. */
+/* Simplify the agreement's state of a member whose agreement continues. */
 static void simplify_agreement(ddl__membership *self, int b)
 {
     ddl__peer *peer = &self->peers[b];
@@ -76,7 +77,7 @@ static void simplify_finished(const model *m, ddl__membership *self, int a, int 
     peer->joined = peer->decided = peer->committed = 0;
     peer->leader = 0;
     peer->may_continue = false;
-    if (m->host[a] != m->host[b]) /* CONFIRM would say it */
+    if (m->host[a] != m->host[b]) /* only used in CONFIRM, for members of its host */
         peer->done = 0;
 }
 
@@ -345,7 +346,7 @@ static uint64_t hash_words(uint64_t h, const void *at, size_t bytes)
     return h;
 }
 
-/* Without what is equal in all states, and without the set of pending channels. */
+/* Hash a member, without the data that is equal in all states and the set of pending channels. */
 static uint64_t hash_member(const model *m, const world *w, int a)
 {
     size_t first = offsetof(ddl__membership, announced) / 8 * 8;
@@ -369,7 +370,7 @@ static uint64_t hash_channel(const model *m, const world *w, int to, int from)
     return h;
 }
 
-/* was_hasty is not in it. */
+/* The hash does not include was_hasty. */
 uint64_t world_hash(const model *m, world *w)
 {
     uint64_t *of = hashes(m, w), flags = w->was_hasty;

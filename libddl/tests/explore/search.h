@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* search.h - what the searches of the explorer share. */
+/* search.h - the definitions that the explorer's searches share. */
 #ifndef DDL_TESTS_EXPLORE_SEARCH_H
 #define DDL_TESTS_EXPLORE_SEARCH_H
 
@@ -16,17 +16,17 @@ static const unsigned ALL_KINDS =
 typedef struct trace {
     event events[STEPS];
     int n;
-    bool is_normal; /* between states in normal form: the steps of reduce.c are not listed */
+    bool is_normal; /* the states are in normal form: the steps of reduce.c are not listed */
 } trace;
 
 /* Print the shortest part of the schedule that breaks this invariant. Returns 1. */
 int report(const model *m, world *w, trace *t, const char *broken);
 
-/* All schedules, in all layouts of the hosts (-1) or in one. Returns 0, or 1 if an invariant is
- * broken. */
+/* Explore all schedules, in all layouts of the hosts (-1) or in one. Returns 0, or 1 if an
+ * invariant is broken. */
 int explore_all(int n, unsigned faults, size_t most_states, int layout);
 
-/* The processor's time of this process, since other processes may use the processor, too. */
+/* The processor time of this process. Other processes may use the processor, too. */
 static inline double seconds(void)
 {
     struct timespec t;

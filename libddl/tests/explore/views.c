@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the processes of explore/real compare with the model. */
+/* The views of the model that explore/real compares with its processes. */
 #include "explore/world.h"
 
 member_view world_view(const model *m, const world *w, int rank)

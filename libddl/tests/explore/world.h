@@ -10,10 +10,10 @@
 #include "membership/graph.h"
 #include "membership/state.h"
 
-/* Where a member's program is. */
+/* The phase of a member's program. */
 typedef enum phase { RUNNING, SHRINKING, CREATING, RETURNED, FAILED, CLOSED, DEAD } phase;
 
-/* A message, and the next one of its channel. */
+/* A message, linked to the next one of its channel. */
 typedef struct message {
     uint64_t set;
     unsigned char kind; /* ddl__control_msg, or one of the ends below */
@@ -28,44 +28,45 @@ enum { END_LOCAL = 200, END_REMOTE, RESET };
 typedef struct node {
     unsigned char phase;
     bool stopped, ended, watches, dirty, late;
-    bool failed;           /* its shrink has */
-    unsigned char attempt; /* that it creates, or has returned */
+    bool failed;           /* its shrink has failed */
+    unsigned char attempt; /* the attempt that it creates, or has returned */
     unsigned char created; /* the attempt whose comm it has; 0: none */
     unsigned char made;    /* the last attempt that it has created */
     unsigned char unused[6];
-    uint64_t list;      /* of that attempt */
-    uint64_t witnessed; /* ends that its launcher has reported */
+    uint64_t list;      /* the members of `attempt` */
+    uint64_t witnessed; /* members whose end its launcher has reported */
     uint64_t link;      /* members with which it has an open connection */
-    uint64_t cut;       /* members from which nothing gets through */
+    uint64_t cut;       /* members whose messages do not arrive */
     uint64_t pending;   /* members whose channels to it hold messages */
 } node;
 
-/* The events, without faults, that a member takes part in as `a`. Sets of the members b. */
+/* The possible events, without faults, in which a member is `a`: for each type the set of members
+ * b. */
 typedef struct able {
     uint64_t deliver, silence, witness, believe, miss, unreached, heal;
-    uint16_t single; /* bits of the events without b, and of DIAL */
+    uint16_t single; /* bits of the event types without b, and of DIAL */
     uint16_t count;
-    uint16_t leader; /* of DIAL */
-    bool leads;      /* the agreement of a sparse comm */
-    bool waits;      /* for a limit */
+    uint16_t leader; /* the leader that DIAL dials */
+    bool leads;      /* it leads the agreement of a sparse comm */
+    bool waits;      /* it waits for a limit */
 } able;
 
 struct world {
     unsigned char faults;
     bool was_cut, was_expelled, was_stopped, was_late, was_left;
-    bool was_hasty; /* a member has not waited for a message that was on its way */
+    bool was_hasty; /* a member continued while a message to it was on its way */
     bool unused;
     uint64_t expelled;              /* members that a program has expelled */
-    uint64_t stopped, closed, dead; /* members: sums of what the nodes say; closed or dead */
+    uint64_t stopped, closed, dead; /* members in these states; `closed` includes dead ones */
     uint64_t stale;                 /* members whose `able` may have changed */
     uint64_t leading;               /* members that lead the agreement of a sparse comm */
     uint64_t waiting;               /* members that wait for a limit */
     uint64_t touched;               /* members whose state has changed since the last hash */
-    uint16_t free, used;            /* cells: the first free one, and the number ever used */
+    uint16_t free, used;            /* the first free cell; the number of cells ever used */
     uint32_t machine_bytes;
-    uint64_t n_events; /* the sum of the counts */
-    node nodes[]; /* then able[n], the hashes[n], the machines, the channels by receiver and sender,
-                     and the cells; a cell's number 0 stands for none */
+    uint64_t n_events; /* the sum of the members' `count` */
+    node nodes[];      /* followed by able[n], hashes[n], the machines, the channels by receiver and
+                          sender, and the cells; cell number 0 means none */
 };
 
 typedef struct channel {
@@ -118,8 +119,8 @@ static inline bool runs(const node *n)
     return n->phase < CLOSED && !n->stopped;
 }
 
-/* The time of a member. Only what it has waited for counts: a limit is set to a time in the future,
- * and to a time in the past when it has run out. */
+/* The time of a member. The model has no real time: a limit is set to a time in the future, and to
+ * a time in the past when it runs out. */
 static inline int64_t now_of(const node *n)
 {
     return n->late ? DEADLINE_S * DDL__S : 1;
@@ -130,14 +131,14 @@ static inline bool waits(const node *n, const ddl__membership *self)
     return now_of(n) < self->evidence_until || now_of(n) < self->disputed_until;
 }
 
-/* Members whose next message a can receive. A reset gets through a cut, since what cuts the hosts
- * apart sends it. */
+/* The members whose next message a can receive. A reset arrives despite a cut, because the device
+ * that cuts the network sends it. */
 uint64_t receivable(const model *m, const world *w, int a);
 
 /* True if a message is on its way. */
 bool is_busy(const model *m, const world *w);
 
-/* True if all of the list have begun to create it: then it may succeed on each. */
+/* True if all members of a's list have started to create the comm, so that each may succeed. */
 bool creation_may_succeed(const world *w, int a);
 
 const char *check_one_group(const model *m, const world *w);

@@ -3,7 +3,7 @@
 
     import ddl_horovod.tensorflow.keras as hvd  # was: import horovod.tensorflow.keras as hvd
 
-docs/horovod.md lists what is served and what differs.
+docs/horovod.md lists the supported functions and the differences.
 """
 
 from ddl_horovod import built

@@ -21,9 +21,9 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the root's model and optimizer after the first batch.
+    """A callback that broadcasts the root's model and optimizer to all ranks after the first batch.
 
-    local_variables  variables that each rank keeps, or one; device is ignored
+    local_variables  a variable that each rank keeps, or several; device is ignored
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -37,13 +37,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 self.register_local_var(each)
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank. ValueError for what is none."""
+        """Exclude a variable from the broadcast. Raises ValueError if `var` is not a variable."""
         if not hasattr(var, "assign"):
             raise ValueError(f"local_variables: {var!r} is no variable")
         self._local.add(_identity(var))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcast, once."""
+        """Broadcast the variables after the first batch."""
         if self.broadcast_done:
             return
         optimizer = getattr(self.model, "optimizer", None)
@@ -54,28 +54,28 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces each epoch's metrics by their average over the ranks. Put it before the callbacks
+    """A callback that averages each epoch's metrics over the ranks. Put it before the callbacks
     that read them. device is ignored."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average."""
+        """Average the metrics in `logs` over the ranks."""
         for name, value in sorted((logs or {}).items()):
             assert logs is not None
             logs[name] = operations.allreduce(keras.ops.convert_to_tensor(value)).numpy()
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Sets the learning rate to initial_lr times multiplier.
+    """A callback that sets the learning rate to initial_lr times multiplier.
 
-    multiplier           a function of the epoch; or a number, which is raised to the power of the
-                         epochs since start_epoch
-    start_epoch, end_epoch  the epochs in which it does, end_epoch not included; None: to the last
-    staircase            at the beginning of epochs; else of batches, by fractions of epochs
-    momentum_correction  when the rate changes, multiply the optimizer's momenta likewise
-    steps_per_epoch      None: from model.fit
+    multiplier           a function of the epoch; or a number m, for m ** (epoch - start_epoch)
+    start_epoch          the first epoch in which the rate is set
+    end_epoch            the epoch from which the rate is no longer set; None for no end
+    staircase            set the rate once an epoch, not for each batch by fractions of epochs
+    momentum_correction  multiply the optimizer's momenta by the same factor as the rate
+    steps_per_epoch      batches per epoch; None takes the number from model.fit
     """
 
     def __init__(
@@ -102,18 +102,18 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self.multiplier = lambda epoch: base ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Find the number of steps. ValueError if it is not known."""
+        """Determine the number of steps per epoch. Raises ValueError if it is unknown."""
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
                 raise ValueError("steps_per_epoch: model.fit does not know it; give it here")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Record the epoch's number."""
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate."""
+        """Set the learning rate."""
         after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if self.current_epoch < self.start_epoch or after:
             return
@@ -133,8 +133,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
         if not (self.momentum_correction and getattr(optimizer, "momentum", 0) and before):
             return
-        # Horovod multiplies the momentum for one batch, which Keras 3 compiles into its step.
-        # A step that multiplies the momenta by it comes to the same.
+        # Horovod changes the momentum coefficient for one batch, but Keras 3 compiles it into the
+        # step. Multiplying the momenta by the same ratio has the same effect.
         ratio = self._rate() / before
         for each in getattr(optimizer, "momentums", getattr(optimizer, "_momentums", ())):
             each.assign(each * ratio)
@@ -144,8 +144,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from initial_lr / size to initial_lr, batch by batch, over
-    warmup_epochs. verbose=1 has rank 0 tell when it is done."""
+    """A callback that increases the learning rate batch by batch from initial_lr / size to
+    initial_lr over warmup_epochs. With verbose=1, rank 0 prints when the warm-up is done."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
         def multiplier(epoch: float) -> float:
-            assert self.steps_per_epoch  # so that an epoch ends with a round number
+            assert self.steps_per_epoch
             done = (epoch + 1 / self.steps_per_epoch) / warmup_epochs
             return (done * (size() - 1) + 1) / size()
 
@@ -168,14 +168,15 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tell when it is done."""
+        """Print a message on rank 0 when the warm-up is done."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch + 1 == self.end_epoch and rank() == 0:
             print(f"\nEpoch {epoch + 1}: learning rate warmed up to {self._rate():g}")
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the best model to its attribute `filepath`, which the program sets before training."""
+    """A callback that saves the best model to its attribute `filepath`. The program sets this
+    attribute before training."""
 
     def __init__(
         self,
@@ -192,13 +193,13 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self.filepath: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """ValueError without a file."""
+        """Raise ValueError if `filepath` is not set."""
         if self.filepath is None:
             raise ValueError("filepath: set this attribute of BestModelCheckpoint before training")
         super().on_train_begin(logs)
 
 
 def _identity(variable: Any) -> int:
-    """Equal for a variable of Keras and the one of TensorFlow that it holds."""
+    """Return a key that is equal for a Keras variable and the TensorFlow variable that it wraps."""
     value = getattr(variable, "value", variable)
     return id(variable if callable(value) else value)

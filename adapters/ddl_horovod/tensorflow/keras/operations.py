@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on values that Keras's programs have at hand, and models from files."""
+"""Operations on arrays, numbers and tensors of Keras programs, and the loading of models."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["allgather", "broadcast", "broadcast_global_variables", "load_model",
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """As hvd.broadcast_global_variables of ddl_horovod.tensorflow; in a graph of TensorFlow 1 it
-    also runs the operation, in the default session."""
+    """Run ddl_horovod.tensorflow's broadcast_global_variables in the default session of
+    TensorFlow 1."""
     operation = functions.broadcast_global_variables(root_rank)
     return tf.compat.v1.get_default_session().run(operation)
 
@@ -41,17 +41,17 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> tf.Tensor:
-    """The ranks' values one after the other along the first dimension, in which they may differ."""
+    """Concatenate the ranks' values along the first dimension, whose sizes may differ."""
     return operations.allgather(tf.constant(value), name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> tf.Tensor:
-    """The root's value."""
+    """Return the root's value on all ranks."""
     return operations.broadcast(tf.constant(value), root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: Reduction = Average) -> tf.Tensor:
-    """Return this rank's rows of what `allreduce` would give, by Average or Sum."""
+    """Return this rank's rows of the `allreduce` result. op must be Average or Sum."""
     return operations.reducescatter(tf.constant(value), op=op, name=name)
 
 
@@ -62,11 +62,11 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model, with its optimizer made a DistributedOptimizer.
+    """Load a model, and make its optimizer a DistributedOptimizer.
 
-    custom_optimizers  classes of optimizers that Keras does not know
-    custom_objects     as for keras.models.load_model
-    legacy_opts        False: Keras 3 has no legacy optimizers
+    custom_optimizers  optimizer classes that Keras does not know
+    custom_objects     the argument of keras.models.load_model
+    legacy_opts        must be False: Keras 3 has no legacy optimizers
     """
     if legacy_opts:
         raise ValueError("legacy_opts: Keras 3 has no legacy optimizers; give False")

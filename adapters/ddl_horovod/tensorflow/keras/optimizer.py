@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers of Keras that apply the gradients of all ranks."""
+"""Keras optimizers that apply the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Have an optimizer of Keras apply the combined gradients of all members, and return it.
+    """Make a Keras optimizer apply the combined gradients of all members, and return it.
 
     compression                   Compression.fp16 sends gradients in float16
     sparse_as_dense               make tf.IndexedSlices dense first
-    gradient_predivide_factor     with Average: gradients are divided by it before they are added,
-                                  and by the rest of the number of members after
+    gradient_predivide_factor     f: with Average, divide gradients by f before they are added, and
+                                  by size / f after
     op                            Average or Sum
     backward_passes_per_step      number of batches whose gradients are added before the optimizer
                                   applies them
     average_aggregated_gradients  apply the average of these batches' gradients instead
-    num_groups, groups            checked; all dense gradients travel together
+    num_groups, groups            checked but not used; all dense gradients are sent together
     scale_local_gradients         divide gradients of local variables by the number of members
 
-    It has register_local_var. name and the devices are ignored. Copies of it (by copy, pickle,
-    from_config, or serialize and deserialize) combine gradients as well, but ValueError where a
-    variable is local. A saved model has the original optimizer. A MultiOptimizer has gradients
-    combined for every batch. ValueError for options that conflict, and for loss scaling, which
-    ddl_keras.DistributedOptimizer serves.
+    The result has a method register_local_var. name and the devices are ignored. Copies (by copy,
+    pickle, from_config, or serialize and deserialize) also combine gradients; copying raises
+    ValueError if a variable is local. A saved model has the original optimizer. A MultiOptimizer
+    combines gradients in every batch. Raises ValueError for options that conflict, and for loss
+    scaling, which ddl_keras.DistributedOptimizer supports.
     """
     if op == Adasum:
         raise ValueError("op: Adasum is not served for optimizers of Keras")
@@ -65,7 +65,7 @@ def DistributedOptimizer(
         *(process_set, scale_local_gradients),
     )
     if backward_passes_per_step > 1:
-        appliers = getattr(optimizer, "optimizers", [optimizer])  # those of a MultiOptimizer
+        appliers = getattr(optimizer, "optimizers", [optimizer])  # of a MultiOptimizer
         if not appliers:
             raise ValueError(
                 "backward_passes_per_step: this MultiOptimizer makes its optimizers later; make"
@@ -80,15 +80,16 @@ def DistributedOptimizer(
 
 
 def _distribute(optimizer: Any, options: tuple[Reducer, int]) -> Any:
-    """Make an optimizer combine gradients. It keeps its state, since only its class changes."""
+    """Make an optimizer combine gradients. It keeps its state, because only its class changes."""
     base = getattr(type(optimizer), "_original", type(optimizer))
     optimizer.__class__ = _distributed(base, *options)
     return optimizer
 
 
 def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
-    """A subclass that combines gradients. Keras saves it by the name of its base, which it has."""
-    # A MultiOptimizer has others apply the gradients.
+    """Return a subclass of `base` that combines gradients. It has the name of `base`, by which
+    Keras saves it."""
+    # A MultiOptimizer delegates the gradients to other optimizers.
     delegates = base._backend_apply_gradients is not _OPTIMIZER._backend_apply_gradients or (
         base.apply is not _OPTIMIZER.apply
     )
@@ -97,8 +98,8 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
         _original, _reducer, _factor = base, reducer, factor
 
         def __setattr__(self, name: str, value: Any) -> None:
-            # An optimizer that wraps this one disables its own scaling so. Model.compile wraps it
-            # for a model of dtype mixed_float16, and ranks would skip steps alone.
+            # An optimizer that wraps this one sets its loss_scale_factor to None. Model.compile
+            # wraps it if the model's dtype is mixed_float16: single ranks would then skip steps.
             resets = name == "loss_scale_factor" and value is None
             if resets and {name, f"_{name}"} & {*vars(self)}:
                 raise ValueError(
@@ -126,7 +127,7 @@ def _distributed(base: Any, reducer: Reducer, factor: int) -> type:
             super()._backend_apply_gradients(grads, trainable_variables)
 
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
-            # With accumulation: the first step that has the accumulated gradients' average.
+            # With accumulation, the averaged gradients are first available here.
             if self.gradient_accumulation_steps and not delegates:
                 grads = reducer.reduce([g * factor for g in grads], self._applied)
             return super()._clip_gradients(grads)

@@ -35,14 +35,14 @@ static void *allocate(size_t bytes)
     return block;
 }
 
-/* Returns what is broken when nothing but faults is left, or NULL. */
+/* Return the broken invariant if only faults can happen, or NULL. */
 static const char *check_end(const model *m, const world *w)
 {
     event left[1];
     return world_events(m, w, left, 1, false) ? NULL : world_check_end(m, w);
 }
 
-/* Replay the events that are possible, but this one. Returns what is broken, or NULL. */
+/* Replay the possible events, except this one. Returns the broken invariant, or NULL. */
 static const char *replay(const model *m, world *w, const trace *t, int without, int *n)
 {
     const char *broken = NULL;
@@ -84,7 +84,7 @@ static const char *random_schedule(const model *m, world *w, uint64_t seed, trac
 {
     event events[EVENTS];
     const char *broken = NULL;
-    unsigned rare = 2 + (unsigned)(next_random(&seed) % 60); /* how seldom faults happen */
+    unsigned rare = 2 + (unsigned)(next_random(&seed) % 60); /* one event in this many is a fault */
     world_init(m, w);
     for (t->n = 0; t->n < STEPS && !broken;) {
         bool faults = next_random(&seed) % rare == 0;
@@ -149,7 +149,7 @@ typedef struct frame {
     int n, next;
 } frame;
 
-/* Depth first. Returns 0, or 1 if an invariant is broken. */
+/* Explore all schedules, depth first. Returns 0, or 1 if an invariant is broken. */
 static int explore_all(int n, unsigned faults, size_t most)
 {
     size_t bytes = world_bytes(), slots = 1;

@@ -9,24 +9,24 @@
 
 enum { QUEUE = 24, PARKED = 6 };
 
-/* The status of CLOSE when a member leaves the child. */
+/* The status in CLOSE when a member leaves the child. */
 #define LEFT ((ddl_status)1)
 
-/* Where a member's call is. */
+/* The phase of a member's call. */
 typedef enum phase {
     IDLE,
     CONNECTING,
     EXCHANGING, /* connected to all: the settings are exchanged */
     COMMITTING,
-    HAS,   /* the child */
+    HAS,   /* the member has the child */
     DONE,  /* all calls are made */
-    ENDED, /* the parent has failed, or too many calls have */
+    ENDED, /* the parent has failed, or too many calls have failed */
     DEAD
 } phase;
 
 typedef enum kind { HELLO = 1, ANSWER, CLOSE, SETTINGS, COMMIT, NOTICE } kind;
 
-/* A message. `dial`: the connection's number at its dialer, the higher rank. */
+/* A message. `dial` is the connection's number at its dialer, the higher rank. */
 typedef struct message {
     int16_t status;
     unsigned char kind, family, number, later, dial;
@@ -52,20 +52,20 @@ typedef struct node {
     ddl__creation creation;
     int64_t now;
     uint64_t connected[FAMILIES]; /* numbers with which this member was connected to all */
-    uint64_t numbers[FAMILIES];   /* that it has used */
+    uint64_t numbers[FAMILIES];   /* numbers that it has used */
     link links[MOST];
     message parked[MOST][PARKED], notices[MOST];
     unsigned char ignored[MOST]; /* the number of each member's last failure that was relayed */
     unsigned char phase, call, family, retries, dials, attempts, settings, commits;
     unsigned char used[FAMILIES];
-    bool knows; /* that the parent has failed */
+    bool knows; /* it knows that the parent has failed */
 } node;
 
 struct world {
     unsigned char faults, unused[4];
-    bool failed;   /* the parent has */
+    bool failed;   /* the parent has failed */
     bool was_late; /* a limit has run out, or a member has failed by itself */
-    bool was_left; /* a program makes no calls any more, which it owes the others */
+    bool was_left; /* a program no longer makes calls that the others wait for */
     node nodes[MOST];
     channel channels[MOST][MOST]; /* by receiver and sender */
 };
@@ -117,7 +117,7 @@ static void send(world *w, int from, int to, message sent)
         c->queue[c->length++] = sent;
 }
 
-/* True if no earlier message of the same connection is in the channel. A notice has its own. */
+/* True if the channel has no earlier message of the same connection. A notice has its own. */
 static bool is_next(const channel *c, int at)
 {
     for (int i = 0; i < at; i++)
@@ -155,7 +155,7 @@ static void close_link(world *w, int rank, int peer, const ddl__creation_end *wh
         send(w, rank, peer, close);
 }
 
-/* Close the connections of those that wait here for this creation. */
+/* Close the connections of members that wait here for this creation. */
 static void drop_parked(world *w, int rank, int family, unsigned number)
 {
     for (int b = 0; b < MOST; b++)
@@ -212,7 +212,7 @@ static void begin(const model *m, world *w, int rank)
         }
 }
 
-/* The call has failed: what the program does. */
+/* Handle a failed call as the program does. */
 static void end_call(world *w, node *n, ddl_status status)
 {
     bool may_repeat = status == DDL_ETIMEDOUT || status == DDL_EABORTED || status == DDL_ENOMEM;
@@ -242,7 +242,8 @@ static void fail(const model *m, world *w, int rank, ddl_status status)
         ddl__creation_audience audience = ddl__creation_audience_of(c, status, linked);
         if (b == rank || !is_listed(m, f, b))
             continue;
-        if (n->links[b].state == DIALED) /* it joins those that have answered, to say why */
+        if (n->links[b].state ==
+            DIALED) /* join the members that have answered, to send the reason */
             close_link(w, rank, b,
                        is_answered(w, rank, b) && !ddl__creation_is_told(c) ? &why : NULL);
         else if (audience == DDL__CREATION_CLOSE_LINK)
@@ -266,7 +267,7 @@ static void fail(const model *m, world *w, int rank, ddl_status status)
         broken = "C3: a call reports that its time is up, and it is not";
 }
 
-/* Carry out what the state machine wants. */
+/* Perform the actions of the state machine. */
 static void handle(const model *m, world *w, int rank, unsigned actions)
 {
     node *n = &w->nodes[rank];
@@ -289,7 +290,7 @@ static void broadcast(const model *m, world *w, int rank, unsigned char what)
             send(w, rank, b, (message){.kind = what, .dial = w->nodes[rank].links[b].dial});
 }
 
-/* C2: a member that has the child was connected to all, and they to it. */
+/* Complete the creation, and check C2: the member was connected to all, and they to it. */
 static void complete(const model *m, world *w, int rank)
 {
     node *n = &w->nodes[rank];
@@ -302,7 +303,7 @@ static void complete(const model *m, world *w, int rank)
     }
 }
 
-/* Go on as far as what has arrived allows. */
+/* Continue as far as the messages that have arrived allow. */
 static void advance(const model *m, world *w, int rank)
 {
     node *n = &w->nodes[rank];
@@ -335,7 +336,7 @@ static bool is_missing(const node *n, int peer)
     return n->links[peer].state != OPEN;
 }
 
-/* Answer those at earlier creations. Returns the latest one of a missing member, or 0. */
+/* Answer members at earlier creations. Returns the latest creation of a missing member, or 0. */
 static unsigned find_later(const model *m, world *w, int rank)
 {
     node *n = &w->nodes[rank];
@@ -401,7 +402,7 @@ static bool find_fact(const model *m, world *w, int rank, ddl__creation_cause ca
     return false;
 }
 
-/* Look for facts in the order in which they count. */
+/* Check for facts in the order of their priority. */
 static unsigned check(const model *m, world *w, int rank)
 {
     node *n = &w->nodes[rank];
@@ -413,7 +414,7 @@ static unsigned check(const model *m, world *w, int rank)
     return DDL__CREATION_CONTINUE;
 }
 
-/* Whether a look would change anything. */
+/* True if a check would change anything. */
 static bool check_is_due(const model *m, const world *w, int rank)
 {
     world copy = *w;
@@ -426,7 +427,7 @@ static bool check_is_due(const model *m, const world *w, int rank)
     return refuses || (actions && !(actions == DDL__CREATION_LOOK && doubts));
 }
 
-/* Once all are connected, an operation of the creation fails when a link ends. */
+/* Fail the creation's operation if a link has ended, once all members are connected. */
 static void check_links(const model *m, world *w, int rank)
 {
     node *n = &w->nodes[rank];
@@ -486,7 +487,7 @@ static void deliver(const model *m, world *w, int rank, int from, int which)
     bool is_current = creates(n) && l->dial == msg.dial && (l->state == OPEN || l->state == DIALED);
     switch (msg.kind) {
     case HELLO:
-        if (n->phase == ENDED) /* it has left the parent, and with it the job */
+        if (n->phase == ENDED) /* this member has left the parent and the job */
             send(w, rank, from, (message){.kind = CLOSE, .dial = msg.dial, .from = -1});
         else
             park(n, from, msg);
@@ -507,7 +508,7 @@ static void deliver(const model *m, world *w, int rank, int from, int which)
     case COMMIT: n->commits = (unsigned char)(n->commits + is_current); break;
     case NOTICE:
         if (n->ignored[from] != msg.later && msg.later > n->notices[from].later)
-            n->notices[from] = msg; /* the latest one: it concerns all that the others do */
+            n->notices[from] = msg; /* keep the latest notice, which includes the earlier ones */
         break;
     default: break;
     }
@@ -565,7 +566,7 @@ static bool is_busy(const model *m, const world *w)
     return false;
 }
 
-/* True if a member that this one needs is in another call, or makes none any more. */
+/* True if a member that this one needs is in another call, or makes no more calls. */
 static bool waits_for_another_call(const model *m, const world *w, int rank)
 {
     const node *n = &w->nodes[rank];
@@ -652,7 +653,7 @@ static void end_process(const model *m, world *w, int rank)
             if (n->parked[b][i].kind)
                 send(w, rank, b,
                      (message){.kind = CLOSE, .dial = n->parked[b][i].dial, .from = -1});
-        /* Hellos that are on their way are answered by a reset. */
+        /* Hellos on their way are answered with a reset. */
         for (int i = 0; i < w->channels[rank][b].length; i++)
             if (w->channels[rank][b].queue[i].kind == HELLO)
                 send(w, rank, b,
@@ -676,7 +677,7 @@ static void know(const model *m, world *w, int rank)
     node *n = &w->nodes[rank];
     n->knows = true;
     if (n->phase == EXCHANGING || n->phase == COMMITTING)
-        fail(m, w, rank, DDL_EPEER); /* the operation of the creation is given up */
+        fail(m, w, rank, DDL_EPEER); /* the creation's operation is aborted */
     else if (n->phase == IDLE)
         n->phase = ENDED;
 }
@@ -735,7 +736,7 @@ const char *world_apply(const model *m, world *w, event e)
     return broken;
 }
 
-/* C4: each call ends. C5: if the parent lives, and the calls are in the same order, all are made.
+/* C4: each call ends. C5: if the parent is alive and the calls are in the same order, all are made.
  */
 const char *world_check_end(const model *m, const world *w)
 {

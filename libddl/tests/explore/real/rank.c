@@ -17,7 +17,7 @@
 
 enum { INBOX = 64, LIMIT_MS = 5000 };
 
-/* A message of the parent's control connections that was received, but not handled. */
+/* A message from the parent's control connections that was received, but not handled yet. */
 typedef struct held {
     ddl__control_msg kind;
     size_t bytes;
@@ -27,20 +27,20 @@ typedef struct held {
 typedef struct inbox {
     held queue[INBOX];
     int first, length;
-    bool lost; /* nothing more is to be handled */
+    bool lost; /* handle no more messages */
     bool ended;
-    int error; /* if so */
+    int error; /* if ended: the error */
 } inbox;
 
 static ddl_comm *comm;
-static ddl__health *parent; /* of `comm`; NULL: it is being created */
+static ddl__health *parent; /* the health of `comm`; NULL during its creation */
 static inbox inboxes[RANKS_MAX];
-static int64_t virtual_now; /* all under the detector's lock */
-static int delivers = -1;   /* from which rank the next message may be handled */
-static int delivered;       /* its kind; 0: none */
+static int64_t virtual_now; /* this and the next lines: under the detector's lock */
+static int delivers = -1;   /* the rank whose next message may be handled */
+static int delivered;       /* the kind of the handled message; 0: none */
 static bool may_advance, has_advanced, has_begun;
 
-/* The creation of the next comm. */
+/* The state of the next comm's creation. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool joins, gives_up, is_let_go, shall_shrink, has_shrunk;
@@ -52,10 +52,10 @@ static bool is_parents(const ddl__membership *m)
     return parent && m == parent->membership;
 }
 
-/* -------------------------------------------------------------------------------- what is wrapped
+/* ------------------------------------------------------------------------------ wrapped functions
  */
 
-/* As in detector.c. */
+/* The same type as in detector.c. */
 typedef struct message_source {
     ddl__health *health;
     int from;
@@ -90,7 +90,7 @@ bool __wrap_ddl__control_conn_receive(ddl__control_conn *conn, ddl__control_msg_
     if (conn->fd < 0)
         return false;
     inbox *in = &inboxes[source->from];
-    conn->state = DDL__CONTROL_CONN_OPEN; /* if sending has failed, there may be more to read */
+    conn->state = DDL__CONTROL_CONN_OPEN; /* after a failed send there may be more to read */
     if (!in->ended)
         __real_ddl__control_conn_receive(conn, hold, context);
     if (conn->state != DDL__CONTROL_CONN_OPEN && !in->ended) {
@@ -215,7 +215,7 @@ ddl__agreement_step __wrap_ddl__agreement_created(ddl__membership *m, bool creat
     return step;
 }
 
-/* The creation is in vain once the schedule says that it fails. */
+/* Fail the creation once the schedule orders its failure. */
 static ddl_status check_join(void *context)
 {
     const ddl__until *own = context;
@@ -263,7 +263,7 @@ ddl_status __wrap_ddl__comm_join(ddl_endpoint *endpoint, const ddl_comm *from,
 /* -------------------------------------------------------------------------------------- the orders
  */
 
-/* End what has failed, as the detector's thread does after each event. Under its lock. */
+/* End failed comms, as the detector's thread does after each event. Under its lock. */
 static void settle(void)
 {
     ddl__health_settle(parent);
@@ -345,7 +345,7 @@ static ddl_status await_join(void)
     return status;
 }
 
-/* Let the creation end as the schedule says. Returns whether it has. */
+/* Let the creation end as the schedule orders. Returns true if it ended so. */
 static bool end_join(bool created)
 {
     pthread_mutex_lock(&lock);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Carries out random schedules of the explorer (explore/model.h) with a process for each member,
- * and compares what each of them has come to with what the model says.
+ * and compares the state of each process with the model.
  *
  *     explore_real shm|tcp N FAULTS SCHEDULES [SEED]
  *
- * Left out are schedules with launchers. A network is cut for the control connections only: nothing
- * that they carry is handled. Over shared memory all members are on one
- * host, over TCP each is on a host of its own. */
+ * Schedules with launchers are left out. A network is cut only for control connections: their
+ * messages are not handled. With shared memory all members are on one host, with TCP each member
+ * has its own host. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +43,10 @@ typedef struct member {
     pid_t pid;
     int fd;
     bool is_stopped, has_left;
-    bool has_joined; /* its creation, which the schedule has not ended yet */
+    bool has_joined; /* it has joined a creation that the schedule has not ended yet */
 } member;
 
-/* One schedule, as it is carried out. */
+/* One schedule that is being carried out. */
 typedef struct run {
     model m;
     world *w;
@@ -55,7 +55,7 @@ typedef struct run {
     event events[STEPS];
     int n;
     bool has_fault_in_creation;
-    char why[300]; /* it differs from the model's; "": it does not */
+    char why[300]; /* a difference from the model; "": none */
 } run;
 
 static void start(run *r)
@@ -100,7 +100,7 @@ static void end_process(member *p)
     p->pid = 0;
 }
 
-/* True if the process may be asked. */
+/* True if the process can receive orders. */
 static bool is_here(const run *r, int rank)
 {
     return r->members[rank].pid && !r->members[rank].is_stopped && !r->members[rank].has_left;
@@ -126,7 +126,7 @@ static void require(run *r, int rank, order what, int value)
                  (int)what, value, a.value);
 }
 
-/* What a member is to receive next must be the same message. */
+/* Deliver a member's next message, which must be the same as in the model. */
 static void deliver(run *r, int to, int from)
 {
     int kind = world_next_kind(&r->m, r->w, to, from);
@@ -148,7 +148,7 @@ static void set_stopped(run *r, int rank, bool stopped)
     p->is_stopped = stopped;
 }
 
-/* Ask a process that may be stopped. */
+/* Send an order to a process that may be stopped. */
 static void require_of_stopped(run *r, int rank, order what, int value)
 {
     bool was_stopped = r->members[rank].is_stopped;
@@ -158,7 +158,7 @@ static void require_of_stopped(run *r, int rank, order what, int value)
     set_stopped(r, rank, was_stopped);
 }
 
-/* All members of a host are cut from those of the other one. */
+/* Reset the connections between all members of two hosts. */
 static void reset(run *r, event e)
 {
     for (int a = 0; a < r->m.n; a++)
@@ -171,7 +171,7 @@ static void reset(run *r, event e)
 
 static void end(run *r, event e)
 {
-    for (int b = 0; b < r->m.n; b++) /* no message is lost but by the schedule */
+    for (int b = 0; b < r->m.n; b++) /* only the schedule may lose messages */
         if (is_here(r, b))
             require(r, b, DO_DRAIN, 0);
     end_process(&r->members[e.a]);
@@ -179,7 +179,7 @@ static void end(run *r, event e)
         require_of_stopped(r, b, DO_LOSE, e.a);
 }
 
-/* True if none of these is stopped in its creation. */
+/* True if none of these members is stopped in its creation. */
 static bool are_here(const run *r, uint64_t list)
 {
     for (int b = 0; b < r->m.n; b++)
@@ -188,7 +188,7 @@ static bool are_here(const run *r, uint64_t list)
     return true;
 }
 
-/* Where all of a list create the next comm, all of them succeed, until the schedule goes on. */
+/* If all members of a list create the next comm, wait until all of them have succeeded. */
 static void await_joins(run *r)
 {
     for (int a = 0; a < r->m.n && !r->why[0]; a++) {
@@ -249,7 +249,7 @@ static void carry_out(run *r, event e)
     }
 }
 
-/* What the member's process reports, in words, if it is not what the model says; "": it is. */
+/* Compare a process's report with the model, and describe a difference in r->why. */
 static void compare(run *r, int rank)
 {
     member_view want = world_view(&r->m, r->w, rank);
@@ -272,14 +272,15 @@ static void compare(run *r, int rank)
                       want.states[b]);
 }
 
-/* A creation succeeds only after that of all: while a member is stopped, it cannot. */
+/* True if the event is not possible with real processes: a creation succeeds only after all members
+ * have created the comm, so not while one is stopped. */
 static bool is_left_out(const run *r, event e)
 {
     return e.type == CLOSE || e.type == UNREACHED ||
            (e.type == CREATED && !r->members[e.a].has_joined);
 }
 
-/* Choose the next event: a fault now and then, mostly while the next comm is created. */
+/* Choose the next event: sometimes a fault, mostly during the creation of the next comm. */
 static bool choose(run *r, uint64_t *seed, unsigned rare, event *chosen)
 {
     static event events[EVENTS];
