@@ -87,7 +87,7 @@ class WorkerRecord:
     def snapshot(self) -> dict[str, Any]:
         """Return the fields of the `standing` message, from which a new coordinator recovers."""
         return {
-            "state": self.state,
+            "state": self.state.value,
             "epoch": self._epoch,
             "group": self._group[0],
             "members": self._group[1],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddl_elastic.base.messages import Message, checked
+from ddl_elastic.base.messages import Message, checked, pack
 from ddl_elastic.coordinator.recovery import CoordinatorRecovery, is_known, replay, unknown
 from ddl_elastic.coordinator.worker_registry import Worker
 from ddl_elastic.engines.worker_record import WorkerRecord
@@ -47,6 +47,7 @@ def test_the_last_message_of_a_kind_counts() -> None:
     progress(memory, 1)
     progress(memory, 2, heard=False)
     standing = memory.snapshot()
+    pack("standing", standing)  # raises ValueError for what cannot be sent
     assert [message.kind for message in replay(standing)] == ["ready", "begin", "progress"]
     assert [*replay(standing)][-1].fields["step"] == 2
     assert (standing["state"], standing["group"], standing["members"]) == ("running", 3, [0, 1])
