@@ -7,7 +7,8 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,15 +57,31 @@ def run_job(
     file  the job file for a later coordinator; None if the job cannot be resumed
     """
 
+    lock = threading.Lock()  # of the file, which Control's thread writes too
+
     def resize(workers: int) -> None:
+        nonlocal file
         job.registry.resize(workers)
-        if file:
-            replace(file, size=replace(file.size, target=workers)).write(name)
+        with lock:
+            if file:
+                file = replace(file, size=replace(file.size, target=workers))
+                file.write(name)
+
+    def write_barred(hosts: Collection[str]) -> None:
+        nonlocal file
+        with lock:
+            if file:
+                file = replace(file, barred=sorted(hosts))
+                try:
+                    file.write(name)
+                except OSError as error:
+                    progress.event(f"a resumed job would use these hosts: {file.barred} ({error})")
 
     try:
         control = Control(name, secret, resize)
         if file:
             file.write(name)
+            job.bar(file.barred, write_barred)
     except (ControlError, OSError) as error:
         raise CommandError(f"--name {name}: {error}") from None
     try:

@@ -82,6 +82,7 @@ class Coordinator:
         self._findings: set[tuple[Any, ...]] = set()  # audit results: step, share, bad members
         self._rollbacks: set[str] = set()  # texts of the rollbacks that were logged
         self._barred: set[str] = set()  # hosts on which an audit found wrong results
+        self._write_barred: Callable[[Collection[str]], None] = lambda _: None
         self._stopped = ""  # the reason if an audit has stopped the job
         self.workers: list[Worker] = []
         self._quorum = QuorumArbiter(
@@ -102,6 +103,12 @@ class Coordinator:
         self._recovery = CoordinatorRecovery(returns) if returns else None
         while not returns and len(self.workers) < self.registry.target and self._start():
             pass
+
+    def bar(self, hosts: Collection[str], write: Callable[[Collection[str]], None]) -> None:
+        """Start no worker on these hosts. `write` is called with all such hosts when an audit has
+        found another one."""
+        self._barred.update(hosts)
+        self._write_barred = write
 
     def _start(self) -> bool:
         """Start a worker in a free slot. Return False if no slot is free."""
@@ -326,6 +333,7 @@ class Coordinator:
             self._stopped = fields["text"]
         else:
             self._barred.update(hosts)
+            self._write_barred(self._barred)
             for worker in workers:
                 worker.cause = worker.cause or WRONG
         self._tell("audit", None, **fields, hosts=hosts)

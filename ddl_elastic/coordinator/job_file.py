@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from ddl_elastic.engines import Program
 
 @dataclass(frozen=True)
 class JobFile:
-    """The contents of a job file. `address` is the host and port at which agents connect."""
+    """The contents of a job file.
+
+    address  host and port at which agents connect
+    barred   hosts on which an audit has found a wrong worker
+    """
 
     address: tuple[str, int]
     token: str
@@ -29,6 +34,7 @@ class JobFile:
     threads: int
     program: Program
     size: Size
+    barred: Sequence[str] = ()
 
     def write(self, name: str) -> None:
         """Write the file of the job `name` atomically. Raises OSError."""

@@ -4,6 +4,7 @@ nobody does, and the job comes to its end without."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -70,6 +71,26 @@ def resumed(job: Job) -> subprocess.Popen[str]:
     process = job.start(0, "resume", "--report", "report.json", "job")
     shown(process, "the coordinator is back: it has found rank 0 on .*, rank 1 on .*")
     return process
+
+
+@pytest.mark.slow
+def test_another_coordinator_starts_nothing_on_barred_hosts(tmp_path: Path) -> None:
+    """An audit has found a wrong worker there before the first coordinator was killed."""
+    audited = Path(__file__).parent / "programs" / "audited.py"
+    # Steps are slow while a worker is missing.
+    fault = ["--fault", "gradient", "--steps", "200", "--killed", "9"]
+    with started(tmp_path) as job:
+        run = job.run_program("-n", "3", "--name", "job", "--audit", "1", audited, *fault)
+        agents = [job.agent(0, 4)]
+        shown(run, "rank 1 on .* computes wrongly")
+        run.kill()
+        again = job.start(0, "resume", "--report", "report.json", "job")
+        _, err = again.communicate(timeout=LIMIT)
+        assert again.returncode == 0, err
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert {*report["workers"]} <= {"0", "1", "2"}
+        assert not any(each["kind"] == "joined" for each in report["events"])
+        assert [agent.wait(LIMIT) for agent in agents] == [0]
 
 
 @pytest.mark.slow

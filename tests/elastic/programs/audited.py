@@ -10,11 +10,17 @@ sum       a bit of the sum of all shares flips once, before the vote on it
 applied   the same, after the vote
 hidden    no worker: the program has state that changes with each share
 none      no worker
+
+With --killed the given member is killed after three steps, and steps are slow until another worker
+has taken its place.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import time
 from typing import Any
 
 import torch
@@ -39,6 +45,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint")
     parser.add_argument("--save-every", type=int, default=4)
+    parser.add_argument("--killed", type=int, default=-1)
     return parser.parse_args()
 
 
@@ -114,7 +121,12 @@ def main() -> None:
         every=options.save_every,
     )
     fault, hidden = Fault(options, model, job), 0
+    size = job.group.comm.size
     for step in job.steps(data, steps=options.steps):
+        if options.killed >= 0 and step.number == 3 and job.group.member == options.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if options.killed >= 0 and (job.group.comm.size < size or job.group.observing):
+            time.sleep(0.05)
         fault.begin(step.number)
         for x, y in step:
             loss = functional.cross_entropy(model(x), y)
