@@ -6,9 +6,13 @@ computes wrongly, or a program with hidden state. Before the step is committed, 
 computes the share, and the rank that alone differs is expelled. If there are only two ranks, each
 computes the share REPEATS times, and a rank that does not reproduce its own bits is expelled.
 
-A rank that reproduces its wrong bits was, except by chance, right at its last audited share. A
-rank that does not reproduce them is wrong only sometimes, so all of its unaudited shares may be
-wrong.
+The vote on an audited step compares the ranks' states as well: a wrong weight of which an audited
+share does not depend, or whose effect is rounded away, would be missed by the shares alone. A rank
+whose state differs from the state of most ranks is expelled.
+
+A rank that repeats its wrong bits was right in its last audited step. One that does not repeat them
+is wrong now and then: an audited right share tells nothing of the others, so all of its shares that
+were not audited may be wrong.
 
 `plan` chooses the audited shares and the ranks that repeat them, from numbers that all ranks have.
 In an audited step one share of each rank is audited, and each rank repeats one share. So the rate
@@ -27,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +39,9 @@ from ddl_core import Comm
 from ddl_elastic.base.audits import Action
 from ddl_elastic.step.digest import ShareDigest
 
-REPEATS = 3  # computations of a share on each rank if there is no third rank
-NOTHING = (1 << 63) - 1  # in a vote: the digest of a rank that has nothing to compare
+REPEATS = 3  # computations of a share on each rank, where there is no third rank
+NOTHING = (1 << 63) - 1  # in a vote: the rank has nothing to compare
+SUM, STATE = -1, -2  # in place of a share in a finding: the sum of all shares, the state
 
 
 # ---- which shares ----
@@ -178,10 +184,10 @@ class AuditFinding:
     """The result of an audit that found different bits.
 
     step     the training step, which is not committed yet
-    share    the logical worker of the share; -1 if the sum of all shares differs
-    members  the members that compute wrongly, or that disagree
-    first    the first step whose result may be wrong
-    stops    True if the job cannot continue
+    share    its logical worker; SUM: it is in the sum of all shares; STATE: it is in the state
+    members  that compute wrongly, or that disagree
+    first    the first step since which the result may be wrong
+    stops    whether the job cannot continue
     """
 
     step: int
@@ -220,25 +226,39 @@ def describe(verdict: Verdict, table: Sequence[Evidence], step: int, share: int)
     )
 
 
-def describe_sum(
-    table: Sequence[Evidence], step: int, name: str
+def describe_difference(
+    table: Sequence[Evidence], step: int, what: int
 ) -> tuple[Sequence[int], AuditFinding]:
-    """Return the ranks whose sum of the step's shares differs from the majority's, and the
-    finding. Raises RuntimeError if no sum has a majority. Pure."""
-    checks = [each.computed[0][""] for each in table]
-    common, votes = Counter(checks).most_common(1)[0]
-    if 2 * votes <= len(table):
-        sums = ", ".join(f"{e.name} {c:#x}" for e, c in zip(table, checks, strict=True))
-        raise RuntimeError(f"the ranks differ in {name}, and no sum is that of most ranks: {sums}")
-    ranks = [rank for rank, check in enumerate(checks) if check != common]
+    """Return the ranks whose sums or states differ from those of most ranks, and the finding. If
+    most ranks have no common one, these are all ranks. Pure.
+
+    what  SUM or STATE, of which the digests are
+    """
+    words = [each.digests[0].word if each.computed else NOTHING for each in table]
+    counts = Counter(word for word in words if word != NOTHING)
+    common, votes = counts.most_common(1)[0]
+    is_known = 2 * votes > counts.total()
+    ranks = [r for r, w in enumerate(words) if w != NOTHING and not (is_known and w == common)]
+    other = table[words.index(common)].digests[0]
+    differences = [table[rank].digests[0].first_difference(other) for rank in ranks]
+    tensor = next(filter(None, differences), "") if what == STATE else "sum"
     names = " and ".join(table[rank].name for rank in ranks)
     hosts = ", ".join(sorted({table[rank].host for rank in ranks}))
+    where = f"the state before step {step}, tensor {tensor}"
+    if what == SUM:
+        where = f"the sum of the shares of step {step}"
     text = (
-        f"{names} adds up wrongly: its sum of the shares of step {step} differs from that of the"
-        f" others. It is expelled. Test the memory and the processor of {hosts}"
+        f"{names} computes wrongly: it differs from most ranks in {where}. It is expelled. Test the"
+        f" memory and the processor of {hosts}"
     )
+    if not is_known:
+        text = (
+            f"{names} differ in {where}, so it is unknown which one computes wrongly. Run the job"
+            " on other hosts, or on three"
+        )
     members = [table[rank].member for rank in ranks]
-    return ranks, AuditFinding(step, -1, members, "sum", step, False, text)
+    first = step if what == SUM else min(_first(table, ranks), step)
+    return ranks, AuditFinding(step, what, members, tensor, first, not is_known, text)
 
 
 def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
@@ -255,14 +275,15 @@ def _find_tensor(verdict: Verdict, table: Sequence[Evidence]) -> str:
 
 
 def _first(table: Sequence[Evidence], ranks: Sequence[int]) -> int:
-    """Return the first step in which the ranks may have been wrong."""
+    """Return the first step since which the ranks may have been wrong."""
+    known = [each for each in table if each.trusted]
     others = [each for rank, each in enumerate(table) if rank not in ranks and each.trusted]
     found = list[int]()
     for rank in ranks:
         member, is_steady = str(table[rank].member), len({e.word for e in table[rank].digests}) < 2
-        for each in others or [each for each in table if each.trusted]:
-            known = each.trusted if is_steady else each.whole
-            found.append(known.get(member, known[""]))
+        each_known = [each.trusted if is_steady else each.whole for each in others or known]
+        # A rank that has joined later may know less.
+        found.append(max((each.get(member, each[""]) for each in each_known), default=0))
     return min(found, default=0)
 
 
@@ -273,8 +294,8 @@ class Audit:
     """The audits of a job, on one rank.
 
     rate    the fraction of shares that are audited
-    action  the action if committed steps may be wrong
-    start   the first step in which this rank took part; None if it joined a running job
+    action  what follows if committed steps may be wrong
+    start   the first step of the job, or of its continuation; None: not known yet
     report  called with each finding, on all ranks
     """
 
@@ -296,6 +317,22 @@ class Audit:
     def plan(self, number: int, owners: tuple[int, ...]) -> Mapping[int, int]:
         """Return this step's audited workers, see the function `plan`."""
         return plan(self.rate, self._seed, number, owners)
+
+    def joined(self, members: Iterable[int], step: int) -> None:
+        """Record that members join before a step: they were not wrong before it."""
+        for member in members:
+            self._trusted[member] = self._whole[member] = step
+
+    def known(self) -> dict[str, Any]:
+        """Return what a rank that joins has to know."""
+        evidence = self.evidence(-1, [])
+        return {"trusted": dict(evidence.trusted), "whole": dict(evidence.whole)}
+
+    def learn(self, known: Mapping[str, Mapping[str, int]]) -> None:
+        """Know from now on what another rank knows."""
+        self.start = known["trusted"].get("")
+        for own, other in ((self._trusted, known["trusted"]), (self._whole, known["whole"])):
+            own.update({int(member): step for member, step in other.items() if member})
 
     def trusted(self, members: Iterable[int]) -> int:
         """Return the first step that is not yet confirmed by audits of all the members."""

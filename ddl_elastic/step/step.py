@@ -10,8 +10,9 @@ When a rank dies, the others return to an earlier phase, see reform.py. The part
 until the vote.
 
 In an audited step a rank first computes a share of another rank, and the vote compares the digests
-of both computations, see audit.py. If they differ, the ranks compute the share again and repeat the
-vote, until it is known which rank is wrong. Then the others continue as after its death.
+of both computations, and of the ranks' states, see audit.py. If those of a share differ, the ranks
+compute it again and repeat the vote, until it is known which rank is wrong. Then the others
+continue as after its death.
 
 In the backward pass of a rank's last share, the sums of the first arrays start while the later
 arrays are computed. All ranks start the sums in the order of the arrays.
@@ -48,12 +49,13 @@ from ddl_elastic.base.audits import AuditError
 from ddl_elastic.frameworks.protocol import Ready, Share, Summed
 from ddl_elastic.step.audit import (
     NOTHING,
+    STATE,
+    SUM,
     Audit,
     AuditFinding,
     AuditOutcome,
-    Evidence,
     describe,
-    describe_sum,
+    describe_difference,
     gather,
     judge,
 )
@@ -200,10 +202,11 @@ class Step:
         self._partial = PartialSums(group.workers, summed.free, add_to)
         self._works: list[Work[Any]] = []  # the started sums, by array
         self._audit = group.audit if trains else None
-        self.is_audit = False  # True if the share yielded last is for an audit
-        self._digests: dict[int, list[ShareDigest]] = {}  # this rank's, by worker
-        self._audited: set[int] = set()  # workers audited by this rank
-        self._contested = -1  # the worker whose share this rank must compute once more, or -1
+        self.is_audit = False  # whether the share that was yielded last is for an audit
+        self._digests: dict[int, list[ShareDigest]] = {}  # by worker: of its computations here
+        self._state: ShareDigest | None = None  # of the state before the step, if it is audited
+        self._audited: set[int] = set()  # whose shares this rank has computed for an audit
+        self._contested = -1  # the worker whose share this rank is to compute once more
 
     def add(self, worker: int, share: Share) -> None:
         """Add the share of a worker, a list of arrays of one dimension. The arrays belong to the
@@ -268,6 +271,15 @@ class Step:
         """Return the audited workers, with the rank that computes the share of each once more."""
         return self._audit.plan(self.number, self._group.owners) if self._audit else {}
 
+    @property
+    def has_audits(self) -> bool:
+        """Whether shares are audited in this step."""
+        return bool(self._audits())
+
+    def record_state(self, digest: ShareDigest) -> None:
+        """Record the state before the step."""
+        self._state = digest
+
     def needs_digest(self, worker: int) -> bool:
         """Return True if the digest of the worker's share must be recorded."""
         return self.is_audit or worker in self._audits()
@@ -279,10 +291,32 @@ class Step:
             self._audited.add(worker)
             self._contested = -1
 
-    def _digest_words(self, worker: int) -> tuple[int, int]:
-        """Return two numbers from which the vote derives the least and the greatest digest."""
-        words = [each.word for each in self._digests.get(worker, ())]
-        return min(words, default=NOTHING), -max(words, default=-NOTHING)
+    def _audit_words(self, audits: Mapping[int, int]) -> list[int]:
+        """Return the words of a vote: all ranks learn the least and the greatest digest of the
+        state, and of each audited share."""
+        digests = [
+            [self._state] if self._state else [],
+            *(self._digests.get(v, []) for v in audits),
+        ]
+        found = list[int]()
+        for each in digests:
+            words = [digest.word for digest in each]
+            found += min(words, default=NOTHING), -max(words, default=-NOTHING)
+        return found
+
+    def _contest_any(self, audits: Mapping[int, int], check: int, vote: Sequence[int]) -> bool:
+        """Return True if the vote has found a difference, which is contested by then."""
+        if vote[2] != -vote[3]:
+            self._contest_whole(SUM, ShareDigest({"": check}))
+            return True
+        for what, least, most in zip([STATE, *audits], vote[9::2], vote[10::2], strict=True):
+            if least != -most and least != NOTHING:
+                if what == STATE:
+                    self._contest_whole(STATE, self._state)
+                else:
+                    self._contest(what)
+                return True
+        return False
 
     def _contest(self, worker: int) -> None:
         """Handle different digests of the worker's share. All ranks get the same verdict."""
@@ -297,12 +331,12 @@ class Step:
         elif verdict.outcome is not AuditOutcome.AGREE:
             self._end_contest(verdict.ranks, describe(verdict, table, audit.step, worker))
 
-    def _contest_sum(self, check: int) -> None:
-        """Handle different results of ranks. Raises RuntimeError if no result has a majority."""
+    def _contest_whole(self, what: int, own: ShareDigest | None) -> None:
+        """The ranks differ in the step's sums, or in the state before it: SUM or STATE."""
         group, audit = self._group, self._audit
         assert audit
-        table = gather(group.comm, Evidence(group.member, computed=[{"": check}]))
-        self._end_contest(*describe_sum(table, audit.step, self.name))
+        table = gather(group.comm, audit.evidence(group.member, [own] if own else []))
+        self._end_contest(*describe_difference(table, audit.step, what))
 
     def _end_contest(self, ranks: Sequence[int], finding: AuditFinding) -> None:
         """Report the finding and expel the wrong ranks. Raises AuditError on them, and on all ranks
@@ -311,11 +345,13 @@ class Step:
         assert audit
         audit.found(finding)
         if finding.stops or comm.rank in ranks:
+            if self._group.saver:
+                self._group.saver.wait()  # it writes nothing after the others remove checkpoints
             with suppress(*LOST):
                 comm.barrier()
             raise AuditError(finding.text)
-        if finding.share >= 0:
-            self.phase = Phase.COMPUTE  # the result contains a wrong share
+        if finding.share != SUM:
+            self.phase = Phase.COMPUTE  # the result may have a wrong share in it
         comm.barrier()  # all have the finding
         for rank in ranks:
             comm.expel(rank, finding.text)
@@ -420,24 +456,19 @@ class Step:
         words = [self.number, -self.number, check, -check, word, plan, -plan, here]
         if audit:
             words.append(NOTHING if audit.first is None else audit.first)
-            for worker in audits:
-                words += self._digest_words(worker)
+            words += self._audit_words(audits)
         vote = np.array(words)
         self._group.comm.allreduce(vote, op="min")
         if vote[0] != -vote[1]:
             raise RuntimeError(f"ranks vote on steps {vote[0]} and {-vote[1]} at once")
+        if audit and self._contest_any(audits, check, vote.tolist()):
+            return
         if vote[2] != -vote[3]:
-            if audit:
-                self._contest_sum(check)
             raise RuntimeError(
                 f"the ranks differ in {self.name}: this rank's checksum is {check:#x}, all"
                 f" are from {vote[2]:#x} to {-vote[3]:#x}"
             )
         if audit:
-            for worker, least, most in zip(audits, vote[9::2], vote[10::2], strict=True):
-                if least != -most and least != NOTHING:
-                    self._contest(worker)
-                    return
             self._end_audits(audits, int(vote[8]))
         if saver:
             saver.agree(int(vote[4]))

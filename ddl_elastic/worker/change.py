@@ -9,10 +9,10 @@ between is a death in the new comm. If some ranks have begun the next step, the 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,8 +39,9 @@ class Arrival:
     state: State
     tables: list[Table]  # see evaluation.EvaluationHistory
     number: int
-    next: int  # the next training step
-    call: int  # the number of the call of Loop.steps
+    next: int  # training step
+    call: int  # of Loop.steps
+    audit: Mapping[str, Any]  # what others know of audits
 
 
 class SwitchingLoop(Protocol):
@@ -71,6 +72,8 @@ def follow_plan(job: SwitchingLoop) -> None:
     group.speeds = dict(zip(plan.members, plan.speeds, strict=False))
     own = RankProgress(membership.member, job.position["number"], False, ())
     _settle(job, plan, own)
+    if group.audit:
+        group.audit.joined(plan.newcomers, job.position["next"])
     send_state(job)
     died = sorted({*plan.members} - {*group.members})
     seconds = time.monotonic() - began
@@ -85,7 +88,11 @@ def send_state(job: SwitchingLoop) -> None:
     group.sends_at = None
     if group.member not in group.observing:
         lacking = [rank for rank in range(group.comm.size) if rank not in group.whole]
-        where = {**job.position, "tables": [table.tolist() for table in job.past]}
+        where = {
+            **job.position,
+            "tables": [table.tolist() for table in job.past],
+            "audit": group.audit.known() if group.audit else {},
+        }
         group.sender.send(group.comm, group.whole, lacking, job.framework.state(), where)
 
 

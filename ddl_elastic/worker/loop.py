@@ -20,7 +20,16 @@ import numpy as np
 
 from ddl_core import Comm
 from ddl_elastic.base.audits import AuditError, find_options
-from ddl_elastic.frameworks.protocol import Array, Framework, Ready, Share, State, Summed, digest
+from ddl_elastic.frameworks.protocol import (
+    MODE,
+    Array,
+    Framework,
+    Ready,
+    Share,
+    State,
+    Summed,
+    digest,
+)
 from ddl_elastic.hidden.checks import Checks
 from ddl_elastic.hidden.recording import Recorder, find_recording
 from ddl_elastic.shares.assign import assign
@@ -384,7 +393,8 @@ class Loop:
         audit = self.group.audit
         saver = self.group.saver = Saver(self._policy, self._constants, self._beside)
         if audit:
-            saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members))
+            # A rollback removes the checkpoint of the step since which a rank may be wrong.
+            saver.needed = lambda: (audit.start or 0, audit.trusted(self.group.members) - 1)
         state, reporter = self.framework.state, self.reporter
         self._writers = CheckpointWriters(saver, self.group, state, self._finish, reporter)
         if self.is_new:
@@ -448,6 +458,8 @@ class Loop:
             self._arrival = change.join(self, candidate)
             self._observer, self._past.tables = self._arrival.observer, self._arrival.tables
             self._number, self._next = self._arrival.number, self._arrival.next
+            if self.group.audit:
+                self.group.audit.learn(self._arrival.audit)
             return None
         step = admission.Admission(self.group, self._number, candidate)
         self._complete(step, lambda _: [])
@@ -627,6 +639,8 @@ class ElasticStep:
                 may_switch=self.number + 1 < self._stop,
                 trains=True,
             )
+            if self._step.has_audits:
+                self._step.record_state(self._digest_state())
             for worker in self._step.shares():
                 began = time.monotonic()
                 yield from self._share(worker, partial(self._loader.take, self.number, worker))
@@ -656,6 +670,17 @@ class ElasticStep:
     def _digest(self) -> ShareDigest:
         """Return the digest of the last computed share."""
         return digest_share((str(n), array) for n, array in enumerate(self._computed or []))
+
+    def _digest_state(self) -> ShareDigest:
+        """Return the digest of the state before the step. What the program saves with also= is not
+        in it: that may be wrong on one rank because of the program."""
+        loop, framework = self._loop, self._loop.framework
+        framework.seed(share_seed(loop.seed, self.number, loop.logical))
+        framework.begin(0)  # the buffers are as they were
+        state = sorted(framework.state().items())  # a loaded state may have another order
+        return digest_share(
+            (name, each.data) for name, each in state if not name.startswith((MODE, "also."))
+        )
 
     def _pass_by(self) -> None:
         """Skip a step of a call that this rank has missed. The program computes with filler values,
