@@ -174,6 +174,7 @@ class Runs:
         program = Path(__file__).parent / "programs" / "audited_runs.py"
         self.process = subprocess.Popen(
             [sys.executable, program],
+            bufsize=0,  # a line in a buffer would be no event for the selector
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
