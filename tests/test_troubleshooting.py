@@ -48,7 +48,7 @@ def test_values_are_left_out() -> None:
 def test_native_parts_and_the_scheduler_are_read() -> None:
     texts = [m.text for m in messages.messages()]
     for text in (
-        "DistBackendError: ddl split: the process group has been shut down",  # TORCH_CHECK_WITH
+        "DistBackendError: ddl endCoalescing: coalescing has not been started",  # TORCH_CHECK_WITH
         "ValueError: ddl %s: there are %s inputs, but %s outputs",  # TORCH_CHECK_VALUE
         "InvalidArgumentError: ddl %s: op: %s is unknown",  # OP_REQUIRES
         "XlaRuntimeError: ddl: not initialized: call ddl_jax.init() first",
