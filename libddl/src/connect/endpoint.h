@@ -100,7 +100,8 @@ uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest fami
 /* A member is at this creation of the family: propose no lower number from now on. */
 void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number);
 
-/* The comm is destroyed: forget the numbers of its children. */
+/* The comm is destroyed: forget the numbers of its children, and close the connections that wait
+ * for one. */
 void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent);
 
 /* Find a later creation of the slot's family, of which a member has connected here that is missing

@@ -168,6 +168,17 @@ static void drop_parked(world *w, int rank, int family, unsigned number)
         }
 }
 
+/* The program makes no more calls and destroys the parent: close all connections that wait here. */
+static void leave_parent(world *w, int rank)
+{
+    node *n = &w->nodes[rank];
+    n->phase = ENDED;
+    for (int b = 0; b < MOST; b++)
+        for (int i = 0; i < PARKED; i++)
+            if (n->parked[b][i].kind)
+                drop_parked(w, rank, n->parked[b][i].family, n->parked[b][i].number);
+}
+
 static void forget_notices(node *n, int family, unsigned number, int from)
 {
     for (int b = 0; b < MOST; b++)
@@ -222,9 +233,13 @@ static void end_call(world *w, node *n, ddl_status status)
         broken = "C3: a member refuses one that belongs to its creation";
     if (may_repeat && !w->was_late && !w->failed)
         broken = "C3: a call fails without a reason";
-    n->phase = may_repeat && !n->knows && n->retries++ < RETRIES ? IDLE : ENDED;
-    w->was_left = w->was_left || n->phase == ENDED;
     memset(n->links, 0, sizeof n->links);
+    if (may_repeat && !n->knows && n->retries++ < RETRIES) {
+        n->phase = IDLE;
+        return;
+    }
+    w->was_left = true;
+    leave_parent(w, (int)(n - w->nodes));
 }
 
 static void fail(const model *m, world *w, int rank, ddl_status status)
@@ -565,14 +580,15 @@ static bool is_busy(const model *m, const world *w)
     return false;
 }
 
-/* True if a member that this one needs is in another call, or makes none any more. */
+/* True if a member that this one needs is in another call, or makes none any more. A lower one that
+ * has destroyed the parent has closed this one's connection. */
 static bool waits_for_another_call(const model *m, const world *w, int rank)
 {
     const node *n = &w->nodes[rank];
     for (int b = 0; b < m->n; b++) {
         const node *other = &w->nodes[b];
         if (b != rank && is_listed(m, n->family, b) &&
-            (other->phase == ENDED || other->phase == DONE || other->phase == DEAD ||
+            ((other->phase == ENDED && b > rank) || other->phase == DONE || other->phase == DEAD ||
              (creates(other) && (other->family != n->family || other->call != n->call))))
             return true;
     }
@@ -678,7 +694,7 @@ static void know(const model *m, world *w, int rank)
     if (n->phase == EXCHANGING || n->phase == COMMITTING)
         fail(m, w, rank, DDL_EPEER); /* the operation of the creation is given up */
     else if (n->phase == IDLE)
-        n->phase = ENDED;
+        leave_parent(w, rank);
 }
 
 static void happen(const model *m, world *w, event e)
