@@ -230,13 +230,14 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
-void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
+void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now)
 {
     const ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
     /* One without a connection has just joined the agreement, since the leader has it in the list.
-     */
-    bool has_joined = peer->late && !peer->connected && ddl__agreement_has(m, rank);
+     * It may have been stopped since: its host accepts connections then. */
+    bool has_joined =
+        peer->late && !peer->connected && !was_accepted && ddl__agreement_has(m, rank);
     if (peer->state == DDL__ALIVE && (has_heartbeats || has_joined) && m->dead != INT64_MAX)
         lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
 }

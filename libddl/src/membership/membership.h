@@ -222,8 +222,9 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 
 /* The survivors create their comm, and nothing answers at the member's addresses, although its
  * heartbeats arrive, or the leader has it in the list: the two cannot both be in the next list.
- * Ignored otherwise, and where silence proves nothing either. */
-void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now);
+ * Ignored otherwise, and where silence proves nothing either. `was_accepted`: its host has accepted
+ * a connection, so without heartbeats the member may be stopped. */
+void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now);
 
 /* The launcher has seen the member's process end, after it had created the comm of `attempt` (0:
  * none). A leave message may still be on its way. */
