@@ -232,14 +232,20 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 
 void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now)
 {
-    const ddl__peer *peer = &m->peers[rank];
+    ddl__peer *peer = &m->peers[rank];
     bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
     /* One without a connection has just joined the agreement, since the leader has it in the list.
      * It may have been stopped since: its host accepts connections then. */
     bool has_joined =
         peer->late && !peer->connected && !was_accepted && ddl__agreement_has(m, rank);
-    if (peer->state == DDL__ALIVE && (has_heartbeats || has_joined) && m->dead != INT64_MAX)
+    if ((!has_heartbeats && !has_joined) || m->dead == INT64_MAX)
+        return;
+    if (peer->state == DDL__ALIVE) {
         lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
+    } else if (peer->by_report && ddl__member_is_dead(m, rank)) {
+        peer->by_report = false; /* the evidence is this rank's own now */
+        ddl__gossip_lost(m, rank);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ witnesses */

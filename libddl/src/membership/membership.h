@@ -222,7 +222,8 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
 
 /* The survivors create their comm, and nothing answers at the member's addresses, although its
  * heartbeats arrive, or the leader has it in the list: the two cannot both be in the next list.
- * Ignored otherwise, and where silence proves nothing either. `was_accepted`: its host has accepted
+ * One that is dead by report is accused by evidence of this rank's own from then on. Ignored
+ * otherwise, and where silence proves nothing either. `was_accepted`: its host has accepted
  * a connection, so without heartbeats the member may be stopped. */
 void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now);
 

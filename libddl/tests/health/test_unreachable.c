@@ -70,6 +70,7 @@ static ddl__membership *create(bool is_connected)
     m->heartbeat = 100 * DDL__MS;
     m->dead = 3 * DDL__S;
     m->n_late = 1;
+    m->attempt = 1;
     for (int rank = 0; rank < SIZE; rank++) {
         m->peers[rank].connected = rank != PEER || is_connected;
         ddl__set_add(ddl__verdict(m, SELF), rank);
@@ -110,6 +111,18 @@ static void test_member_without_connection(void)
     check_accuses(m, false);
 }
 
+/* PEER counts as dead since others have lost it, but the leader keeps it. */
+static void test_member_dead_by_report(void)
+{
+    ddl__membership *m = create(false);
+    m->peers[PEER].state = DDL__SILENT;
+    m->peers[PEER].by_report = true;
+    CHECK(ddl__agreement_lost(m) < 0, "rank %d", ddl__agreement_lost(m));
+    ddl__member_cannot_connect(m, PEER, false, 0);
+    CHECK(ddl__agreement_lost(m) == PEER, "rank %d", ddl__agreement_lost(m));
+    check_accuses(m, true);
+}
+
 static void test_member_with_heartbeats(void)
 {
     ddl__membership *m = create(true);
@@ -125,6 +138,7 @@ static void test_member_with_heartbeats(void)
 int main(void)
 {
     test_member_without_connection();
+    test_member_dead_by_report();
     test_member_with_heartbeats();
     return 0;
 }
