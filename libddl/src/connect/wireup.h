@@ -48,6 +48,7 @@ typedef struct ddl__wireup {
     ddl__first_use
         *first_use; /* opens the TCP links of a large comm when used; NULL: all are opened */
     ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
+    int lost; /* if the links belong to an engine: the member whose link was lost first; or -1 */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */
