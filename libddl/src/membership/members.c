@@ -230,10 +230,18 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
+/* A member that was dialed for DDL__ADDRESS_LIMIT, and has been silent for no longer than this, has
+ * run meanwhile. */
+static int64_t silence_while_dialed(const ddl__membership *m, int rank)
+{
+    int64_t limit = BEATS * m->heartbeat * (ddl__member_is_far(m, rank) ? m->far_beats : 1);
+    return limit < DDL__ADDRESS_LIMIT / 2 ? limit : DDL__ADDRESS_LIMIT / 2;
+}
+
 void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now)
 {
     ddl__peer *peer = &m->peers[rank];
-    bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
+    bool has_heartbeats = peer->connected && peer->silent_ns <= silence_while_dialed(m, rank);
     /* One without a connection has just joined the agreement, since the leader has it in the list.
      * It may have been stopped since: its host accepts connections then. */
     bool has_joined =

@@ -135,10 +135,30 @@ static void test_member_with_heartbeats(void)
     check_accuses(m, false);
 }
 
+/* Far members send heartbeats less often: not all of PEER's silence is evidence that it is stopped.
+ */
+static void test_member_with_few_heartbeats(void)
+{
+    enum { FAR_BEATS = 5 };
+    ddl__membership *m = create(true);
+    m->far_beats = FAR_BEATS;
+    m->peers[PEER].silent_ns = 2 * FAR_BEATS * m->heartbeat;
+    CHECK(ddl__member_is_far(m, PEER), "rank %d is near", PEER);
+    ddl__member_cannot_connect(m, PEER, true, 0);
+    check_accuses(m, true);
+
+    m = create(true); /* PEER may have been stopped since it was dialed */
+    m->far_beats = 100;
+    m->peers[PEER].silent_ns = 4 * DDL__S;
+    ddl__member_cannot_connect(m, PEER, true, 0);
+    check_accuses(m, false);
+}
+
 int main(void)
 {
     test_member_without_connection();
     test_member_dead_by_report();
     test_member_with_heartbeats();
+    test_member_with_few_heartbeats();
     return 0;
 }
