@@ -226,7 +226,8 @@ static void begin(const model *m, world *w, int rank)
 /* The call has failed: what the program does. */
 static void end_call(world *w, node *n, ddl_status status)
 {
-    bool may_repeat = status == DDL_ETIMEDOUT || status == DDL_EABORTED || status == DDL_ENOMEM;
+    bool may_repeat = status == DDL_ETIMEDOUT || status == DDL_EEXPIRED || status == DDL_EABORTED ||
+                      status == DDL_ENOMEM;
     if (status == DDL_EPEER && !w->failed && !w->was_left)
         broken = "C3: a call fails for a death, and none has died";
     if (status == DDL_EREFUSED)
@@ -733,7 +734,7 @@ static void happen(const model *m, world *w, event e)
     case TIME_UP:
     case LATE:
         w->was_late = true;
-        fail(m, w, e.a, DDL_ETIMEDOUT);
+        fail(m, w, e.a, n->phase == CONNECTING ? DDL_ETIMEDOUT : DDL_EEXPIRED);
         break;
     case REFUSE:
         w->was_late = true;
