@@ -131,7 +131,9 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    if (ddl__creation_is_told(w->creation)) /* a member has failed: another transport is no help */
+    /* A member has failed: another transport is no help. A connection that was dialed is completed,
+     * since it may have been answered. */
+    if (ddl__creation_is_told(w->creation) && a->attempt.fd < 0)
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         ddl_status started = DDL_OK;

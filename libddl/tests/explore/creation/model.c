@@ -259,8 +259,7 @@ static void fail(const model *m, world *w, int rank, ddl_status status)
         if (b == rank || !is_listed(m, f, b))
             continue;
         if (n->links[b].state == DIALED) /* it joins those that have answered, to say why */
-            close_link(w, rank, b,
-                       is_answered(w, rank, b) && !ddl__creation_is_told(c) ? &why : NULL);
+            close_link(w, rank, b, is_answered(w, rank, b) ? &why : NULL);
         else if (audience == DDL__CREATION_CLOSE_LINK)
             close_link(w, rank, b, &why);
         if (audience == DDL__CREATION_SEND_NOTICE && early)
