@@ -3,6 +3,7 @@
 #ifndef DDL_BASE_UNTIL_H
 #define DDL_BASE_UNTIL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,8 +14,9 @@ typedef struct ddl__until {
     /* Fails, with the message set, once waiting is in vain. NULL: only the deadline applies. */
     ddl_status (*check)(void *context);
     void *context;
-    /* Called if no address of this member of the comm answers in time. May be NULL. */
-    void (*unreachable)(void *context, int rank);
+    /* Called if no address of this member of the comm answers in time. `was_accepted`: its host has
+     * accepted a connection, but the member has not answered on it. May be NULL. */
+    void (*unreachable)(void *context, int rank, bool was_accepted);
 } ddl__until;
 
 static inline ddl_status ddl__until_check(const ddl__until *until)

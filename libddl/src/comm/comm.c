@@ -225,13 +225,13 @@ static ddl_status connect_control(ddl_comm *comm, ddl__wireup *wireup, const ddl
     return ddl__health_connect(&setup, &comm->health);
 }
 
-/* True if the link with a member has ended without a reason. */
-static bool has_lost_member(const ddl_comm *comm)
+/* Return the member whose link has ended without a reason, or -1. */
+static int find_lost_member(const ddl_comm *comm)
 {
-    bool lost = false;
     for (int i = 0; comm->engine && i < comm->size; i++)
-        lost = lost || ddl__engine_find_peer(comm->engine, i) == DDL__PEER_LOST;
-    return lost;
+        if (ddl__engine_find_peer(comm->engine, i) == DDL__PEER_LOST)
+            return i;
+    return -1;
 }
 
 /* Notify the other members that this one cannot create the comm, so that they do not wait for
@@ -304,6 +304,7 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
                           .deadline = until->deadline,
                           .until = until,
                           .warn_at = &warn_at,
+                          .lost = -1,
                           .creation = &creation};
     ddl_status status = complete_settings(comm, &wireup.kinds);
     warn_at = ddl__deadline_after(wireup.begun, comm->config.stall_warn_ms);
@@ -335,7 +336,8 @@ static ddl_status comm_set_up(ddl_comm *comm, const ddl__until *until)
         status = ddl__creation_commit(comm, until);
     if (status == DDL_OK)
         ddl__health_created(comm->health);
-    if (status != DDL_OK && has_lost_member(comm))
+    wireup.lost = find_lost_member(comm);
+    if (status != DDL_OK && wireup.lost >= 0)
         status = ddl__wireup_find_reason(&wireup, status);
     if (status != DDL_OK && entered)
         announce_failure(comm, &wireup, status);

@@ -99,7 +99,8 @@ uint32_t ddl__endpoint_propose_creation(ddl_endpoint *endpoint, ddl__digest fami
 /* Record that a member takes part in this creation of the family: propose no lower number later. */
 void ddl__endpoint_raise_creation(ddl_endpoint *endpoint, ddl__digest family, uint32_t number);
 
-/* Forget the numbers of a destroyed comm's children. */
+/* The comm is destroyed: forget the numbers of its children, and close the connections that wait
+ * for one. */
 void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent);
 
 /* Find a later creation of the slot's family for which a member has connected that is missing

@@ -54,6 +54,7 @@ void ddl__endpoint_forget_children(ddl_endpoint *endpoint, ddl__digest parent)
     for (ddl__counter **at = &endpoint->counters, *c; (c = *at);)
         if (ddl__digest_equal(c->parent, parent)) {
             *at = c->next;
+            ddl__pending_drop_family(endpoint, c->family);
             free(c);
         } else {
             at = &c->next;

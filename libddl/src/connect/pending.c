@@ -473,6 +473,18 @@ uint32_t ddl__endpoint_find_later(ddl_endpoint *endpoint, const ddl__comm_slot *
     return later;
 }
 
+void ddl__pending_drop_family(ddl_endpoint *endpoint, ddl__digest family)
+{
+    for (ddl__pending_conn **at = &endpoint->pending; *at;) {
+        const ddl__hello *hello = &(*at)->inbound.received.hello;
+        if ((*at)->proven && ddl__digest_equal(hello->family, family) &&
+            !find_slot(endpoint, hello->comm))
+            pending_drop(endpoint, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
 void ddl__pending_divert(ddl_endpoint *endpoint, const ddl__comm_slot *slot)
 {
     for (ddl__pending_conn **at = &endpoint->pending; *at;) {

@@ -42,6 +42,16 @@ static void settle_path(ddl__race *race, unsigned i)
         race->connected_at = ddl__now();
 }
 
+/* The time of a path is up. It may have connected while this process did not run. */
+static void expire_path(ddl__race *race, unsigned i)
+{
+    struct pollfd polled = {.fd = race->tries[i].fd, .events = POLLOUT};
+    if (poll(&polled, 1, 0) > 0)
+        settle_path(race, i);
+    else
+        fail_path(race, i, ETIMEDOUT);
+}
+
 static void try_next_path(ddl_endpoint *endpoint, ddl__race *race, int64_t deadline)
 {
     unsigned i = race->n_tried++;
@@ -75,7 +85,7 @@ static void advance(ddl_endpoint *endpoint, ddl__race *race, int64_t deadline)
     int64_t now = ddl__now();
     for (unsigned i = 0; i < race->n_tried; i++)
         if (race->tries[i].state == DDL__PATH_DIALED && now >= race->tries[i].deadline)
-            fail_path(race, i, ETIMEDOUT);
+            expire_path(race, i);
     while (race->n_tried < race->paths.n && !race->connected_at && now < deadline &&
            (race->n_tried < race->paths.at_once || !count_dialed(race, race->n_tried) ||
             now >= race->tried_at + DDL__PATH_HEAD_START))

@@ -101,11 +101,16 @@ static void fall_back_to_tcp(const ddl__wireup *w, int peer, ddl__peer_dial *a)
     a->tcp = true;
 }
 
-static void peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
+/* Not DDL_OK: a member has failed. */
+static ddl_status peer_dial_start(const ddl__wireup *w, int peer, ddl__peer_dial *a)
 {
-    a->local = may_share(w) && dial_local(w, peer, a) == DDL_OK;
+    ddl_status status = may_share(w) ? dial_local(w, peer, a) : DDL_EUNREACHABLE;
+    if (ddl__creation_is_told(w->creation))
+        return status;
+    a->local = status == DDL_OK;
     if (!a->local && w->kinds & DDL_LINK_TCP)
         fall_back_to_tcp(w, peer, a);
+    return DDL_OK;
 }
 
 static ddl_status fail_deadline(const ddl__wireup *w, int peer, ddl_status status)
@@ -126,8 +131,9 @@ static ddl_status peer_dial_join(const ddl__wireup *w, int peer, ddl__peer_dial 
         if (status == DDL_OK)
             status = peer_join_local(w, peer, &a->attempt);
     }
-    if (ddl__creation_is_told(
-            w->creation)) /* a member has failed: another transport would not help */
+    /* A member has failed: another transport is no help. A connection that was dialed is completed,
+     * since it may have been answered. */
+    if (ddl__creation_is_told(w->creation) && a->attempt.fd < 0)
         return status;
     if ((status == DDL_EUNREACHABLE || status == DDL_EREFUSED) && w->kinds & DDL_LINK_TCP) {
         ddl_status started = DDL_OK;
@@ -191,7 +197,7 @@ static ddl_status dial_all_lower(const ddl__wireup *w, ddl__peer_dial *all)
     ddl_status status = ddl__wireup_check_members(w);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)
         if (!is_late(w, peer))
-            peer_dial_start(w, peer, &all[peer]);
+            status = peer_dial_start(w, peer, &all[peer]);
     if (status == DDL_OK)
         status = ddl__wireup_start_tcp(w, 0, w->rank, all);
     for (int peer = 0; peer < w->rank && status == DDL_OK; peer++)

@@ -49,6 +49,7 @@ typedef struct ddl__wireup {
     ddl__first_use
         *first_use;          /* opens a large comm's links on first use; NULL: open all links now */
     ddl__creation *creation; /* the state of this attempt; NULL: the comm was created */
+    int lost; /* if the links belong to an engine: the member whose link was lost first; or -1 */
 } ddl__wireup;
 
 /* Dial the lower ranks, accept the higher ones. On failure the links made so far stay in links. */

@@ -197,13 +197,16 @@ static ddl_status check_notices(const ddl__wireup *w)
                      w->addresses[failure.from].host, failure.text);
 }
 
-/* True if the member has no link, or has closed it. */
+/* The member has no link, or has closed it. All were connected to one another if an engine has the
+ * links: a member whose link was not lost may have the child, and be at its next creation. */
 static bool is_missing(const void *context, int rank)
 {
     const ddl__wireup *w = context;
     if (rank < 0 || rank >= w->size || rank == w->rank)
         return false;
-    return !w->links || !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
+    if (!w->links)
+        return rank == w->lost;
+    return !w->links[rank] || w->links[rank]->state != DDL__LINK_OPEN;
 }
 
 /* Fail if a member that is missing here has connected for a later creation: it will not join this

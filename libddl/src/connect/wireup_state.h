@@ -26,6 +26,7 @@ typedef struct ddl__peer_dial {
     bool local, tcp; /* the transport that was started; tcp: messages have their own connections */
     bool first_use;  /* tcp: only the pair's control connection, no links yet */
     bool peer_is_local; /* the peer has a unix socket on this host */
+    bool was_accepted;  /* tcp: a connection was made */
     ddl__paths paths;
     unsigned path, lanes; /* the path in use; the link's number of lanes, 0: no lanes */
     ddl_status status;    /* the status of the last path that was tried */

@@ -103,13 +103,13 @@ static ddl_status start_others(const ddl__wireup *w, int peer, ddl__peer_dial *a
     return ddl__is_path_failure(w, status) ? DDL_OK : status;
 }
 
-/* Report that nothing answers at the peer's addresses, unless the creation's deadline has passed:
- * then its time was too short to know. */
-static void report_unreachable(const ddl__wireup *w, int peer, int error)
+/* Nothing has answered at the peer's addresses. If the creation's time is up, it was too short for
+ * that. */
+static void report_unreachable(const ddl__wireup *w, int peer, bool was_accepted, int error)
 {
     bool is_silent = error == ETIMEDOUT || error == EHOSTUNREACH;
     if (is_silent && w->until && w->until->unreachable && ddl__now() < w->deadline)
-        w->until->unreachable(w->until->context, peer);
+        w->until->unreachable(w->until->context, peer, was_accepted);
 }
 
 /* Use the result of the race to connect to a peer. Not DDL_OK: a member has failed. */
@@ -123,9 +123,10 @@ static ddl_status use_race(const ddl__wireup *w, int peer, ddl__peer_dial *a, co
              race->error ? strerror(race->error) : "it has no address that leads to it from here");
     if (race->fd < 0) {
         a->path = a->paths.n;
-        report_unreachable(w, peer, race->error);
+        report_unreachable(w, peer, false, race->error);
         return DDL_OK;
     }
+    a->was_accepted = true;
     uint8_t kind = a->first_use ? DDL__CONN_PAIR : DDL__CONN_TCP;
     ddl_status status = start_on_socket(w, peer, &a->attempt, kind, 0, race->fd);
     if (status != DDL_OK)
@@ -166,10 +167,11 @@ static ddl_status join_connection(const ddl__wireup *w, int peer, ddl__peer_dial
         if (status != DDL_OK)
             return status;
         if (a->attempt.fd < 0 && a->status == DDL_EUNREACHABLE)
-            report_unreachable(w, peer, a->attempt.error);
+            report_unreachable(w, peer, a->was_accepted, a->attempt.error);
         if (a->attempt.fd < 0)
             return ddl__fail(a->status, "rank %d on %s, port %u: %s", peer, w->addresses[peer].host,
                              w->addresses[peer].port, a->why);
+        a->was_accepted = true;
         status = ddl__dial_await_admission(w, &a->attempt);
         if (status == DDL_OK)
             return ddl__dial_join(w, peer, &a->attempt);

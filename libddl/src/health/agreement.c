@@ -30,12 +30,12 @@ static ddl_status creation_check(void *context)
     return status;
 }
 
-/* Record that no address of a survivor answers: one of the two ranks cannot be in the next list. */
-static void creation_unreachable(void *context, int rank)
+/* No address of a survivor answers here: one of the two cannot be in the next list. */
+static void creation_unreachable(void *context, int rank, bool was_accepted)
 {
     ddl__health *h = context;
     pthread_mutex_lock(&h->detector->lock);
-    ddl__member_cannot_connect(h->membership, h->survivors[rank], ddl__now());
+    ddl__member_cannot_connect(h->membership, h->survivors[rank], was_accepted, ddl__now());
     pthread_mutex_unlock(&h->detector->lock);
 }
 

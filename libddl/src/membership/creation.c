@@ -85,7 +85,7 @@ ddl__creation_end ddl__creation_reason(const ddl__creation *c, ddl_status status
 /* True if a member that fails with this status may try again: it is late, or superseded. */
 static bool may_come(ddl_status status)
 {
-    return status == DDL_ETIMEDOUT || status == DDL__SUPERSEDED;
+    return status == DDL_ETIMEDOUT || status == DDL_EEXPIRED || status == DDL__SUPERSEDED;
 }
 
 ddl__creation_audience ddl__creation_audience_of(const ddl__creation *c, ddl_status status,

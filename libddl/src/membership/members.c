@@ -230,14 +230,30 @@ void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t no
     ddl__gossip_lost(m, rank);
 }
 
-void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now)
+/* A member that was dialed for DDL__ADDRESS_LIMIT, and has been silent for no longer than this, has
+ * run meanwhile. */
+static int64_t silence_while_dialed(const ddl__membership *m, int rank)
 {
-    const ddl__peer *peer = &m->peers[rank];
-    bool has_heartbeats = peer->connected && peer->silent_ns <= BEATS * m->heartbeat;
-    /* A member without a connection that is in the leader's list has just joined the agreement. */
-    bool has_joined = peer->late && !peer->connected && ddl__agreement_has(m, rank);
-    if (peer->state == DDL__ALIVE && (has_heartbeats || has_joined) && m->dead != INT64_MAX)
+    int64_t limit = BEATS * m->heartbeat * (ddl__member_is_far(m, rank) ? m->far_beats : 1);
+    return limit < DDL__ADDRESS_LIMIT / 2 ? limit : DDL__ADDRESS_LIMIT / 2;
+}
+
+void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now)
+{
+    ddl__peer *peer = &m->peers[rank];
+    bool has_heartbeats = peer->connected && peer->silent_ns <= silence_while_dialed(m, rank);
+    /* One without a connection has just joined the agreement, since the leader has it in the list.
+     * It may have been stopped since: its host accepts connections then. */
+    bool has_joined =
+        peer->late && !peer->connected && !was_accepted && ddl__agreement_has(m, rank);
+    if ((!has_heartbeats && !has_joined) || m->dead == INT64_MAX)
+        return;
+    if (peer->state == DDL__ALIVE) {
         lose(m, rank, &(ddl__cause){.kind = DDL__CAUSE_LINK_UNREACHABLE}, now);
+    } else if (peer->by_report && ddl__member_is_dead(m, rank)) {
+        peer->by_report = false; /* the evidence is this rank's own now */
+        ddl__gossip_lost(m, rank);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ witnesses */

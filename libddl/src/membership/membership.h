@@ -223,10 +223,12 @@ void ddl__member_start(ddl__membership *m, int rank, int64_t now);
  * connection. */
 void ddl__member_link_failed(ddl__membership *m, int rank, bool lost, int64_t now);
 
-/* While the survivors create their comm: handle that nothing answers at a member's addresses,
- * although its heartbeats arrive, or it is in the leader's list. The two ranks cannot both be in
- * the next list. Ignored in other cases, and if silence is not evidence. */
-void ddl__member_cannot_connect(ddl__membership *m, int rank, int64_t now);
+/* The survivors create their comm, and nothing answers at the member's addresses, although its
+ * heartbeats arrive, or the leader has it in the list: the two cannot both be in the next list.
+ * One that is dead by report is accused by evidence of this rank's own from then on. Ignored
+ * otherwise, and where silence proves nothing either. `was_accepted`: its host has accepted
+ * a connection, so without heartbeats the member may be stopped. */
+void ddl__member_cannot_connect(ddl__membership *m, int rank, bool was_accepted, int64_t now);
 
 /* Handle the launcher's report that the member's process has ended, after it had created the comm
  * of `attempt` (0: none). A leave message may still be on its way. */

@@ -18,6 +18,7 @@ typedef enum step {
     ANSWERED,
     REFUSED,
     LOSS_NOTICED,
+    CALL_ENDED,
     STEPS
 } step;
 
@@ -244,6 +245,25 @@ static int late_with_unanswered_member(ddl_comm *comm)
     return 0;
 }
 
+/* Rank 0 gives up and destroys the parent, but lives on: it never answers the others, whose calls
+ * end before their limit. */
+static int late_one_destroys_parent(ddl_comm *comm)
+{
+    ddl_comm *child = NULL;
+    ddl_comm_config hurried = {.struct_size = sizeof hurried, .timeout_ms = HURRIED_MS};
+    ddl_comm_config patient = {.struct_size = sizeof patient, .timeout_ms = AT_LEAST_MS};
+    self = ddl_comm_rank(comm);
+    start_together(comm);
+    now = LATE;
+    ddl_status status = ddl_comm_duplicate(comm, self ? &patient : &hurried, &child);
+    CHECK(status == (self ? DDL_EPEER : DDL_ETIMEDOUT), "rank %d: %d: %s", self, status,
+          ddl_last_error());
+    ddl_comm_destroy(comm);
+    atomic_fetch_add(&reached[CALL_ENDED], self > 0);
+    CHECK(await_count(&reached[CALL_ENDED], SIZE - 1), "rank %d waited in vain", self);
+    return 0;
+}
+
 /* Rank 1 fails for a reason of its own while rank 0's answer is on its way. Rank 0 is connected to
  * all then, and finds the reason nevertheless, or that rank 1 has called again: no call fails as if
  * a member had died. */
@@ -309,6 +329,7 @@ int main(int argc, char **argv)
         {"unanswered_member", unanswered_member, 0, false},
         {"crossed_answer", crossed_answer, 0, false},
         {"late_with_unanswered", late_with_unanswered_member, 0, false},
+        {"late_one_destroys_parent", late_one_destroys_parent, 0, false},
         {"failed_after_answer", failed_after_answer, 0, false},
         {"gives_up_anywhere", gives_up_anywhere, 0, false},
     };

@@ -26,10 +26,11 @@ bool is_busy(const model *m, const world *w)
     return false;
 }
 
-/* True if `self` takes part in the creation of `other`, or has finished it. */
-static bool is_there(const node *self, const node *other)
+/* True if member b is at the creation of a, or has finished it, and the two can connect. */
+static bool is_there(const world *w, int a, int b)
 {
-    return other->attempt == self->attempt && other->list == self->list &&
+    const node *self = &w->nodes[a], *other = &w->nodes[b];
+    return !is_cut(w, a, b) && other->attempt == self->attempt && other->list == self->list &&
            (other->phase == CREATING || other->created == self->attempt);
 }
 
@@ -43,7 +44,7 @@ static bool creation_fails(const model *m, const world *w, int a)
     for (uint64_t left = self->list & ~bit(a); left; left &= left - 1) {
         int b = __builtin_ctzll(left);
         const node *other = &w->nodes[b];
-        if (!is_there(self, other) &&
+        if (!is_there(w, a, b) &&
             (!is_open(other) || other->phase == FAILED || other->attempt > self->attempt ||
              is_cut(w, a, b) || (other->attempt == self->attempt && other->phase != CREATING)))
             return true;
@@ -53,9 +54,8 @@ static bool creation_fails(const model *m, const world *w, int a)
 
 bool creation_may_succeed(const world *w, int a)
 {
-    const node *self = &w->nodes[a];
-    for (uint64_t left = self->list; left; left &= left - 1)
-        if (!is_there(self, &w->nodes[__builtin_ctzll(left)]))
+    for (uint64_t left = w->nodes[a].list; left; left &= left - 1)
+        if (!is_there(w, a, __builtin_ctzll(left)))
             return false;
     return true;
 }
@@ -104,7 +104,7 @@ static uint64_t find_unreached(const model *m, const world *w, int a)
     uint64_t found = 0;
     for (uint64_t left = w->nodes[a].list & w->nodes[a].cut; left; left &= left - 1) {
         const ddl__peer *peer = &machine(m, w, a)->peers[__builtin_ctzll(left)];
-        if (peer->state == DDL__ALIVE && (peer->connected || peer->late))
+        if ((peer->state == DDL__ALIVE || peer->by_report) && (peer->connected || peer->late))
             found |= left & -left;
     }
     return found;

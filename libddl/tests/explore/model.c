@@ -418,7 +418,7 @@ static void happen(const model *m, world *w, event e)
         ddl__leader_check_silence(self, e.b, INT64_MAX / 4, now_of(a));
         self->peers[e.b].silent_ns = 0;
         break;
-    case UNREACHED: ddl__member_cannot_connect(self, e.b, now_of(a)); break;
+    case UNREACHED: ddl__member_cannot_connect(self, e.b, false, now_of(a)); break;
     case HEAL: set_cut(m, w, e.a, e.b, false); return;
     case RESUME:
         a->stopped = false;

@@ -168,6 +168,17 @@ static void drop_parked(world *w, int rank, int family, unsigned number)
         }
 }
 
+/* The program makes no more calls and destroys the parent: close all connections that wait here. */
+static void leave_parent(world *w, int rank)
+{
+    node *n = &w->nodes[rank];
+    n->phase = ENDED;
+    for (int b = 0; b < MOST; b++)
+        for (int i = 0; i < PARKED; i++)
+            if (n->parked[b][i].kind)
+                drop_parked(w, rank, n->parked[b][i].family, n->parked[b][i].number);
+}
+
 static void forget_notices(node *n, int family, unsigned number, int from)
 {
     for (int b = 0; b < MOST; b++)
@@ -215,16 +226,21 @@ static void begin(const model *m, world *w, int rank)
 /* Handle a failed call as the program does. */
 static void end_call(world *w, node *n, ddl_status status)
 {
-    bool may_repeat = status == DDL_ETIMEDOUT || status == DDL_EABORTED || status == DDL_ENOMEM;
+    bool may_repeat = status == DDL_ETIMEDOUT || status == DDL_EEXPIRED || status == DDL_EABORTED ||
+                      status == DDL_ENOMEM;
     if (status == DDL_EPEER && !w->failed && !w->was_left)
         broken = "C3: a call fails for a death, and none has died";
     if (status == DDL_EREFUSED)
         broken = "C3: a member refuses one that belongs to its creation";
     if (may_repeat && !w->was_late && !w->failed)
         broken = "C3: a call fails without a reason";
-    n->phase = may_repeat && !n->knows && n->retries++ < RETRIES ? IDLE : ENDED;
-    w->was_left = w->was_left || n->phase == ENDED;
     memset(n->links, 0, sizeof n->links);
+    if (may_repeat && !n->knows && n->retries++ < RETRIES) {
+        n->phase = IDLE;
+        return;
+    }
+    w->was_left = true;
+    leave_parent(w, (int)(n - w->nodes));
 }
 
 static void fail(const model *m, world *w, int rank, ddl_status status)
@@ -242,10 +258,8 @@ static void fail(const model *m, world *w, int rank, ddl_status status)
         ddl__creation_audience audience = ddl__creation_audience_of(c, status, linked);
         if (b == rank || !is_listed(m, f, b))
             continue;
-        if (n->links[b].state ==
-            DIALED) /* join the members that have answered, to send the reason */
-            close_link(w, rank, b,
-                       is_answered(w, rank, b) && !ddl__creation_is_told(c) ? &why : NULL);
+        if (n->links[b].state == DIALED) /* it joins those that have answered, to say why */
+            close_link(w, rank, b, is_answered(w, rank, b) ? &why : NULL);
         else if (audience == DDL__CREATION_CLOSE_LINK)
             close_link(w, rank, b, &why);
         if (audience == DDL__CREATION_SEND_NOTICE && early)
@@ -566,14 +580,15 @@ static bool is_busy(const model *m, const world *w)
     return false;
 }
 
-/* True if a member that this one needs is in another call, or makes no more calls. */
+/* True if a member that this one needs is in another call, or makes none any more. A lower one that
+ * has destroyed the parent has closed this one's connection. */
 static bool waits_for_another_call(const model *m, const world *w, int rank)
 {
     const node *n = &w->nodes[rank];
     for (int b = 0; b < m->n; b++) {
         const node *other = &w->nodes[b];
         if (b != rank && is_listed(m, n->family, b) &&
-            (other->phase == ENDED || other->phase == DONE || other->phase == DEAD ||
+            ((other->phase == ENDED && b > rank) || other->phase == DONE || other->phase == DEAD ||
              (creates(other) && (other->family != n->family || other->call != n->call))))
             return true;
     }
@@ -679,7 +694,7 @@ static void know(const model *m, world *w, int rank)
     if (n->phase == EXCHANGING || n->phase == COMMITTING)
         fail(m, w, rank, DDL_EPEER); /* the creation's operation is aborted */
     else if (n->phase == IDLE)
-        n->phase = ENDED;
+        leave_parent(w, rank);
 }
 
 static void happen(const model *m, world *w, event e)
@@ -718,7 +733,7 @@ static void happen(const model *m, world *w, event e)
     case TIME_UP:
     case LATE:
         w->was_late = true;
-        fail(m, w, e.a, DDL_ETIMEDOUT);
+        fail(m, w, e.a, n->phase == CONNECTING ? DDL_ETIMEDOUT : DDL_EEXPIRED);
         break;
     case REFUSE:
         w->was_late = true;
