@@ -80,8 +80,8 @@ FAULTS = {
     ),
     "two_survivors_that_cannot_connect_try_again_and_again": (
         "members.c",
-        "(has_heartbeats || has_joined)",
-        "has_heartbeats",
+        "(!has_heartbeats && !has_joined)",
+        "!has_heartbeats",
         "L1",
     ),
 }
