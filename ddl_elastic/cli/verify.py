@@ -93,7 +93,7 @@ def _verify(arguments: argparse.Namespace, start: Callable[[list[str]], int]) ->
     folder = Path(tempfile.mkdtemp(prefix="ddl-verify-"))
     try:
         return Verification(
-            Runner(start, folder, words, arguments.limit), arguments.steps, path
+            VerifyRunner(start, folder, words, arguments.limit), arguments.steps, path
         ).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ class RunFailed(Exception):
 
 
 @dataclass
-class Runner:
+class VerifyRunner:
     """The runner of a program, whose workers record the results of each step.
 
     start    runs `ddl elastic` with the given arguments, and returns its exit code
@@ -229,7 +229,7 @@ def _wait(child: int, limit: float) -> int:
 class Verification:
     """The check of one program: its runs, and the comparison of their records."""
 
-    def __init__(self, runner: Runner, steps: int, path: Path) -> None:
+    def __init__(self, runner: VerifyRunner, steps: int, path: Path) -> None:
         self._runner, self._steps, self._program = runner, steps, path
         self._checkpoints = runner.folder / "checkpoints"
 
