@@ -221,7 +221,7 @@ try:
         ddl.subset([0])
         made += 1
 except InvalidState as error:
-    assert "no place for another communicator" in str(error)
+    assert "cannot create another communicator" in str(error)
 assert 200 < made < 1000, made
 """
     for ended in ranks(1, text):

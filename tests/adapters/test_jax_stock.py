@@ -182,7 +182,7 @@ def test_refused_at_the_start(run_program: Run, tmp_path: Path) -> None:
         (
             "import ddl_jax\nddl_jax.initialize()",
             {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
-            "there are 2 devices in this process",
+            "this process has 2 devices",
         ),
     ):
         program.write_text(text)

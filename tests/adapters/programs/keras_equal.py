@@ -97,7 +97,7 @@ def unbuilt():
     model = network(built=RANK > 0)
     refused(
         InvalidArgument,
-        "not built" if RANK == 0 else "here it is built",
+        "not built" if RANK == 0 else "on this rank it is built",
         ddl.broadcast_model,
         model,
     )

@@ -117,7 +117,7 @@ if not native:
         kinds,
     )
     with tf.Graph().as_default():
-        refused(Unsupported, "no native part: there is no C++ compiler", ddl.barrier)
+        refused(Unsupported, "no native part: no C++ compiler", ddl.barrier)
 for way, function in ways.items():
     chosen = kinds
     if "sample" in sys.argv and way != "eager":  # to trace and to compile take longest
