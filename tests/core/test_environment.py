@@ -190,7 +190,7 @@ def test_ddl_rendezvous_and_ddl_secret_take_precedence(env: dict[str, str]) -> N
         ({**DDLRUN, "DDL_SIZE": "-4"}, 'DDL_SIZE is "-4", not a number'),
         ({**DDLRUN, "DDL_SIZE": ""}, 'DDL_SIZE is "", not a number'),
         ({**DDLRUN, "DDL_RANK": "4"}, "ddlrun set rank 4 of 4"),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "no OMPI_COMM_WORLD_SIZE"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not set"),
         ({**TORCHRUN, "MASTER_PORT": "http"}, 'MASTER_PORT is "http"'),
         ({**TORCHRUN, "RANK": "8"}, "torchrun set rank 8 of 8"),
         ({**SRUN, "SLURM_JOB_ID": "x"}, 'SLURM_JOB_ID is "x"'),

@@ -47,8 +47,8 @@ def test_statuses_are_those_of_the_library() -> None:
     [
         ("fix the call", "retry or give up", errors.UsageError),
         ("retry or give up", "this comm is dead", errors.RetryError),
-        ("this comm is dead", "the library itself", errors.CommDead),
-        ("the library itself", "} ddl_status", errors.InternalError),
+        ("this comm is dead", "a defect in libddl", errors.CommDead),
+        ("a defect in libddl", "} ddl_status", errors.InternalError),
     ],
 )
 def test_groups_are_those_of_the_header(first: str, last: str, group: type) -> None:

@@ -430,7 +430,7 @@ refused(InvalidArgument, f"has the int64 {large_number}", ddl.broadcast, np.int6
 refused(InvalidArgument, "into JAX's uint32", ddl.allreduce, np.full(2, 2**32, np.uint64))
 same(ddl.allreduce(np.full(2, rank + 1)), np.full(2, total), "integers of NumPy that fit")
 for array, op in ((x * 1j, "max"), (x > 0, "average"), (x, "bit_or"), (x, "logical_and")):
-    refused(Unsupported, f"there is no {op} of {array.dtype}", ddl.allreduce, array, op)
+    refused(Unsupported, f"{op} is not supported for {array.dtype}", ddl.allreduce, array, op)
 same(ddl.allreduce(x), everyones.sum(0), "after what was refused")
 with open("/proc/self/maps") as maps:
     libraries = {line.split()[-1] for line in maps if "libddl.so" in line}
