@@ -183,8 +183,8 @@ def test_ddl_rendezvous_and_ddl_secret_take_precedence(env: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"DDL_RANK": "0"}, "no DDL_SIZE"),
-        ({"DDL_SIZE": "2"}, "no DDL_RANK"),
+        ({"DDL_RANK": "0"}, "DDL_SIZE is not set"),
+        ({"DDL_SIZE": "2"}, "DDL_RANK is not set"),
         ({"DDL_RANK": "0", "DDL_SIZE": "2"}, "DDL_RENDEZVOUS is not"),
         ({**DDLRUN, "DDL_RANK": "one"}, 'DDL_RANK is "one", not a number'),
         ({**DDLRUN, "DDL_SIZE": "-4"}, 'DDL_SIZE is "-4", not a number'),
