@@ -69,6 +69,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Elastic jobs and the scheduler": {
         "DDL_ELASTIC_TOKEN": "proves to a job that a host may join it.",
         "DDL_ELASTIC_CHECKPOINTS": "is set by `ddl elastic run`: the folder of its checkpoints.",
+        "DDL_ELASTIC_AUDIT": "is set by `ddl elastic run`: `--audit` and its action.",
+        "DDL_ELASTIC_RECORDING": "is set by `ddl elastic verify`: the folder of its records.",
         "DDL_ELASTIC_AGENT": "is set by `ddl elastic run`: a worker's channel to its agent.",
         "DDL_SERVER": "is the address of the scheduler. It overrides the file of"
         " `DDL_SERVER_FILE`.",
