@@ -540,9 +540,7 @@ print("dropped")
 def test_mpi_that_cannot_start(one: Hosts) -> None:
     code, out, err = one.run("-H", "h1,h2", "--rsh", "/bin/false", "true")
     assert (code, out) == (1, "")
-    assert re.search(r"exited with code \d+; \d ranks have not connected, on (h1, )?h2", err), (
-        err
-    )
+    assert re.search(r"exited with code \d+; \d ranks have not connected, on (h1, )?h2", err), err
     assert "ddlrun: not all ranks have started" in err
 
 

@@ -163,7 +163,7 @@ def test_a_program_that_is_not_there(serving: AgentServing) -> None:
     job = serving.submit(command=["missing.py"])
     serving.wait(job, "failed")
     texts = [text for _, _, of, text in serving.store.events() if of == job]
-    assert "the program does not exist" in " ".join(texts)
+    assert "there is no such program" in " ".join(texts)
 
 
 @pytest.mark.slow
