@@ -222,7 +222,7 @@ def test_command_line() -> None:
     finally:
         down = ddl("down")
     assert down.returncode == 0
-    assert "the lab 'lab' does not exist" in ddl("exec", "h1", "true").stderr
+    assert "does not exist: ddl lab up N creates one" in ddl("exec", "h1", "true").stderr
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_refused_submission(slurm: Slurm, program: Path) -> None:
     command += ["--submitarg", "--partition=none", program.name]
     ended = slurm.run(command, cwd=program.parent)
     assert ended.returncode == 1
-    assert "ddlrun: sbatch refused program.slurm: " in ended.stderr
+    assert "ddlrun: sbatch rejected program.slurm: " in ended.stderr
 
 
 def test_ddlrun_by_srun_is_refused(slurm: Slurm, program: Path) -> None:

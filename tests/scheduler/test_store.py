@@ -164,7 +164,7 @@ def test_a_submission_is_one_job_however_often_it_comes(store: Store) -> None:
     assert store.job_submit("t", "key", {"b": 2, "a": 1}, 5.0) == first
     store.tenant_put("other")
     assert store.job_submit("other", "key", {"a": 1, "b": 2}, 1.0) != first
-    with pytest.raises(StoreError, match="submitted as 'key', with other values"):
+    with pytest.raises(StoreError, match="submitted as 'key' with other values"):
         store.job_submit("t", "key", {"a": 2}, 1.0)
     assert len(store.jobs()) == 2
 
@@ -268,7 +268,7 @@ def test_what_does_not_exist(store: Store, path: Path) -> None:
         store.job_submit("x", "a", {}, 0.0)
     with pytest.raises(StoreError, match="tenant 'x' does not exist"):
         store.token_create("x", "user")
-    with pytest.raises(StoreError, match="the role is 'root'; there are viewer, user, admin"):
+    with pytest.raises(StoreError, match="the role is 'root'; must be one of viewer, user, admin"):
         store.token_create("t", "root")
     with pytest.raises(StoreError, match="job 7 does not exist"):
         store.job_move(7, "done", 0.0)

@@ -254,7 +254,7 @@ def test_what_is_set_counts_before_the_file(
     monkeypatch.setenv("DDL_TOKEN", "def")
     assert access_read() == Access("https://head:1", "def", 'a"b\\c.pem')
     file.chmod(0o640)
-    with pytest.raises(AccessError, match="has mode 640: others can read its token"):
+    with pytest.raises(AccessError, match="has mode 640, so other users can read its token"):
         access_read()
     file.chmod(0o600)
     for text in ("token = 3", "tokens = 'x'", "token", "\xff"):
@@ -270,7 +270,7 @@ def test_a_token_goes_to_no_other_machine_unencrypted(address: str) -> None:
     with pytest.raises(AccessError):
         Access(address, "abc")
     for wrong in ("a b", "a\nb", "\N{SNOWMAN}"):
-        with pytest.raises(AccessError, match="characters"):
+        with pytest.raises(AccessError, match="a space, a control character"):
             Access("http://127.0.0.1:1", wrong)
 
 
