@@ -60,7 +60,7 @@ refused(InvalidArgument, "stream: only for arrays on a GPU, but these are in hos
 for wrong in ("1", -1, True, 1.5):
     refused(InvalidArgument, "stream: .* is not a CUDA stream",
             lambda: comm.allreduce(gpu, stream=wrong))
-refused(Unsupported, "not for named operations", lambda: comm.allreduce(gpu, name="a"))
+refused(Unsupported, "which named operations do not support", lambda: comm.allreduce(gpu, name="a"))
 refused(Unsupported, "which messages do not support", lambda: comm.send(gpu, 0))
 group = comm.group()
 group.allreduce(gpu)
@@ -68,7 +68,7 @@ refused(InvalidArgument, "DDL_MEMORY_HOST, but the group's operations have DDL_M
         lambda: group.allreduce(host))
 refused(InvalidArgument, "stream: in a group, pass it to submit",
         lambda: group.allreduce(gpu, stream=1))
-refused(Unsupported, "not for named operations", lambda: group.submit(name="a"))
+refused(Unsupported, "which named operations do not support", lambda: group.submit(name="a"))
 refused(InvalidArgument, "array: .* is read-only",
         lambda: comm.broadcast(changed(data=(other.address.value, True))))
 refused(InvalidArgument, r"array: shape \\(4,\\) with strides \\(8,\\) .* is not C-contiguous",

@@ -474,6 +474,10 @@ Backend::WorkPtr Backend::endCoalescing()
         window = std::move(window_);
         coalescing_ = false;
     }
+    if (!window) {
+        auto current = this->group("endCoalescing");
+        require_open(current->use(), *current, "endCoalescing");
+    }
     TORCH_CHECK_WITH(DistBackendError, window,
                      "ddl endCoalescing: coalescing has not been started");
     Group &group = window->work->group();
