@@ -208,8 +208,14 @@ def test_command(run_program: Run, tmp_path: Path) -> None:
     [
         ([], "CLUSTER.toml is missing"),
         (["--jobs", "none.csv"], "--jobs none.csv: No such file or directory"),
-        (["--jobs", "generated", "--slots", "4"], "'4' is not a number of hosts and of slots on each"),
-        (["--jobs", "generated", "--slots", "0x4"], "'0x4' is not a number of hosts and of slots on each"),
+        (
+            ["--jobs", "generated", "--slots", "4"],
+            "'4' is not a number of hosts and of slots on each",
+        ),
+        (
+            ["--jobs", "generated", "--slots", "0x4"],
+            "'0x4' is not a number of hosts and of slots on each",
+        ),
         (["--jobs", "generated", "--load", "0"], "'0' is not a number above 0"),
         (["--jobs", "generated", "--seeds", "1,x"], "'1,x' is not a list of integers"),
     ],
