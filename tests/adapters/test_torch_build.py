@@ -118,7 +118,7 @@ def test_build_without_a_compiler(run_program: Run, tmp_path: Path) -> None:
 
 
 IN_PYTHON = {"CXX": "nothing++"}
-SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slower: there is no"
+SAID = "RuntimeWarning: the backend ddl runs without its native part, hence slower: no C++ compiler"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,11 @@ void Callbacks::add_done_callback(const FuturePtr &future, pybind11::function ca
 
 pybind11::object future_of(Work &work)
 {
-    auto future = work.getFuture();
+    c10::intrusive_ptr<c10::ivalue::Future> future;
+    {
+        pybind11::gil_scoped_release no_gil; // it may copy results
+        future = work.getFuture();
+    }
     if (work.buffers().stream)
         return pybind11::cast(std::make_shared<torch::jit::PythonFutureWrapper>(future));
     return for_python(future, work.group().callbacks(), false);

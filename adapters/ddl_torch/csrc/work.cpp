@@ -184,7 +184,11 @@ std::exception_ptr Work::follow()
 // Settle the work, which has ended.
 void Work::settle()
 {
-    std::call_once(settled_, [this] {
+    // Dropping a tensor may need the GIL, and a thread that holds it may wait in call_once. So what
+    // was in use is dropped after that.
+    GroupOfCalls calls;
+    Buffers used;
+    std::call_once(settled_, [this, &calls, &used] {
         std::exception_ptr failure;
         if (ddl_work *work = work_)
             if (ddl_status status = ddl_work_test(work); status != DDL_OK) {
@@ -195,10 +199,10 @@ void Work::settle()
         group_->extensions().end(sequence_);
         if (!failure && !buffers_.stream)
             failure = copy_results();
-        calls_.reset();
-        buffers_.copies.clear();
-        buffers_.finish = nullptr;
-        buffers_.keep.clear();
+        calls.swap(calls_);
+        used.copies.swap(buffers_.copies);
+        used.finish.swap(buffers_.finish);
+        used.keep.swap(buffers_.keep);
         finish(failure);
     });
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -52,6 +53,26 @@ future = future.then(lambda f: order.append("second") or f.value() + 1)
 work.get_future().add_done_callback(lambda f: order.append("done"))
 assert future.wait()[0] == 2 * total + 1
 work.wait()
+
+
+# A thread that holds the GIL asks for a work that the completion thread is settling. That thread
+# drops the only reference to the input, which needs the GIL.
+if rank == 0 and size > 1:
+    watched = dist.irecv(torch.empty(1), 1).get_future()  # starts the completion thread
+interval = sys.getswitchinterval()
+sys.setswitchinterval(100)
+for ask in ("get_future", "is_completed"):
+    work = dist.all_gather([torch.empty(1) for _ in range(size)], torch.ones(1), async_op=True)
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        pass
+    getattr(work, ask)()
+    work.wait()
+sys.setswitchinterval(interval)
+if rank == 1:
+    dist.send(torch.ones(1), 0)
+elif rank == 0 and size > 1:
+    watched.wait()
 
 
 # A callback that waits for further operations, nested.
