@@ -550,7 +550,7 @@ for name in ("set", "get", "add", "wait", "check", "multi_get"):
         return getattr(self.inner, name)(*arguments)
     setattr(Counting, name, method)
 store = Counting()
-more = ([], "") if {native} else ()  # it is the default group, so of no other group's members
+more = ([], "", False) if {native} else ()  # the default group is of no other group's members
 create = _build.module().create if {native} else fallback.ProcessGroup
 group = create(store, 0, 1, timedelta(seconds=20), *more)
 assert store.asked == dict(add=1, set=1, wait=1, multi_get=1), store.asked
